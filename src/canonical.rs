@@ -172,11 +172,11 @@ pub fn canonicalize_path<E>(raw: &str, mut report: impl FnMut(PathFault) -> Resu
                     None => depth_exceeded = true,
                 }
             }
-            written => {
-                let decoded = decode_literals(written);
-                let written = decoded.as_deref().unwrap_or(written);
-                dot_parameter |= written.starts_with(".;") || written.starts_with("..;");
-                slash_dots |= written.contains("%2F") && written.split("%2F").any(is_dot_segment);
+            segment => {
+                let literals = decode_literals(segment);
+                let segment = literals.as_deref().unwrap_or(segment);
+                dot_parameter |= segment.starts_with(".;") || segment.starts_with("..;");
+                slash_dots |= segment.contains("%2F") && segment.split("%2F").any(is_dot_segment);
             }
         }
     }
@@ -199,17 +199,17 @@ pub fn canonicalize_path<E>(raw: &str, mut report: impl FnMut(PathFault) -> Resu
 /// Decodes the characters of a path that may be plain in a segment. In `path`, each `%` must begin an encoded byte.
 /// Returns `None` if there are none.
 fn decode_literals(path: &str) -> Option<String> {
-    let mut decoded = String::new();
-    let mut copied = 0;
+    let mut output = String::new();
+    let mut start = 0;
     for (at, _) in path.match_indices('%') {
         let digits = path.as_bytes()[at + 1..].first_chunk::<2>();
         if let Some(byte) = digits.and_then(|[high, low]| hex_byte(*high, *low)).filter(|byte| is_segment_byte(*byte)) {
-            decoded.push_str(&path[copied..at]);
-            decoded.push(char::from(byte));
-            copied = at + 3;
+            output.push_str(&path[start..at]);
+            output.push(char::from(byte));
+            start = at + 3;
         }
     }
-    (copied > 0).then(|| decoded + &path[copied..])
+    (start > 0).then(|| output + &path[start..])
 }
 
 /// Returns whether a canonical path has the byte plain in its segments (`pchar` in RFC 3986). All other bytes are encoded.

@@ -25,7 +25,7 @@ struct DescriptorBudget {
 }
 
 /// The right to one connection to an upstream server. Dropping it returns the right.
-pub struct ServerDescriptor(&'static DescriptorBudget);
+pub struct DescriptorPermit(&'static DescriptorBudget);
 
 impl DescriptorBudget {
     /// Makes a budget that bounds nothing until it is divided.
@@ -47,9 +47,9 @@ impl DescriptorBudget {
 }
 
 /// Divides the descriptors that the system grants to the process.
-pub fn divide_budget(granted: u64, workers: usize) {
-    let granted = usize::try_from(granted).unwrap_or(usize::MAX);
-    BUDGET.half.store(half(granted, workers), Ordering::Relaxed);
+pub fn divide_budget(limit: u64, workers: usize) {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    BUDGET.half.store(half(limit, workers), Ordering::Relaxed);
 }
 
 fn half(granted: usize, workers: usize) -> usize {
@@ -63,8 +63,8 @@ pub fn can_accept_client(clients: usize) -> bool {
 }
 
 /// Reserves a descriptor for a connection to an upstream server. `None` if all are in use.
-pub fn acquire_server_descriptor() -> Option<ServerDescriptor> {
-    BUDGET.acquire_for_server().then(|| ServerDescriptor(&BUDGET))
+pub fn acquire_server_descriptor() -> Option<DescriptorPermit> {
+    BUDGET.acquire_for_server().then(|| DescriptorPermit(&BUDGET))
 }
 
 /// Returns how often there was no descriptor for an upstream server. When it changes, pools close idle connections.
@@ -72,7 +72,7 @@ pub fn shortage_count() -> usize {
     BUDGET.shortages.load(Ordering::Relaxed)
 }
 
-impl Drop for ServerDescriptor {
+impl Drop for DescriptorPermit {
     fn drop(&mut self) {
         self.0.to_servers.fetch_sub(1, Ordering::Relaxed);
     }

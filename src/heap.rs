@@ -27,10 +27,10 @@ pub fn disable_huge_pages() {
 pub fn release_free_memory() {
     // Some pages are freed late in one collection, and only the next one returns them.
     for _ in 0..2 {
-        let mut refused = Vec::<u8>::new();
-        let result = refused.try_reserve_exact(TOO_MUCH);
+        let mut memory = Vec::<u8>::new();
+        let result = memory.try_reserve_exact(TOO_MUCH);
         // Without this the compiler might remove an allocation that nobody uses.
-        black_box((result.is_err(), refused));
+        black_box((result.is_err(), memory));
     }
 }
 
@@ -66,14 +66,14 @@ impl HeapTrimmer {
     /// Called on each tick of a worker whose resting connections and shared buffers use `kilobytes`. Returns unused memory
     /// if they and the parsers use less than before.
     pub fn tick(&self, kilobytes: usize) {
-        let used = kilobytes + self.parsers.get() * PARSER_KB;
-        self.peak.set(self.peak.get().max(used));
+        let total_kb = kilobytes + self.parsers.get() * PARSER_KB;
+        self.peak.set(self.peak.get().max(total_kb));
         self.ticks.set(self.ticks.get() + 1);
         if self.ticks.get() >= CHECK_TICKS {
             self.ticks.set(0);
-            let drop = self.peak.get() - used;
+            let drop = self.peak.get() - total_kb;
             if drop >= MIN_DROP_KB && drop * MIN_DROP_SHARE >= self.peak.get() {
-                self.peak.set(used);
+                self.peak.set(total_kb);
                 release_free_memory();
             }
         }

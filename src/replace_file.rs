@@ -59,7 +59,7 @@ fn write_beside(
     prepare: impl FnOnce(&File) -> io::Result<()>,
 ) -> io::Result<()> {
     let temporary = path.with_file_name(format!("{temporary}{:016x}", rand::random::<u64>()));
-    let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary).and_then(|mut file| {
+    let result = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary).and_then(|mut file| {
         // Without support for locks, the age protects it.
         let _ = file.try_lock();
         file.write_all(bytes)?;
@@ -68,7 +68,7 @@ fn write_beside(
         fs::rename(&temporary, path)?;
         path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
     });
-    written.inspect_err(|_| {
+    result.inspect_err(|_| {
         // A partial file is useless and takes space.
         let _ = fs::remove_file(&temporary);
     })

@@ -49,11 +49,11 @@ impl CertCache {
         let before = self.held.len();
         self.held.retain(|name, _| names.contains(name));
         self.unread.retain(|name, _| names.contains(name));
-        let mut changed = before != self.held.len();
+        let mut has_changed = before != self.held.len();
         for name in names {
-            changed |= self.refresh_one(state, name);
+            has_changed |= self.refresh_one(state, name);
         }
-        changed
+        has_changed
     }
 
     fn refresh_one(&mut self, state: &StateDirectory, name: &str) -> bool {
@@ -61,39 +61,44 @@ impl CertCache {
             Ok(stamp) => stamp,
             Err(error) => return self.keep_unread(state, name, &error),
         };
-        let held = self.held.get_mut(name);
+        let entry = self.held.get_mut(name);
         let Some(stamp) = stamp else {
             self.unread.remove(name);
             self.unusable.remove(name);
-            if let Some(held) = held.filter(|held| matches!(held.copy, FileCopy::Whole(_))) {
+            if let Some(entry) = entry.filter(|entry| matches!(entry.copy, FileCopy::Whole(_))) {
                 tracing::info!(name, "the file of this certificate was removed: another will be ordered");
-                held.copy = FileCopy::Removed;
+                entry.copy = FileCopy::Removed;
             }
             return false;
         };
-        let known = self.unusable.get(name) == Some(&stamp);
-        if known || held.as_ref().is_some_and(|held| held.copy == FileCopy::Whole(stamp)) {
+        let is_unusable = self.unusable.get(name) == Some(&stamp);
+        if is_unusable || entry.as_ref().is_some_and(|entry| entry.copy == FileCopy::Whole(stamp)) {
             self.unread.remove(name);
             return false;
         }
-        let found = match state.read_certificate(name) {
-            Ok(found) => found,
+        let certificate = match state.read_certificate(name) {
+            Ok(certificate) => certificate,
             Err(error) => return self.keep_unread(state, name, &error),
         };
         self.unread.remove(name);
-        match (found, held) {
-            (Ok(found), Some(held)) if held.copy == FileCopy::Unsaved && is_older(&found, &held.certificate) => false,
-            (Ok(found), _) => {
-                let until = found.expiry_text();
+        match (certificate, entry) {
+            (Ok(certificate), Some(entry))
+                if entry.copy == FileCopy::Unsaved
+                    && certificate.key.validity.not_after_s < entry.certificate.key.validity.not_after_s =>
+            {
+                false
+            }
+            (Ok(certificate), _) => {
+                let until = certificate.expiry_text();
                 tracing::info!(name, until, "a certificate from the state directory is in use");
-                self.insert_certificate(name, found, FileCopy::Whole(stamp));
+                self.insert_certificate(name, certificate, FileCopy::Whole(stamp));
                 true
             }
-            (Err(what), held) => {
+            (Err(what), entry) => {
                 self.unusable.insert(name.to_owned(), stamp);
-                match held {
-                    Some(held) => {
-                        held.copy = FileCopy::Unsaved;
+                match entry {
+                    Some(entry) => {
+                        entry.copy = FileCopy::Unsaved;
                         tracing::warn!(name, "{what}: it will be written again, the certificate in use is whole");
                     }
                     None => tracing::warn!(name, "{what}: another will be ordered in its place"),
@@ -157,8 +162,4 @@ impl CertCache {
 pub fn renewal_time_s(certificate: &StoredCertificate) -> i64 {
     let digest = Sha256::digest(certificate.key.key.cert.first().map_or(&[][..], |der| der));
     schedule::renewal_s(&certificate.key.validity, f64::from(digest[0]) / 255.0)
-}
-
-fn is_older(found: &StoredCertificate, held: &StoredCertificate) -> bool {
-    found.key.validity.not_after_s < held.key.validity.not_after_s
 }

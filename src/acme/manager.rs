@@ -42,7 +42,7 @@ pub struct AcmeManager {
     current: CurrentSnapshot,
     metrics: Metrics,
     published: PublishedCerts,
-    office: Option<AcmeAccountState>,
+    account_state: Option<AcmeAccountState>,
     /// Generation of the config whose listeners have what is published.
     provided: u64,
 }
@@ -52,12 +52,12 @@ struct AcmeAccountState {
     settings: AcmeSettings,
     state: StateDirectory,
     published: PublishedCerts,
-    shelf: CertCache,
+    cache: CertCache,
     /// Names that wait for their next attempt.
     waiting: HashMap<String, OrderPause>,
     account: Option<RegisteredAccount>,
     ordering: Option<JoinHandle<OrderResultReport>>,
-    looked: Option<DirectoryCheck>,
+    last_check: Option<DirectoryCheck>,
     /// Last reported fault of the directory, and when to try again.
     fault: Option<(String, Instant)>,
 }
@@ -97,7 +97,7 @@ struct OrderResultReport {
 
 impl AcmeManager {
     pub fn new(current: CurrentSnapshot, metrics: Metrics, published: PublishedCerts) -> AcmeManager {
-        AcmeManager { current, metrics, published, office: None, provided: 0 }
+        AcmeManager { current, metrics, published, account_state: None, provided: 0 }
     }
 
     pub async fn run(mut self, mut stopped: oneshot::Receiver<()>) {
@@ -114,26 +114,31 @@ impl AcmeManager {
     fn check_directory(&mut self) {
         let snapshot = self.current.load_full();
         let Some(acme) = &snapshot.config.acme else {
-            self.office = None;
+            self.account_state = None;
             return;
         };
         let names = list_names(&snapshot.config);
-        let mut office = match self.office.take() {
-            Some(office) if office.is_for(&acme.settings) => office,
+        let mut account_state = match self.account_state.take() {
+            Some(account_state) if account_state.is_for(&acme.settings) => account_state,
             _ => AcmeAccountState::new(&acme.settings, &self.published),
         };
-        office.update_settings(&acme.settings);
+        if account_state.settings != acme.settings {
+            // A new account sends new contacts to the ACME server.
+            account_state.settings = acme.settings.clone();
+            account_state.account = None;
+        }
         if self.provided != snapshot.generation {
             // Certificates issued since the listeners were created are used even if the disk is gone.
             self.provided = snapshot.generation;
             self.publish(&snapshot, IssuedCertificates::new());
         }
-        if !names.is_empty() && !office.is_paused() {
-            let unsaved = office.finish_order(&self.metrics);
-            let done = office.check_names(&snapshot, acme, &names, unsaved, |issued| self.publish(&snapshot, issued));
-            office.report_fault(done);
+        if !names.is_empty() && !account_state.is_paused() {
+            let is_issued = account_state.finish_order(&self.metrics);
+            let result =
+                account_state.check_names(&snapshot, acme, &names, is_issued, |issued| self.publish(&snapshot, issued));
+            account_state.report_fault(result);
         }
-        self.office = Some(office);
+        self.account_state = Some(account_state);
     }
 
     /// Passes these certificates to the listeners; other names keep theirs.
@@ -153,11 +158,11 @@ impl AcmeAccountState {
             settings: settings.clone(),
             state: StateDirectory::for_server(settings),
             published: published.clone(),
-            shelf: CertCache::default(),
+            cache: CertCache::default(),
             waiting: HashMap::new(),
             account: None,
             ordering: None,
-            looked: None,
+            last_check: None,
             fault: None,
         }
     }
@@ -165,14 +170,6 @@ impl AcmeAccountState {
     /// Returns whether this state belongs to `settings`.
     fn is_for(&self, settings: &AcmeSettings) -> bool {
         (&self.settings.state, &self.settings.directory) == (&settings.state, &settings.directory)
-    }
-
-    /// Applies these settings. Sends new contacts to the ACME server.
-    fn update_settings(&mut self, settings: &AcmeSettings) {
-        if self.settings != *settings {
-            self.settings = settings.clone();
-            self.account = None;
-        }
     }
 
     /// Returns whether the directory is paused after a fault.
@@ -192,7 +189,7 @@ impl AcmeAccountState {
                 );
             }
             self.fault = Some((message, Instant::now() + REST));
-        } else if before.is_some() && self.looked.is_some() {
+        } else if before.is_some() && self.last_check.is_some() {
             tracing::info!("the state directory can be used again");
         }
     }
@@ -206,19 +203,19 @@ impl AcmeAccountState {
         hand_out: impl FnOnce(IssuedCertificates),
     ) -> Result<(), StateError> {
         let generation = snapshot.generation;
-        let changed = self.state.certificates_changed();
-        let is_whole = !self.looked.as_ref().is_some_and(|looked| {
-            looked.generation == generation && looked.changed == changed && Instant::now() < looked.next
+        let change = self.state.certificates_changed();
+        let is_whole = !self.last_check.as_ref().is_some_and(|last_check| {
+            last_check.generation == generation && last_check.changed == change && Instant::now() < last_check.next
         });
         if is_whole {
             self.state.create_directories()?;
             self.reread_pauses()?;
         }
-        if is_issued | is_whole && (self.shelf.refresh_all(&self.state, names) | is_issued) {
-            hand_out(self.shelf.issued_certificates());
+        if is_issued | is_whole && (self.cache.refresh_all(&self.state, names) | is_issued) {
+            hand_out(self.cache.issued_certificates());
         }
         if is_whole {
-            self.looked = Some(DirectoryCheck { generation, changed, next: Instant::now() + WHOLE_LOOK });
+            self.last_check = Some(DirectoryCheck { generation, changed: change, next: Instant::now() + WHOLE_LOOK });
         }
         acme.challenges.publish(self.state.read_challenges()?);
         if self.ordering.is_none() { self.start_due_order(names) } else { Ok(()) }
@@ -240,7 +237,7 @@ impl AcmeAccountState {
         let now = now_s();
         let is_due = |name: &&String| {
             let waits = self.waiting.get(*name).is_some_and(|attempt| attempt.is_ahead(now));
-            match self.shelf.find_need(name, to_signed(now)) {
+            match self.cache.find_need(name, to_signed(now)) {
                 Some(CertNeed::Order) => !waits,
                 need => need.is_some(),
             }
@@ -253,17 +250,17 @@ impl AcmeAccountState {
         self.state.remove_leftovers(&lock)?;
         for name in due {
             // The gateway that had the lock before may have done the work.
-            if self.shelf.refresh_all(&self.state, names) {
-                self.looked = None;
+            if self.cache.refresh_all(&self.state, names) {
+                self.last_check = None;
                 return Ok(());
             }
-            match self.shelf.find_need(name, to_signed(now)) {
+            match self.cache.find_need(name, to_signed(now)) {
                 None => {}
                 Some(CertNeed::Save) => {
-                    if let Some(certificate) = self.shelf.get(name).cloned() {
+                    if let Some(certificate) = self.cache.get(name).cloned() {
                         self.state.save_certificate(&lock, name, &certificate.pem)?;
                         self.state.remove_pause(&lock, name)?;
-                        self.shelf.add_issued(&self.state, name, certificate, true);
+                        self.cache.add_issued(&self.state, name, certificate, true);
                         tracing::info!(name, "the certificate in use is in the state directory again");
                     }
                 }
@@ -297,8 +294,9 @@ impl AcmeAccountState {
     fn start_order(&mut self, lock: StateLock, name: &str, failures: u32) -> Result<(), StateError> {
         let pause = schedule::pause_after(failures.saturating_add(1), self.settings.backoff, rand::random()) / 10;
         let reason = "the gateway ended in the midst of an order".to_owned();
-        let cut = OrderPause { failures: failures.saturating_add(1), next_s: now_s() + pause.as_secs(), reason };
-        self.state.write_pause(&lock, name, &cut)?;
+        let order_pause =
+            OrderPause { failures: failures.saturating_add(1), next_s: now_s() + pause.as_secs(), reason };
+        self.state.write_pause(&lock, name, &order_pause)?;
         match self.published.load().contains_key(name) {
             true => tracing::info!(name, directory = self.settings.directory, "renewing a certificate"),
             false => tracing::info!(
@@ -363,7 +361,7 @@ impl AcmeAccountState {
                     self.waiting.insert(name.clone(), attempt);
                 }
                 self.account = account.filter(|_| settings == self.settings);
-                self.shelf.add_issued(&self.state, &name, certificate, written.is_ok());
+                self.cache.add_issued(&self.state, &name, certificate, written.is_ok());
                 true
             }
             Err(fault) => {
@@ -397,12 +395,12 @@ impl PendingOrder {
         let retry_after = account.as_ref().map(|(_, retry_after)| retry_after.clone()).unwrap_or_default();
         // Resets the wait of earlier orders.
         retry_after.store(0, Ordering::Relaxed);
-        let customer = OrderClient { settings: &settings, state: &state, lock: &lock };
+        let client = OrderClient { settings: &settings, state: &state, lock: &lock };
         let mut account = account.map(|(account, _)| account);
         let whole = async {
             let mut retries = NONCE_RETRIES;
             loop {
-                match customer.order_with_account(&mut account, &retry_after, &name, &kinds).await {
+                match client.order_with_account(&mut account, &retry_after, &name, &kinds).await {
                     Err(fault @ OrderError::BadNonce(_)) if retries > 0 => {
                         tracing::info!(name, "{fault}; the order is repeated");
                         retries -= 1;
@@ -424,18 +422,25 @@ impl PendingOrder {
                 // Otherwise it would be ordered again and again.
                 let is_due = renewal_time_s(&certificate) <= to_signed(now_s());
                 let attempt = is_due.then(|| pause(DUE_AT_ONCE.to_owned()));
-                let saved = state.save_certificate(&lock, &name, &certificate.pem);
-                let written = match &attempt {
-                    None => saved.and_then(|()| state.remove_pause(&lock, &name)),
-                    Some(attempt) => saved.and(state.write_pause(&lock, &name, attempt)),
+                let save = state.save_certificate(&lock, &name, &certificate.pem);
+                let disk_result = match &attempt {
+                    None => save.and_then(|()| state.remove_pause(&lock, &name)),
+                    Some(attempt) => save.and(state.write_pause(&lock, &name, attempt)),
                 };
                 let account = account.map(|account| (account, retry_after));
-                OrderResultReport { name, settings, account, result: Ok(certificate), written, attempt }
+                OrderResultReport { name, settings, account, result: Ok(certificate), written: disk_result, attempt }
             }
             Err(fault) => {
                 let attempt = pause(fault.to_string());
-                let written = state.write_pause(&lock, &name, &attempt).and(state.remove_challenges(&lock));
-                OrderResultReport { name, settings, account: None, result: Err(fault), written, attempt: Some(attempt) }
+                let disk_result = state.write_pause(&lock, &name, &attempt).and(state.remove_challenges(&lock));
+                OrderResultReport {
+                    name,
+                    settings,
+                    account: None,
+                    result: Err(fault),
+                    written: disk_result,
+                    attempt: Some(attempt),
+                }
             }
         }
     }

@@ -55,15 +55,19 @@ impl AcmeThread {
     /// names those in the state directory if it responds in time; otherwise the thread provides them later.
     pub async fn provide_known(&mut self, config: &Config, before: Option<&Config>) {
         let Some(acme) = &config.acme else { return };
-        let known = self.published.load_full();
-        let mut wanted = list_names(config);
-        let unknown = wanted.iter().filter(|name| !known.contains_key(*name)).cloned().collect();
-        let found = self.read_certificates(&acme.settings, unknown).await;
-        wanted.extend(before.map(list_names).unwrap_or_default());
+        let certificates = self.published.load_full();
+        let mut names = list_names(config);
+        let unknown = names.iter().filter(|name| !certificates.contains_key(*name)).cloned().collect();
+        let from_disk = self.read_certificates(&acme.settings, unknown).await;
+        names.extend(before.map(list_names).unwrap_or_default());
         self.published.rcu(|published| {
-            let kept = published.iter().filter(|(name, _)| wanted.contains(*name));
+            let current = published.iter().filter(|(name, _)| names.contains(*name));
             // A certificate issued meanwhile is newer than one that was read.
-            found.iter().chain(kept).map(|(name, key)| (name.clone(), key.clone())).collect::<IssuedCertificates>()
+            from_disk
+                .iter()
+                .chain(current)
+                .map(|(name, key)| (name.clone(), key.clone()))
+                .collect::<IssuedCertificates>()
         });
         provide_certificates(config, &self.published.load());
     }
@@ -74,17 +78,17 @@ impl AcmeThread {
             return IssuedCertificates::new();
         }
         let state = StateDirectory::for_server(settings);
-        let (done, found) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let run = move || {
-            let kept = |name: String| Some((name.clone(), state.read_certificate(&name).ok()?.ok()?.key));
-            let _ = done.send(names.into_iter().filter_map(kept).collect());
+            let read_key = |name: String| Some((name.clone(), state.read_certificate(&name).ok()?.ok()?.key));
+            let _ = sender.send(names.into_iter().filter_map(read_key).collect());
         };
         match std::thread::Builder::new().name("acme-disk".to_owned()).spawn(run) {
             Ok(reader) => self.reader = Some(reader),
             Err(error) => tracing::error!("certificates are not read yet: no thread for that: {error}"),
         }
-        match timeout(DISK, found).await {
-            Ok(found) => found.unwrap_or_default(),
+        match timeout(DISK, receiver).await {
+            Ok(certificates) => certificates.unwrap_or_default(),
             Err(_) => {
                 tracing::error!("`state` of [acme] does not respond: its certificates are used once it does");
                 IssuedCertificates::new()
@@ -99,9 +103,9 @@ impl AcmeThread {
         }
         OrderResult::ALL.iter().for_each(|result| drop(self.metrics.tls.order_counter(*result)));
         let (stop, stopped) = oneshot::channel();
-        let clerk = AcmeManager::new(current.clone(), self.metrics.clone(), self.published.clone());
+        let manager = AcmeManager::new(current.clone(), self.metrics.clone(), self.published.clone());
         let run = move || match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
-            Ok(runtime) => runtime.block_on(clerk.run(stopped)),
+            Ok(runtime) => runtime.block_on(manager.run(stopped)),
             Err(error) => tracing::error!("no certificates can be ordered: no event loop for that: {error}"),
         };
         match std::thread::Builder::new().name("acme".to_owned()).spawn(run) {

@@ -114,11 +114,11 @@ impl OrderClient<'_> {
         name: &str,
         kinds: &[ChallengeKind],
     ) -> Result<StoredCertificate, OrderError> {
-        let registered = match account.take() {
+        let current = match account.take() {
             Some(account) => account,
             None => self.load_account(retry_after.clone()).await?,
         };
-        self.order_certificate(account.insert(registered), name, kinds).await
+        self.order_certificate(account.insert(current), name, kinds).await
     }
 
     /// Orders a certificate for `name` with a new key, trying these challenges in turn until the server validates one.
@@ -173,11 +173,11 @@ impl OrderClient<'_> {
             if authorization.status == AuthorizationStatus::Valid {
                 continue;
             }
-            let asked = match kind {
+            let challenge_type = match kind {
                 ChallengeKind::TlsAlpn01 => ChallengeType::TlsAlpn01,
                 ChallengeKind::Http01 => ChallengeType::Http01,
             };
-            let Some(mut challenge) = authorization.challenge(asked) else {
+            let Some(mut challenge) = authorization.challenge(challenge_type) else {
                 return Err(OrderError::Challenge { kind, detail: "it does not offer it".to_owned() });
             };
             let proof = challenge.key_authorization();

@@ -18,8 +18,8 @@ pub fn renewal_s(term: &CertificateValidity, chance: f64) -> i64 {
 /// Returns the pause after `failures` failures in a row (at least 1): `first`, doubled each time. `chance` varies it
 /// by up to a fifth.
 pub fn pause_after(failures: u32, first: Duration, chance: f64) -> Duration {
-    let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(20));
-    doubled.min(LONGEST.max(first)).mul_f64(0.8 + 0.4 * chance.clamp(0.0, 1.0))
+    let pause = first.saturating_mul(1 << failures.saturating_sub(1).min(20));
+    pause.min(LONGEST.max(first)).mul_f64(0.8 + 0.4 * chance.clamp(0.0, 1.0))
 }
 
 fn per_mille(chance: f64) -> u16 {

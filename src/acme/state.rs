@@ -101,8 +101,10 @@ impl StateDirectory {
     /// Removes leftovers of a killed gateway: with the lock, nobody else writes and no order is in progress.
     pub fn remove_leftovers(&self, lock: &StateLock) -> Result<(), StateError> {
         self.remove_challenges(lock)?;
+        let is_temporary =
+            |path: &PathBuf| path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with(TEMPORARY));
         for dir in [self.root.clone(), self.root.join("certificates"), self.root.join("attempts")] {
-            for path in list_entries(&dir)?.into_iter().filter(|path| is_temporary(path)) {
+            for path in list_entries(&dir)?.into_iter().filter(is_temporary) {
                 fs::remove_file(&path).map_err(state_error("remove", &path))?;
             }
         }
@@ -208,23 +210,23 @@ impl StateDirectory {
     /// Returns the key of the account. A new one is stored in two copies before it is used.
     pub fn account_key(&self, lock: &StateLock) -> Result<PrivatePkcs8KeyDer<'static>, StateError> {
         let paths = ["account.pem", "account.backup.pem"].map(|name| self.root.join(name));
-        let mut kept = None;
-        let mut damaged = Vec::new();
+        let mut intact_copy = None;
+        let mut damaged_paths = Vec::new();
         for path in &paths {
             match read_file(path) {
                 Ok(text) => match account_key(&text) {
-                    Some(key) => kept = kept.or(Some((key, text))),
-                    None => damaged.push(path),
+                    Some(key) => intact_copy = intact_copy.or(Some((key, text))),
+                    None => damaged_paths.push(path),
                 },
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(state_error("read", path)(error)),
             }
         }
-        for path in damaged {
+        for path in damaged_paths {
             let aside = path.with_extension(format!("damaged-{}", now_s()));
             fs::rename(path, &aside).map_err(state_error("rename", path))?;
             let (path, aside) = (path.display(), aside.display());
-            match &kept {
+            match &intact_copy {
                 Some(_) => tracing::warn!("`{path}` is damaged: the account continues with the other copy of its key"),
                 None => tracing::error!(
                     "`{path}` is damaged, and there is no other copy: a new account will be registered; what is left \
@@ -232,12 +234,12 @@ impl StateDirectory {
                 ),
             }
         }
-        let (key, text) = match kept {
-            Some(kept) => kept,
+        let (key, text) = match intact_copy {
+            Some(pair) => pair,
             None => {
-                let made = KeyPair::generate().map(|key| key.serialize_pem()).ok();
-                let made = made.and_then(|text| Some((account_key(&text)?, text)));
-                made.ok_or_else(|| state_error("make a key for", &paths[0])(ErrorKind::Other.into()))?
+                let text = KeyPair::generate().map(|key| key.serialize_pem()).ok();
+                let pair = text.and_then(|text| Some((account_key(&text)?, text)));
+                pair.ok_or_else(|| state_error("make a key for", &paths[0])(ErrorKind::Other.into()))?
             }
         };
         for path in paths.iter().filter(|path| !path.exists()) {
@@ -294,10 +296,6 @@ fn remove_file(path: &Path) -> Result<(), StateError> {
 fn list_entries(dir: &Path) -> Result<Vec<PathBuf>, StateError> {
     let list = || -> io::Result<Vec<PathBuf>> { fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect() };
     list().map_err(state_error("read the directory", dir))
-}
-
-fn is_temporary(path: &Path) -> bool {
-    path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with(TEMPORARY))
 }
 
 fn state_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateError {

@@ -39,25 +39,25 @@ impl CachedText {
         make: impl FnOnce() -> Result<T, E>,
         end: impl FnOnce() -> Instant,
     ) -> Result<Bytes, E> {
-        let mut made = self.made.borrow_mut();
-        if let Some(text) = made.as_ref().filter(|_| self.effort.is_spent(now)) {
+        let mut slot = self.made.borrow_mut();
+        if let Some(text) = slot.as_ref().filter(|_| self.effort.is_spent(now)) {
             return Ok(text.clone());
         }
         let text: Bytes = make()?.into();
         self.effort.add_spent(now, end());
-        *made = Some(text.clone());
+        *slot = Some(text.clone());
         Ok(text)
     }
 }
 
 impl GenerationText {
     pub fn get_or_make(&self, generation: u64, make: impl FnOnce() -> String) -> Bytes {
-        let mut made = self.0.borrow_mut();
-        let text = match made.take() {
+        let mut slot = self.0.borrow_mut();
+        let text = match slot.take() {
             Some((of, text)) if of == generation => text,
             _ => Bytes::from(make()),
         };
-        *made = Some((generation, text.clone()));
+        *slot = Some((generation, text.clone()));
         text
     }
 }
@@ -66,11 +66,11 @@ impl TimeBudget {
     /// Runs `make`; returns `None` if too much time was spent recently.
     pub fn run_within<T>(&self, make: impl FnOnce() -> T) -> Option<T> {
         let now = Instant::now();
-        let made = (!self.is_spent(now)).then(make);
-        if made.is_some() {
+        let result = (!self.is_spent(now)).then(make);
+        if result.is_some() {
             self.add_spent(now, Instant::now());
         }
-        made
+        result
     }
 
     fn is_spent(&self, now: Instant) -> bool {

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use crate::admin::slots::AdminStreamSlot;
+use crate::admin::slots::StreamPermit;
 
 /// The open streams.
-pub struct LiveHub<S = AdminStreamSlot> {
+pub struct LiveHub<S = StreamPermit> {
     viewers: RefCell<Vec<LiveViewer<S>>>,
     is_running: Cell<bool>,
 }
@@ -18,7 +18,7 @@ pub struct LiveHub<S = AdminStreamSlot> {
 struct LiveViewer<S> {
     events: mpsc::Sender<Bytes>,
     /// Released with the viewer, even if the client reads what is left slowly.
-    _slot: S,
+    _permit: S,
     opened: Instant,
     /// Generation of the config that granted access.
     generation: u64,
@@ -40,11 +40,11 @@ impl<S> Default for LiveHub<S> {
 
 impl<S> LiveHub<S> {
     /// Adds a viewer, to which the config with this `generation` grants access. Returns its events.
-    pub fn add_viewer(&self, generation: u64, slot: S) -> mpsc::Receiver<Bytes> {
+    pub fn add_viewer(&self, generation: u64, permit: S) -> mpsc::Receiver<Bytes> {
         let (events, received) = mpsc::channel(QUEUE);
         self.viewers.borrow_mut().push(LiveViewer {
             events,
-            _slot: slot,
+            _permit: permit,
             opened: Instant::now(),
             generation,
             missed: 0,

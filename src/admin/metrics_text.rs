@@ -85,8 +85,8 @@ impl CachedMetrics {
     /// # Errors
     /// If a family cannot be encoded.
     pub fn get_or_make(&self, format: MetricsFormat, is_gzip: bool, metrics: &Metrics) -> prometheus::Result<Bytes> {
-        let mut made = self.made.borrow_mut();
-        let slot = &mut made[format as usize * 2 + usize::from(is_gzip)];
+        let mut texts = self.made.borrow_mut();
+        let slot = &mut texts[format as usize * 2 + usize::from(is_gzip)];
         let text = match self.effort.run_within(|| make_text(format, is_gzip, metrics)) {
             Some(text) => text?,
             None => match slot {

@@ -126,14 +126,12 @@ async fn accept_connections(acceptor: Acceptor, context: Rc<AdminContext>, slots
                 let peer = if local_addr.is_some() { Peer::Tcp(peer.ip()) } else { Peer::Unix };
                 spawn_local(serve_connection(stream, peer, context.clone(), AdminSlots::take_slot(&slots)));
             }
-            Err(error) => pause_accepting(&error, &line).await,
+            Err(error) => {
+                if let Some(left_out) = line.take_turn() {
+                    tracing::warn!(%error, left_out, "the admin listener cannot accept a connection, pausing");
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
         }
     }
-}
-
-async fn pause_accepting(error: &io::Error, line: &LogSampler) {
-    if let Some(left_out) = line.take_turn() {
-        tracing::warn!(%error, left_out, "the admin listener cannot accept a connection, pausing");
-    }
-    tokio::time::sleep(PAUSE).await;
 }

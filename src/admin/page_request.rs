@@ -16,7 +16,7 @@ use crate::admin::access::audit::AuditNote;
 use crate::admin::access::{AdminCaller, Peer};
 use crate::admin::context::AdminContext;
 use crate::admin::problem::Problem;
-use crate::admin::slots::{AdminSlot, AdminStreamSlot, StreamClaim, WorkGuard};
+use crate::admin::slots::{AdminPermit, StreamClaim, StreamPermit, WorkPermit};
 
 /// A request that may see its page.
 pub struct PageRequest {
@@ -29,7 +29,7 @@ pub struct PageRequest {
     pub peer: Peer,
     /// `None` once it was read.
     body: Option<Incoming>,
-    slot: Rc<AdminSlot>,
+    permit: Rc<AdminPermit>,
     note: Rc<RefCell<AuditNote>>,
 }
 
@@ -39,7 +39,7 @@ pub struct AllowedRequest {
     pub body: Incoming,
     pub caller: AdminCaller,
     pub peer: Peer,
-    pub slot: Rc<AdminSlot>,
+    pub permit: Rc<AdminPermit>,
 }
 
 /// Time limit from the head to the last byte of a body.
@@ -50,10 +50,10 @@ impl PageRequest {
     pub fn new(
         context: Rc<AdminContext>,
         name: String,
-        AllowedRequest { head, body, caller, peer, slot }: AllowedRequest,
+        AllowedRequest { head, body, caller, peer, permit }: AllowedRequest,
         note: Rc<RefCell<AuditNote>>,
     ) -> PageRequest {
-        PageRequest { context, name, head, caller, peer, body: Some(body), slot, note }
+        PageRequest { context, name, head, caller, peer, body: Some(body), permit, note }
     }
 
     /// Reports for the audit log what was changed.
@@ -91,17 +91,17 @@ impl PageRequest {
     }
 
     /// Marks the connection as working, so that it keeps its slot.
-    pub fn start_work(&self) -> Result<WorkGuard<'_>, Problem> {
-        self.slot
+    pub fn start_work(&self) -> Result<WorkPermit<'_>, Problem> {
+        self.permit
             .start_work()
             .ok_or_else(|| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many requests at once; try again"))
     }
 
     /// Takes one of the few slots of streams, which have no time limit. Each token, or without tokens each peer, gets a
     /// part of them.
-    pub fn take_stream_slot(&self, is_tap: bool) -> Result<AdminStreamSlot, Problem> {
+    pub fn take_stream_permit(&self, is_tap: bool) -> Result<StreamPermit, Problem> {
         let claim = StreamClaim { owner: self.caller.identify(self.peer), is_tap };
-        AdminSlot::take_stream_slot(&self.slot, claim)
+        AdminPermit::take_stream_permit(&self.permit, claim)
             .map_err(|detail| Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail))
     }
 
@@ -135,7 +135,7 @@ impl PageRequest {
                 if length > most {
                     return Err(large());
                 }
-                if !self.slot.hold_bytes(length) {
+                if !self.permit.hold_bytes(length) {
                     return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many bodies at once; try again"));
                 }
                 bytes.extend_from_slice(&piece);
@@ -151,8 +151,8 @@ impl PageRequest {
 /// Returns whether the request has exactly this content type, with or without parameters.
 fn has_content_type(headers: &HeaderMap, expected: &str) -> bool {
     let mut all = headers.get_all(CONTENT_TYPE).iter();
-    let stated = all.next().and_then(|value| value.to_str().ok());
-    let essence = stated.map(|text| text.split_once(';').map_or(text, |(essence, _)| essence).trim());
+    let value = all.next().and_then(|value| value.to_str().ok());
+    let essence = value.map(|text| text.split_once(';').map_or(text, |(essence, _)| essence).trim());
     all.next().is_none() && essence.is_some_and(|essence| essence.eq_ignore_ascii_case(expected))
 }
 

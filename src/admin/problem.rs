@@ -98,8 +98,8 @@ impl Problem {
 /// Refuses a query with a parameter that occurs twice, except those in `lists`: one of them would be ignored.
 pub fn refuse_repeated(query: &str, lists: &[&str]) -> Result<(), Problem> {
     let names = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| pair.split('=').next().unwrap_or(pair));
-    let mut seen = HashSet::new();
-    match names.filter(|name| !lists.contains(name)).find(|name| !seen.insert(*name)) {
+    let mut earlier = HashSet::new();
+    match names.filter(|name| !lists.contains(name)).find(|name| !earlier.insert(*name)) {
         Some(name) => {
             let detail = format!("the parameter `{name}` occurs twice; send it once");
             Err(Problem::new(StatusCode::BAD_REQUEST, detail))

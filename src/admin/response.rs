@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::admin::problem::{Problem, ProblemKind};
-use crate::admin::slots::AdminStreamSlot;
+use crate::admin::slots::StreamPermit;
 
 pub type AdminResponse = Response<AdminBody>;
 
@@ -22,7 +22,7 @@ pub enum AdminBody {
     Full(Option<Bytes>),
     /// Pieces that are sent as they are made. The body ends when the sender is dropped; the sender finds its channel
     /// closed when the client left.
-    Stream { pieces: mpsc::Receiver<Bytes>, slot: AdminStreamSlot },
+    Stream { pieces: mpsc::Receiver<Bytes>, permit: StreamPermit },
 }
 
 impl Body for AdminBody {
@@ -32,8 +32,8 @@ impl Body for AdminBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match &mut *self {
             AdminBody::Full(body) => Poll::Ready(body.take().map(|piece| Ok(Frame::data(piece)))),
-            AdminBody::Stream { pieces, slot } => {
-                slot.record_read();
+            AdminBody::Stream { pieces, permit } => {
+                permit.record_read();
                 pieces.poll_recv(cx).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
             }
         }
@@ -52,10 +52,10 @@ impl Body for AdminBody {
 }
 
 /// Responds with the events that `pieces` receives (`text/event-stream`). The task that makes the events has another
-/// handle of `slot`. Once it drops its handle, the connection has little time left to send the rest.
-pub fn stream_response(pieces: mpsc::Receiver<Bytes>, slot: AdminStreamSlot) -> AdminResponse {
+/// handle of `permit`. Once it drops its handle, the connection has little time left to send the rest.
+pub fn stream_response(pieces: mpsc::Receiver<Bytes>, permit: StreamPermit) -> AdminResponse {
     let mut answer = typed_response(StatusCode::OK, "text/event-stream", Bytes::new());
-    *answer.body_mut() = AdminBody::Stream { pieces, slot };
+    *answer.body_mut() = AdminBody::Stream { pieces, permit };
     answer
 }
 

@@ -19,7 +19,7 @@ use crate::admin::access::Peer;
 use crate::admin::context::AdminContext;
 use crate::admin::inspected_stream::InspectedStream;
 use crate::admin::pages::respond;
-use crate::admin::slots::{AdminSlot, SlotLost};
+use crate::admin::slots::{AdminPermit, SlotLost};
 use crate::proxy::head::inspector::Inspector;
 
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,42 +31,46 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(1);
 const UNREAD_MAX: usize = 2 * 1024 * 1024;
 
-pub async fn serve_connection<S>(stream: S, peer: Peer, context: Rc<AdminContext>, (slot, lost): (AdminSlot, SlotLost))
-where
+pub async fn serve_connection<S>(
+    stream: S,
+    peer: Peer,
+    context: Rc<AdminContext>,
+    (permit, lost): (AdminPermit, SlotLost),
+) where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let slot = Rc::new(slot);
+    let permit = Rc::new(permit);
     tokio::select! {
         // The client left, stalled, or blocked others for long enough.
         _ = lost => {}
-        () = wait_for_end(&slot) => {}
-        () = slot.wait_after_stream() => {}
-        () = exchange_request(stream, peer, context, slot.clone()) => {}
+        () = wait_for_end(&permit) => {}
+        () = permit.wait_after_stream() => {}
+        () = exchange_request(stream, peer, context, permit.clone()) => {}
     }
 }
 
 /// Waits until the time limit of the connection. While its client reads a stream, there is no time limit: the task that
 /// makes the events ends it.
-async fn wait_for_end(slot: &AdminSlot) {
+async fn wait_for_end(permit: &AdminPermit) {
     loop {
         sleep(CONNECTION_TIMEOUT).await;
-        if !slot.is_streaming() {
+        if !permit.is_streaming() {
             return;
         }
     }
 }
 
-async fn exchange_request<S>(stream: S, peer: Peer, context: Rc<AdminContext>, slot: Rc<AdminSlot>)
+async fn exchange_request<S>(stream: S, peer: Peer, context: Rc<AdminContext>, permit: Rc<AdminPermit>)
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let own = slot.clone();
+    let own = permit.clone();
     let inspector = Rc::new(RefCell::new(Inspector::new(HEAD_MAX)));
     let stream = InspectedStream::new(stream, inspector.clone());
     let service = service_fn(move |request: Request<Incoming>| {
-        let (context, slot) = (context.clone(), own.clone());
+        let (context, permit) = (context.clone(), own.clone());
         let fault = inspector.borrow_mut().take_fault(request.body().size_hint().exact());
-        async move { Ok::<_, Infallible>(respond(&context, request, fault, peer, &slot).await) }
+        async move { Ok::<_, Infallible>(respond(&context, request, fault, peer, &permit).await) }
     });
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -76,7 +80,7 @@ where
         .serve_connection(TokioIo::new(stream), service);
     if Pin::new(&mut connection).await.is_ok() {
         // The response has been sent.
-        slot.hold_bytes(0);
+        permit.hold_bytes(0);
         let stream = connection.into_parts().io.into_inner().into_inner();
         let _ = timeout(UNREAD_TIMEOUT, drain_client(stream)).await;
     }

@@ -39,8 +39,8 @@ struct SlotEntry {
     lost: oneshot::Sender<()>,
 }
 
-/// A connection's slot, released when dropped.
-pub struct AdminSlot {
+/// A connection's permit of its slot, which is released when dropped.
+pub struct AdminPermit {
     slots: Rc<AdminSlots>,
     arrival: u64,
     /// Kept by a connection that moved to a slot for streams, so that it never loses its slot.
@@ -55,13 +55,13 @@ pub struct AdminSlot {
 pub type SlotLost = oneshot::Receiver<()>;
 
 /// While it exists, the connection waits for the gateway and keeps its slot.
-pub struct WorkGuard<'t>(&'t AdminSlot);
+pub struct WorkPermit<'t>(&'t AdminPermit);
 
-/// The slot of a connection that streams its response. Streams have a few slots of their own, which are not counted
+/// The permit of a connection that streams its response. Streams have a few slots of their own, which are not counted
 /// among the others. The task that makes the events and the one that sends them each have a handle; the slot is
 /// released when the first handle is dropped.
-pub struct AdminStreamSlot {
-    slot: Rc<AdminSlot>,
+pub struct StreamPermit {
+    permit: Rc<AdminPermit>,
     claim: StreamClaim,
 }
 
@@ -83,7 +83,7 @@ const AT_WORK: usize = 256;
 const HELD: usize = 64 * 1024 * 1024;
 
 impl AdminSlots {
-    pub fn take_slot(slots: &Rc<AdminSlots>) -> (AdminSlot, SlotLost) {
+    pub fn take_slot(slots: &Rc<AdminSlots>) -> (AdminPermit, SlotLost) {
         let places = &mut *slots.0.borrow_mut();
         if places.taken.len() >= PLACES {
             places.drop_oldest_slot(|_, _| true);
@@ -91,14 +91,14 @@ impl AdminSlots {
         let (sender, lost) = oneshot::channel();
         places.arrivals += 1;
         places.taken.insert(places.arrivals, SlotEntry { at_work: false, held: 0, lost: sender });
-        let slot = AdminSlot {
+        let permit = AdminPermit {
             slots: slots.clone(),
             arrival: places.arrivals,
             _kept: RefCell::default(),
             stream_read: Cell::new(None),
             stream_end: Notify::new(),
         };
-        (slot, lost)
+        (permit, lost)
     }
 }
 
@@ -149,31 +149,31 @@ impl SlotTable {
     }
 }
 
-impl AdminSlot {
+impl AdminPermit {
     /// Marks the connection as working; `None` if too many are.
-    pub fn start_work(&self) -> Option<WorkGuard<'_>> {
+    pub fn start_work(&self) -> Option<WorkPermit<'_>> {
         let mut places = self.slots.0.borrow_mut();
         if places.at_work >= AT_WORK {
             return None;
         }
         places.set_at_work(self.arrival, true);
-        Some(WorkGuard(self))
+        Some(WorkPermit(self))
     }
 
     /// Moves the connection to a slot for streams. From then on, it is not dropped for others.
     ///
     /// # Errors
     /// All slots that the owner may use are taken. The text names them.
-    pub fn take_stream_slot(slot: &Rc<AdminSlot>, claim: StreamClaim) -> Result<AdminStreamSlot, String> {
-        let mut places = slot.slots.0.borrow_mut();
-        if slot.stream_read.get().is_some() {
+    pub fn take_stream_permit(permit: &Rc<AdminPermit>, claim: StreamClaim) -> Result<StreamPermit, String> {
+        let mut places = permit.slots.0.borrow_mut();
+        if permit.stream_read.get().is_some() {
             return Err("the connection has a stream already".to_owned());
         }
         places.check_claim(&claim)?;
         places.streams.push(claim.clone());
-        slot._kept.replace(places.release_slot(slot.arrival));
-        slot.stream_read.set(Some(Instant::now()));
-        Ok(AdminStreamSlot { slot: slot.clone(), claim })
+        permit._kept.replace(places.release_slot(permit.arrival));
+        permit.stream_read.set(Some(Instant::now()));
+        Ok(StreamPermit { permit: permit.clone(), claim })
     }
 
     /// Waits until the stream has ended and [`REST_TIMEOUT`] is over. Never returns if the connection does not stream.
@@ -203,39 +203,39 @@ impl AdminSlot {
     }
 }
 
-impl Drop for AdminSlot {
+impl Drop for AdminPermit {
     fn drop(&mut self) {
         self.slots.0.borrow_mut().release_slot(self.arrival);
     }
 }
 
-impl AdminStreamSlot {
-    /// Returns a second handle of the slot.
-    pub fn share(&self) -> AdminStreamSlot {
-        AdminStreamSlot { slot: self.slot.clone(), claim: self.claim.clone() }
+impl StreamPermit {
+    /// Returns a second handle of the permit.
+    pub fn share(&self) -> StreamPermit {
+        StreamPermit { permit: self.permit.clone(), claim: self.claim.clone() }
     }
 
     /// Records that the connection asks for the next piece: it has sent the ones before.
     pub fn record_read(&self) {
-        let read = &self.slot.stream_read;
+        let read = &self.permit.stream_read;
         read.set(read.get().map(|_| Instant::now()));
     }
 }
 
-impl Drop for AdminStreamSlot {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
-        if self.slot.stream_read.take().is_none() {
+        if self.permit.stream_read.take().is_none() {
             return;
         }
-        let streams = &mut self.slot.slots.0.borrow_mut().streams;
+        let streams = &mut self.permit.slots.0.borrow_mut().streams;
         if let Some(place) = streams.iter().position(|claim| *claim == self.claim) {
             streams.swap_remove(place);
         }
-        self.slot.stream_end.notify_one();
+        self.permit.stream_end.notify_one();
     }
 }
 
-impl Drop for WorkGuard<'_> {
+impl Drop for WorkPermit<'_> {
     fn drop(&mut self) {
         self.0.slots.0.borrow_mut().set_at_work(self.0.arrival, false);
     }
@@ -251,7 +251,7 @@ mod tests {
         lost.try_recv() == Err(TryRecvError::Empty)
     }
 
-    fn several(slots: &Rc<AdminSlots>, count: usize) -> (Vec<AdminSlot>, Vec<SlotLost>) {
+    fn several(slots: &Rc<AdminSlots>, count: usize) -> (Vec<AdminPermit>, Vec<SlotLost>) {
         (0..count).map(|_| AdminSlots::take_slot(slots)).unzip()
     }
 
@@ -277,7 +277,7 @@ mod tests {
     fn some_places_are_never_at_work() {
         let slots = Rc::<AdminSlots>::default();
         let (all, _lost) = several(&slots, PLACES);
-        let mut works: Vec<_> = all.iter().filter_map(AdminSlot::start_work).collect();
+        let mut works: Vec<_> = all.iter().filter_map(AdminPermit::start_work).collect();
         assert_eq!(works.len(), AT_WORK);
         let (probe, mut lost) = AdminSlots::take_slot(&slots);
         assert!(has_place(&mut lost) && probe.start_work().is_none());
@@ -296,7 +296,7 @@ mod tests {
         let slots = Rc::<AdminSlots>::default();
         let (all, mut lost) = several(&slots, STREAMS + 1);
         let all: Vec<_> = all.into_iter().map(Rc::new).collect();
-        let take = |i: usize| AdminSlot::take_stream_slot(&all[i], claim(i / 4, i < 4));
+        let take = |i: usize| AdminPermit::take_stream_permit(&all[i], claim(i / 4, i < 4));
         let mut streams: Vec<_> = (0..STREAMS).map(|i| take(i).unwrap()).collect();
         assert!(take(STREAMS).is_err());
         assert_eq!(slots.0.borrow().taken.len(), 1, "streams are not counted among the others");
@@ -317,7 +317,7 @@ mod tests {
         let slots = Rc::<AdminSlots>::default();
         let (all, _lost) = several(&slots, STREAMS + 2);
         let mut all = all.into_iter().map(Rc::new);
-        let mut take = |owner, is_tap| AdminSlot::take_stream_slot(&all.next().unwrap(), claim(owner, is_tap));
+        let mut take = |owner, is_tap| AdminPermit::take_stream_permit(&all.next().unwrap(), claim(owner, is_tap));
         let _taps: Vec<_> = (0..OWN_TAPS).map(|_| take(1, true).unwrap()).collect();
         assert!(take(1, true).err().unwrap().contains("has 4 taps open already"));
         let _live: Vec<_> = (0..OWN_STREAMS - OWN_TAPS).map(|_| take(1, false).unwrap()).collect();
@@ -326,12 +326,13 @@ mod tests {
         drop(_taps);
         let slots = Rc::<AdminSlots>::default();
         let (all, _lost) = several(&slots, STREAMS);
-        let live = |i: usize| AdminSlot::take_stream_slot(&Rc::new(AdminSlots::take_slot(&slots).0), claim(i, false));
+        let live =
+            |i: usize| AdminPermit::take_stream_permit(&Rc::new(AdminSlots::take_slot(&slots).0), claim(i, false));
         let live: Vec<_> = (0..LIVE_STREAMS).map(|i| live(i).unwrap()).collect();
         let all: Vec<_> = all.into_iter().map(Rc::new).collect();
-        let refused = AdminSlot::take_stream_slot(&all[0], claim(99, false)).err().unwrap();
+        let refused = AdminPermit::take_stream_permit(&all[0], claim(99, false)).err().unwrap();
         assert!(refused.contains("12 live streams are open already"), "{refused}");
-        assert!(AdminSlot::take_stream_slot(&all[1], claim(99, true)).is_ok(), "taps still have slots");
+        assert!(AdminPermit::take_stream_permit(&all[1], claim(99, true)).is_ok(), "taps still have slots");
         drop(live);
     }
 

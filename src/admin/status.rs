@@ -41,8 +41,8 @@ pub async fn show_readiness(request: PageRequest) -> Result<AdminResponse, Probl
 pub async fn show_metrics(request: PageRequest) -> Result<AdminResponse, Problem> {
     let (context, headers) = (&request.context, &request.head.headers);
     let (format, is_gzip) = (MetricsFormat::negotiate(headers), accepts_gzip(headers));
-    let made = context.cached.metrics.get_or_make(format, is_gzip, &context.metrics);
-    let mut answer = match made {
+    let text = context.cached.metrics.get_or_make(format, is_gzip, &context.metrics);
+    let mut answer = match text {
         Ok(body) => typed_response(StatusCode::OK, format.label(), body),
         Err(error) => return Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),
     };
@@ -56,17 +56,17 @@ pub async fn show_metrics(request: PageRequest) -> Result<AdminResponse, Problem
 
 pub async fn show_status(request: PageRequest) -> Result<AdminResponse, Problem> {
     let snapshot = request.context.current.load();
-    let shared = &request.context.shared;
+    let state = &request.context.shared;
     let status = json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "lifecycle": shared.lifecycle().label(),
-        "uptime_seconds": shared.uptime().as_secs(),
+        "lifecycle": state.lifecycle().label(),
+        "uptime_seconds": state.uptime().as_secs(),
         "generation": snapshot.generation,
         "hash": snapshot.config.hash,
         "loaded_at": format_rfc3339(snapshot.loaded_at),
-        "watch": shared.watching().label(),
+        "watch": state.watching().label(),
         "pinned": request.context.config.pinned_generation(),
-        "last_reload": shared.last_reload(),
+        "last_reload": state.last_reload(),
         "certificates": list_certificates(&snapshot.config),
     });
     Ok(json_response(status.to_string()))

@@ -30,7 +30,7 @@ pub fn list_upstreams(fleet: &Fleet) -> Value {
             upstream.settings.servers.iter().flat_map(|server| list_endpoints(&upstream, &roster, server, now_ms));
         let servers: Vec<Value> = servers.collect();
         let none_up = roster.iter().all(|member| member.state.report_health(now_ms).health != Health::Up);
-        let mut shown = json!({
+        let mut entry = json!({
             "name": upstream.settings.name,
             "balance": upstream.settings.balance.label(),
             "fail_open": none_up,
@@ -38,16 +38,16 @@ pub fn list_upstreams(fleet: &Fleet) -> Value {
         });
         if upstream.settings.caps.is_some() {
             let load = upstream.load();
-            shown["in_flight"] = load.in_flight().into();
-            shown["waiting"] = load.queue.len().into();
-            shown["refused"] = json!(load.refused());
+            entry["in_flight"] = load.in_flight().into();
+            entry["waiting"] = load.queue.len().into();
+            entry["refused"] = json!(load.refused());
             if upstream.settings.caps.is_some_and(|caps| caps.newest_first.is_some()) {
-                shown["newest_first"] = load.queue.is_newest_first().into();
+                entry["newest_first"] = load.queue.is_newest_first().into();
             }
         }
         if let Some(report) = upstream.load().adaptive.as_ref().map(|adaptive| adaptive.report()) {
             let known_ms = |ms: f64| (ms > 0.0).then(|| (ms * 10.0).round() / 10.0);
-            shown["adaptive"] = json!({
+            entry["adaptive"] = json!({
                 "limit": report.limit,
                 "in_flight": report.in_flight,
                 "baseline_ms": known_ms(report.baseline_ms),
@@ -55,18 +55,18 @@ pub fn list_upstreams(fleet: &Fleet) -> Value {
             });
         }
         if let Some(breaker) = upstream.breaker() {
-            shown["breaker"] = describe_breaker(breaker, now_ms);
+            entry["breaker"] = describe_breaker(breaker, now_ms);
         }
-        shown
+        entry
     });
-    let mut shown = json!({ "upstreams": upstreams.collect::<Vec<_>>() });
+    let mut answer = json!({ "upstreams": upstreams.collect::<Vec<_>>() });
     let of_routes = fleet.breakers().into_iter().filter(|breaker| breaker.kind == BreakerKind::Route);
     let of_routes: serde_json::Map<String, Value> =
         of_routes.map(|breaker| (breaker.name.clone(), describe_breaker(&breaker, now_ms))).collect();
     if !of_routes.is_empty() {
-        shown["route_breakers"] = of_routes.into();
+        answer["route_breakers"] = of_routes.into();
     }
-    shown
+    answer
 }
 
 /// Describes the state of a breaker.
@@ -75,19 +75,16 @@ fn describe_breaker(breaker: &CircuitBreaker, now_ms: u64) -> Value {
     let cause = report.cause.map(
         |cause| json!({ "condition": cause.condition.label(), "failed": cause.failed, "requests": cause.requests }),
     );
+    // From thousandths to a number from 0 to 1.
+    let share = f64::from(u32::try_from(report.share).unwrap_or(1000)) / 1000.0;
     json!({
         "state": report.phase.label(),
-        "admitted_share": shown_share(report.share),
+        "admitted_share": share,
         "may_close_in_ms": report.opens_for_ms,
         "opened": report.entered.open,
         "refused": breaker.refused(),
         "last_opened_by": cause,
     })
-}
-
-/// Returns a share in thousandths as a number from 0 to 1.
-fn shown_share(thousandths: u64) -> f64 {
-    f64::from(u32::try_from(thousandths).unwrap_or(1000)) / 1000.0
 }
 
 /// Lists a server, with one entry per address if it is written with a hostname.

@@ -77,8 +77,8 @@ impl RouteAuth {
             AuthMethod::Forward(rule) => Some(rule),
             AuthMethod::Basic(_) | AuthMethod::Jwt(_) => None,
         };
-        let owned = forward.into_iter().flat_map(|rule| rule.owned_headers().filter(|name| !rule.is_sent(name)));
-        self.user_header.iter().chain(owned)
+        let headers = forward.into_iter().flat_map(|rule| rule.owned_headers().filter(|name| !rule.is_sent(name)));
+        self.user_header.iter().chain(headers)
     }
 
     /// Returns the headers that the method reads, or in which the upstream server gets the identity.
@@ -88,9 +88,9 @@ impl RouteAuth {
             AuthMethod::Jwt(token) => (None, Some(&token.verifier.header)),
             AuthMethod::Basic(_) => (None, None),
         };
-        let sent = rule.into_iter().filter_map(|rule| rule.request_headers.as_ref()).flatten();
-        let owned = rule.into_iter().flat_map(|rule| rule.owned_headers());
-        self.user_header.iter().chain(sent).chain(owned).chain(token)
+        let request_headers = rule.into_iter().filter_map(|rule| rule.request_headers.as_ref()).flatten();
+        let owned_headers = rule.into_iter().flat_map(|rule| rule.owned_headers());
+        self.user_header.iter().chain(request_headers).chain(owned_headers).chain(token)
     }
 
     /// Returns the value of `WWW-Authenticate` for a request without valid credentials. An auth server sends its own.

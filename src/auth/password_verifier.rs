@@ -56,14 +56,14 @@ pub enum CachedResult {
     /// Another request verifies them.
     Pending(PendingVerification),
     /// The caller must verify them.
-    Unknown(VerificationTicket),
+    Unknown(VerificationPermit),
 }
 
 /// A verification that is in progress.
 pub struct PendingVerification(watch::Receiver<Option<Verified>>);
 
 /// The task to verify certain credentials. While it exists, other requests with the same credentials wait for it.
-pub struct VerificationTicket {
+pub struct VerificationPermit {
     verifier: Arc<PasswordVerifier>,
     id: CredentialId,
     result: watch::Sender<Option<Verified>>,
@@ -92,7 +92,7 @@ struct VerifierQueue {
 }
 
 struct PasswordJob {
-    ticket: VerificationTicket,
+    permit: VerificationPermit,
     hash: PasswordHash,
     password: Vec<u8>,
     /// False for an unknown user: the password is tried against the hash of another one, and the result ignored.
@@ -157,7 +157,7 @@ impl PasswordVerifier {
         }
         let (result, receiver) = watch::channel(None);
         memory.pending.insert(*id, receiver);
-        CachedResult::Unknown(VerificationTicket { verifier: self.clone(), id: *id, result })
+        CachedResult::Unknown(VerificationPermit { verifier: self.clone(), id: *id, result })
     }
 
     /// Forgets the successful check of this user for this client, with any password.
@@ -171,20 +171,20 @@ impl PasswordVerifier {
     /// [`Verified::Busy`] at once.
     pub fn queue_password(
         self: &Arc<Self>,
-        ticket: VerificationTicket,
+        permit: VerificationPermit,
         guess: Guess,
         Candidate { hash, is_known }: Candidate<'_>,
         password: Vec<u8>,
     ) -> PendingVerification {
-        let pending = PendingVerification(ticket.result.subscribe());
-        let job = PasswordJob { ticket, hash: hash.clone(), password, is_known, queued: Instant::now() };
+        let pending = PendingVerification(permit.result.subscribe());
+        let job = PasswordJob { permit, hash: hash.clone(), password, is_known, queued: Instant::now() };
         let mut queue = self.lock_queue();
         let over = queue.take_over_jobs();
-        let refused = if queue.start_threads(self) { queue.jobs.push(guess, job) } else { Some(job) };
+        let surplus = if queue.start_threads(self) { queue.jobs.push(guess, job) } else { Some(job) };
         drop(queue);
         self.filled.notify_one();
         over.into_iter().for_each(PasswordJob::end_unverified);
-        refused.into_iter().for_each(PasswordJob::end_unverified);
+        surplus.into_iter().for_each(PasswordJob::end_unverified);
         pending
     }
 
@@ -243,8 +243,8 @@ impl VerifierQueue {
                 let verifier = verifier.clone();
                 thread::Builder::new().name(format!("password-{number}")).spawn(move || verifier.run())
             };
-            let started = (0..cores.div_ceil(2)).filter(|number| start(*number).is_ok()).count();
-            self.has_threads = started > 0;
+            let count = (0..cores.div_ceil(2)).filter(|number| start(*number).is_ok()).count();
+            self.has_threads = count > 0;
         }
         self.has_threads
     }
@@ -253,26 +253,26 @@ impl VerifierQueue {
 impl PasswordJob {
     /// Returns whether all clients that wait for the result have gone: only the entry of pending verifications is left.
     fn is_abandoned(&self) -> bool {
-        self.ticket.result.receiver_count() <= 1
+        self.permit.result.receiver_count() <= 1
     }
 
     /// Verifies the password.
     fn run(self) -> Verified {
-        let PasswordJob { ticket, hash, password, is_known, .. } = self;
+        let PasswordJob { permit, hash, password, is_known, .. } = self;
         let result = if hash.matches(&password) && is_known { Verified::Match } else { Verified::Mismatch };
-        ticket.end(result);
+        permit.end(result);
         result
     }
 
     /// Ends the job without a verification, outside of the lock of the queue.
     fn end_unverified(self) {
         if !self.is_abandoned() {
-            self.ticket.end(Verified::Busy);
+            self.permit.end(Verified::Busy);
         }
     }
 }
 
-impl VerificationTicket {
+impl VerificationPermit {
     /// Publishes the result to all requests that wait for it.
     fn end(self, result: Verified) {
         self.verifier.metrics.count(match result {
@@ -292,7 +292,7 @@ impl VerificationTicket {
 }
 
 /// Ends the verification. If it has no result, one of the requests that wait must start another one.
-impl Drop for VerificationTicket {
+impl Drop for VerificationPermit {
     fn drop(&mut self) {
         if self.result.borrow().is_none() {
             self.verifier.lock_memory().pending.remove(&self.id);
@@ -358,9 +358,9 @@ mod tests {
     }
 
     /// Looks up credentials that nobody verifies yet.
-    fn claim(verifier: &Arc<PasswordVerifier>, login: u8) -> VerificationTicket {
+    fn claim(verifier: &Arc<PasswordVerifier>, login: u8) -> VerificationPermit {
         match verifier.look_up(&id(login), Duration::from_secs(60)) {
-            CachedResult::Unknown(ticket) => ticket,
+            CachedResult::Unknown(permit) => permit,
             CachedResult::Match | CachedResult::Pending(_) => panic!("{login} is known"),
         }
     }
@@ -394,11 +394,11 @@ mod tests {
     #[test]
     fn an_abandoned_verification_is_left_to_another_request() {
         let verifier = verifier();
-        let ticket = claim(&verifier, 1);
+        let permit = claim(&verifier, 1);
         let CachedResult::Pending(pending) = verifier.look_up(&id(1), Duration::ZERO) else {
             panic!("it is not pending")
         };
-        drop(ticket);
+        drop(permit);
         assert_eq!(wait(pending), Verified::Abandoned);
         let again = claim(&verifier, 1);
         let candidate = Candidate { hash: &hash(), is_known: true };

@@ -55,7 +55,11 @@ impl UserTable {
             }
             match parse_line(line) {
                 Ok((name, hash)) => match lines.insert(name, number) {
-                    None => table.add_user(name, hash),
+                    None => {
+                        let index = u32::try_from(table.hashes.len()).unwrap_or(u32::MAX);
+                        table.hashes.push(hash);
+                        table.by_name.insert(name.into(), index);
+                    }
                     Some(first) => faults.push(LineFault {
                         line: number,
                         what: format!("the user `{name}` is in line {first} already"),
@@ -74,12 +78,6 @@ impl UserTable {
             }
         }
         if faults.is_empty() { Ok(table) } else { Err(faults) }
-    }
-
-    fn add_user(&mut self, name: &str, hash: PasswordHash) {
-        let index = u32::try_from(self.hashes.len()).unwrap_or(u32::MAX);
-        self.hashes.push(hash);
-        self.by_name.insert(name.into(), index);
     }
 
     pub fn is_empty(&self) -> bool {

@@ -50,9 +50,9 @@ pub struct AdminReply {
 /// nor belongs to a running gateway. At the default address there may be another gateway.
 pub fn resolve_admin_contact(path: &Path) -> Result<AdminContact, String> {
     let running = contact::find_running(path);
-    let configured = config::find_admin_contact(path);
-    let token = configured.as_ref().and_then(|contact| contact.token.clone());
-    let listen = match (running, configured) {
+    let contact = config::find_admin_contact(path);
+    let token = contact.as_ref().and_then(|contact| contact.token.clone());
+    let listen = match (running, contact) {
         (RunningGateway::Found(listen), _) => listen,
         (_, Some(contact)) => contact.listen,
         (running, None) => {

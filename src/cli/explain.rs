@@ -89,14 +89,14 @@ pub fn run_explain(options: &ExplainOptions) -> ExitCode {
         Ok(topic) => topic,
         Err(why) => return report_usage(&why),
     };
-    let explained = match &options.admin {
+    let result = match &options.admin {
         Some(url) => ask_gateway(url, &options.config.config, &topic.to_json()),
         None => match config::load_config(&options.config.config) {
             Ok(config) => topic.explain_offline(&config).map_err(|why| (BAD_CONFIG, why)),
             Err(report) => return report_bad_config(&report),
         },
     };
-    let explanation = match explained {
+    let explanation = match result {
         Ok(explanation) => explanation,
         Err((code, why)) => {
             eprintln!("error: {why}");
@@ -242,6 +242,6 @@ fn find_address(url: &str) -> Result<ListenAddr, String> {
         return config::parse_listen_addr(url).ok_or_else(|| "it is not the path of a socket".to_owned());
     }
     let text = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
-    let mut found = text.to_socket_addrs().map_err(|_| "write http://HOST:PORT or unix:PATH".to_owned())?;
-    found.next().map(ListenAddr::Tcp).ok_or_else(|| "the host has no address".to_owned())
+    let mut addresses = text.to_socket_addrs().map_err(|_| "write http://HOST:PORT or unix:PATH".to_owned())?;
+    addresses.next().map(ListenAddr::Tcp).ok_or_else(|| "the host has no address".to_owned())
 }

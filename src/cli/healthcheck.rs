@@ -19,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_ANSWER: usize = 4096;
 
 pub fn run_healthcheck(config: &Path, url: Option<&str>) -> ExitCode {
-    let asked = match url {
+    let result = match url {
         Some(url) => match url.parse::<Uri>() {
             Ok(uri) if uri.scheme_str() == Some("http") && uri.host().is_some() => ask_url(&uri),
             _ => {
@@ -36,7 +36,7 @@ pub fn run_healthcheck(config: &Path, url: Option<&str>) -> ExitCode {
             }
         },
     };
-    match asked {
+    match result {
         Ok(200) => ExitCode::SUCCESS,
         Ok(status) => print_unhealthy(&format!("answered {status}")),
         Err(error) => print_unhealthy(&error.to_string()),

@@ -45,30 +45,30 @@ enum Format {
 }
 
 pub fn run_import(options: &ImportOptions) -> ExitCode {
-    let imported = match options.from {
+    let result = match options.from {
         Format::Nginx => import::import_nginx(&options.files),
         Format::IngressNginx => import::import_ingress_nginx(&options.files),
         Format::Ratelimit => import::import_ratelimit(&options.files),
     };
-    let imported = match imported {
-        Ok(imported) => imported,
+    let output = match result {
+        Ok(output) => output,
         Err(error) => {
             eprintln!("error: {error}");
             return ExitCode::from(BAD_CONFIG);
         }
     };
-    if let Err(error) = std::io::stdout().write_all(imported.text.as_bytes())
+    if let Err(error) = std::io::stdout().write_all(output.text.as_bytes())
         && error.kind() != std::io::ErrorKind::BrokenPipe
     {
         eprintln!("error: cannot write the config: {error}");
         return ExitCode::from(RUNTIME);
     }
-    if let Err(report) = config::load_text("standard output", &imported.text) {
+    if let Err(report) = config::load_text("standard output", &output.text) {
         eprintln!("{}", report.render(std::io::stderr().is_terminal()));
         eprintln!("error: the imported config does not load yet; correct what is listed above");
         return ExitCode::from(RUNTIME);
     }
-    match imported.remarks {
+    match output.remarks {
         0 => ExitCode::SUCCESS,
         1 => {
             eprintln!("1 item was not translated; see the numbered comment in the config");

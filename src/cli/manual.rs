@@ -68,7 +68,11 @@ pub fn render_man(mut command: Command) -> io::Result<Vec<u8>> {
         let title = format!("{} {}", command.get_name(), sub.get_name()).to_uppercase();
         writeln!(page, ".SH \"{title}\"")?;
         let mut part = Vec::new();
-        let own = Man::new(own_options(sub));
+        // The global options are described once at the top.
+        let own = Man::new(sub.clone().mut_args(|argument| {
+            let general = argument.is_global_set() || argument.get_id() == "help";
+            argument.hide(general)
+        }));
         own.render_description_section(&mut part)?;
         own.render_synopsis_section(&mut part)?;
         if sub.get_arguments().any(|argument| !argument.is_global_set() && argument.get_id() != "help") {
@@ -76,7 +80,13 @@ pub fn render_man(mut command: Command) -> io::Result<Vec<u8>> {
         }
         // Its sections become subsections of the command.
         page.write_all(String::from_utf8_lossy(&part).replace(".SH ", ".SS ").as_bytes())?;
-        write_notes(&mut page, sub)?;
+        if let Some(notes) = sub.get_after_help() {
+            writeln!(page, ".PP\n.nf")?;
+            for line in notes.to_string().lines() {
+                writeln!(page, "{}", escape_roff(line))?;
+            }
+            writeln!(page, ".fi")?;
+        }
     }
     for (title, table) in [("SIGNALS", SIGNALS), ("EXIT STATUS", EXIT_STATUS), ("FILES", FILES), ("EXAMPLES", EXAMPLES)]
     {
@@ -88,31 +98,12 @@ pub fn render_man(mut command: Command) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// Writes the text below the options of `--help`, line by line.
-fn write_notes(page: &mut Vec<u8>, command: &Command) -> io::Result<()> {
-    let Some(text) = command.get_after_help() else { return Ok(()) };
-    writeln!(page, ".PP\n.nf")?;
-    for line in text.to_string().lines() {
-        writeln!(page, "{}", escape_roff(line))?;
-    }
-    writeln!(page, ".fi")
-}
-
 /// Escapes a line of text for roff.
 fn escape_roff(line: &str) -> String {
     let line = line.replace('\\', "\\e").replace('-', "\\-");
     // roff would read a leading `.` or `'` as a command.
     let guard = if line.starts_with(['.', '\'']) { "\\&" } else { "" };
     format!("{guard}{line}")
-}
-
-/// Removes the global options, which are described once at the top.
-fn own_options(command: &Command) -> Command {
-    let own = command.clone();
-    own.mut_args(|argument| {
-        let general = argument.is_global_set() || argument.get_id() == "help";
-        argument.hide(general)
-    })
 }
 
 pub fn render_completions(mut command: Command, shell: Shell) -> Vec<u8> {

@@ -264,11 +264,11 @@ fn parse_arguments(args: impl Iterator<Item = OsString>) -> Result<Cli, clap::Er
     let mut command = Cli::command();
     let matches = command.try_get_matches_from_mut(args)?;
     // The environment variable may be set as well as either option.
-    let given =
+    let is_given =
         |of: &ArgMatches, id| of.try_contains_id(id).is_ok() && of.value_source(id) == Some(ValueSource::CommandLine);
     if let Some((_, of)) = matches.subcommand()
-        && given(of, "file")
-        && given(of, "config")
+        && is_given(of, "file")
+        && is_given(of, "config")
     {
         return Err(command.error(ErrorKind::ArgumentConflict, "the config file is given twice: FILE and -c FILE"));
     }
@@ -318,14 +318,10 @@ fn build_proxy_config(proxy: &Proxy) -> Result<String, config::Report> {
     Ok(text)
 }
 
-/// Returns whether a part of `--log` is a level, or sets one for a module. The library takes any other word for a module
-/// and so would log nothing else.
-fn is_log_directive(part: &str) -> bool {
-    part.is_empty() || part.contains(['=', '[']) || part.parse::<LevelFilter>().is_ok()
-}
-
 fn start_log(log: &LogOptions) -> Result<(), String> {
-    if let Some(word) = log.log.split(',').find(|part| !is_log_directive(part)) {
+    // The library takes any other word for a module, and so would log nothing else.
+    let sets_level = |part: &str| part.is_empty() || part.contains(['=', '[']) || part.parse::<LevelFilter>().is_ok();
+    if let Some(word) = log.log.split(',').find(|part| !sets_level(part)) {
         return Err(format!(
             "`{word}` is not a level; expected off, error, warn, info, debug or trace, or MODULE=LEVEL for one module"
         ));
@@ -341,11 +337,11 @@ fn start_log(log: &LogOptions) -> Result<(), String> {
         .with_writer(|| BoundedStderr)
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none());
-    let started = match log.log_format {
+    let result = match log.log_format {
         LogFormat::Text => builder.finish().with(SampleLibraries).try_init(),
         LogFormat::Json => builder.json().flatten_event(true).finish().with(SampleLibraries).try_init(),
     };
-    started.map_err(|error| error.to_string())
+    result.map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

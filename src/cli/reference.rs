@@ -37,7 +37,12 @@ pub fn print_help(mut program: Command, name: &[String]) -> ExitCode {
     }
     match find_option(&name) {
         FoundOption::One(entry) => write_output(Ok(describe_entry(&entry).into_bytes())),
-        FoundOption::Several(entries) => write_output(Ok(list_candidates(&name, &entries).into_bytes())),
+        FoundOption::Several(entries) => {
+            let (lines, example) = (list_lines(&entries), example_of(&entries));
+            let text =
+                format!("Several options are called {name}:\n\n{lines}\nOne of them: sluicegate help {example}\n");
+            write_output(Ok(text.into_bytes()))
+        }
         FoundOption::Unknown(similar) => {
             let remedy = match similar {
                 Some(path) => format!("did you mean: sluicegate help {path}"),
@@ -86,7 +91,12 @@ fn describe_entry(entry: &OptionEntry) -> String {
     }
     rows.push(("manual", format!("{PAGE}#{}", entry.anchor())));
     if !option.guide.is_empty() {
-        rows.push(("", resolve_guide(option.guide)));
+        // From a link of the options page to a path from the root of the project.
+        let path = match option.guide.strip_prefix("../") {
+            Some(rest) => format!("docs/{rest}"),
+            None => format!("docs/reference/{}", option.guide),
+        };
+        rows.push(("", path));
     }
     let mut text = format!("{}\n\n  {}.\n\n", entry.path(), to_plain(option.meaning));
     for (term, value) in rows {
@@ -121,14 +131,6 @@ fn example_of(entries: &[OptionEntry]) -> String {
     entries.first().map(OptionEntry::path).unwrap_or_default()
 }
 
-fn list_candidates(name: &str, entries: &[OptionEntry]) -> String {
-    format!(
-        "Several options are called {name}:\n\n{}\nOne of them: sluicegate help {}\n",
-        list_lines(entries),
-        example_of(entries)
-    )
-}
-
 /// Writes a line per option: its name, then what it does.
 fn list_lines(entries: &[OptionEntry]) -> String {
     let width = entries.iter().map(|entry| entry.path().len()).max().unwrap_or_default() + 2;
@@ -141,12 +143,4 @@ fn list_lines(entries: &[OptionEntry]) -> String {
 /// Returns a Markdown text without links and code marks.
 fn to_plain(text: &str) -> String {
     strip_links(text).replace('`', "")
-}
-
-/// Returns a link of the options page as a path from the root of the project.
-fn resolve_guide(link: &str) -> String {
-    match link.strip_prefix("../") {
-        Some(rest) => format!("docs/{rest}"),
-        None => format!("docs/reference/{link}"),
-    }
 }

@@ -58,17 +58,17 @@ pub fn run_test(options: &TestOptions) -> ExitCode {
             return ExitCode::from(BAD_CONFIG);
         }
     };
-    let failed = results.iter().filter(|result| !result.has_passed()).count();
+    let failures = results.iter().filter(|result| !result.has_passed()).count();
     let is_covered = coverage.percent() >= usize::from(options.fail_under);
     let answer = match options.format {
-        ReportFormat::Json => format!("{}\n", to_json(&results, &coverage, failed == 0 && is_covered)),
+        ReportFormat::Json => format!("{}\n", to_json(&results, &coverage, failures == 0 && is_covered)),
         ReportFormat::Text => {
-            if failed > 0 {
+            if failures > 0 {
                 let report = file.report_failures(describe_failures(&results));
                 eprint!("{}", report.render_entries(std::io::stderr().is_terminal()));
             }
-            let outcome = if failed == 0 { "ok" } else { "failed" };
-            format!("{outcome}: {} cases passed, {failed} failed\n{}", results.len() - failed, coverage.to_text())
+            let outcome = if failures == 0 { "ok" } else { "failed" };
+            format!("{outcome}: {} cases passed, {failures} failed\n{}", results.len() - failures, coverage.to_text())
         }
     };
     // The reader may have closed the pipe.
@@ -76,7 +76,7 @@ pub fn run_test(options: &TestOptions) -> ExitCode {
     if !is_covered {
         eprintln!("error: the coverage is {}%, below --fail-under {}", coverage.percent(), options.fail_under);
     }
-    if failed == 0 && is_covered { ExitCode::SUCCESS } else { ExitCode::from(RUNTIME) }
+    if failures == 0 && is_covered { ExitCode::SUCCESS } else { ExitCode::from(RUNTIME) }
 }
 
 fn to_json(results: &[CaseResult], coverage: &Coverage, ok: bool) -> Value {

@@ -113,7 +113,10 @@ fn install(directory: &Path) -> Result<String, TrustError> {
     // Root only reads the certificate: the key belongs to the user of the gateway.
     let certificate = match read_certificate(directory)? {
         Some(certificate) => certificate,
-        None if is_under_sudo() => return Err(TrustError::Sudo(directory.to_owned())),
+        // Another user runs this process through sudo.
+        None if geteuid().is_root() && env::var("SUDO_UID").is_ok_and(|id| id != "0") => {
+            return Err(TrustError::Sudo(directory.to_owned()));
+        }
         None => open_ca(directory)?.certificate,
     };
     if !certificate.is_constrained() {
@@ -129,11 +132,6 @@ fn install(directory: &Path) -> Result<String, TrustError> {
     ))
 }
 
-/// Returns whether another user runs this process through sudo.
-fn is_under_sudo() -> bool {
-    geteuid().is_root() && env::var("SUDO_UID").is_ok_and(|id| id != "0")
-}
-
 /// Removes the CA in `state` from this system, or every CA.
 fn uninstall(state: Option<&Path>) -> Result<String, TrustError> {
     let certificate = match state {
@@ -143,7 +141,7 @@ fn uninstall(state: Option<&Path>) -> Result<String, TrustError> {
             certificate => certificate,
         },
     };
-    let removed = debian::uninstall(certificate.as_ref());
+    let result = debian::uninstall(certificate.as_ref());
     let command = || match state {
         None => root_command("--uninstall"),
         Some(directory) => {
@@ -151,10 +149,10 @@ fn uninstall(state: Option<&Path>) -> Result<String, TrustError> {
             root_command(&format!("--uninstall --state {}", quote(&directory)))
         }
     };
-    match removed {
-        Ok(removed) if removed.is_empty() && state.is_some() => Ok("--install has not added this CA.\n".to_owned()),
-        Ok(removed) if removed.is_empty() => Ok("--install has added no CA to this system.\n".to_owned()),
-        Ok(removed) => Ok(removed.iter().map(|path| format!("Removed {}.\n", path.display())).collect()),
+    match result {
+        Ok(paths) if paths.is_empty() && state.is_some() => Ok("--install has not added this CA.\n".to_owned()),
+        Ok(paths) if paths.is_empty() => Ok("--install has added no CA to this system.\n".to_owned()),
+        Ok(paths) => Ok(paths.iter().map(|path| format!("Removed {}.\n", path.display())).collect()),
         Err(error @ TrustStoreError::NotRoot) => Err(TrustError::Root { error, command: command() }),
         Err(error) => Err(TrustError::Store(error)),
     }

@@ -71,12 +71,12 @@ impl Bound {
         let most = match self {
             // A clock of whole milliseconds adds up to one to each part.
             Bound::Steady { first, rate, per_ms, ahead_ms } => {
-                let counted = length + parts * (i128::from(ahead_ms) + 1);
-                parts * i128::from(first) + i128::from(rate) * counted / i128::from(per_ms)
+                let time_ms = length + parts * (i128::from(ahead_ms) + 1);
+                parts * i128::from(first) + i128::from(rate) * time_ms / i128::from(per_ms)
             }
             Bound::Lumps { first, count, period_ms } => {
-                let ended = (length + parts) / i128::from(period_ms) + parts;
-                parts * i128::from(first) + i128::from(count) * ended
+                let periods = (length + parts) / i128::from(period_ms) + parts;
+                parts * i128::from(first) + i128::from(count) * periods
             }
             Bound::Windows { count, shortest_ms } => i128::from(count) * (windows_in(length, shortest_ms) + losses),
             Bound::Rolling { count, window_ms } => {

@@ -257,8 +257,8 @@ impl ClauseWriter<'_> {
             // Budgets refill as if the time had passed.
             let is_anchored = matches!(&*self.limit.rule, Rule::FixedWindow(window) if window.clock);
             let most = self.list_bounds(|interval_ms| {
-                let passed = self.bound.max_units_in(interval_ms.saturating_add(FORWARD_MS), 0);
-                passed.min(self.bound.max_units_across_jump(interval_ms, is_anchored))
+                let units = self.bound.max_units_in(interval_ms.saturating_add(FORWARD_MS), 0);
+                units.min(self.bound.max_units_across_jump(interval_ms, is_anchored))
             });
             let text = format!(
                 "If the clock of Redis is set forward, that time counts as passed. By {}, once in the interval, a key gets \

@@ -80,14 +80,14 @@ impl DevelopmentCerts {
 
     fn renew_due(&self, config: &Config, metrics: &Metrics) {
         let now_s = now_s();
-        let mut renewed = false;
+        let mut has_renewed = false;
         for (listener, tls) in list_internal(config) {
             if tls.internal_validity().is_none_or(|validity| is_due(&validity, now_s)) {
                 self.issue(listener, tls, "renewed");
-                renewed = true;
+                has_renewed = true;
             }
         }
-        if renewed {
+        if has_renewed {
             certificates::export_expiry(config, metrics);
         }
     }

@@ -125,11 +125,11 @@ impl HandoverSocket {
 /// # Errors
 /// The path of the file that is not a socket.
 pub fn check_path(path: &Path) -> Result<(), (PathBuf, io::Error)> {
-    let occupied = |path: PathBuf| match SocketFile::from_path(&path) {
+    let check_free = |path: PathBuf| match SocketFile::from_path(&path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err((path, error)),
         _ => Ok(()),
     };
-    occupied(path.to_owned()).and_then(|()| occupied(temporary_path(path)))
+    check_free(path.to_owned()).and_then(|()| check_free(temporary_path(path)))
 }
 
 /// Returns where the socket is bound before it is renamed to `path`.
@@ -160,15 +160,15 @@ async fn hand_over_sockets(
     stream: tokio::net::UnixStream,
     requests: &mpsc::Sender<NewProcessRequest>,
 ) -> io::Result<()> {
-    let ended = || io::Error::other("the gateway ends");
+    let shutdown_error = || io::Error::other("the gateway ends");
     let peer = stream.peer_cred()?;
     let own = rustix::process::geteuid().as_raw();
     if !is_trusted_user(peer.uid(), own) {
         return Err(io::Error::other(format!("user {} requested the sockets of user {own}", peer.uid())));
     }
     let (reply, sockets) = oneshot::channel();
-    requests.send(NewProcessRequest::Sockets(reply)).await.map_err(|_| ended())?;
-    let sockets = sockets.await.map_err(|_| ended())?;
+    requests.send(NewProcessRequest::Sockets(reply)).await.map_err(|_| shutdown_error())?;
+    let sockets = sockets.await.map_err(|_| shutdown_error())?;
     let stream = stream.into_std()?;
     // The message has a few hundred bytes, which the socket accepts without blocking.
     send_sockets(&stream, &sockets)?;
@@ -181,7 +181,7 @@ async fn hand_over_sockets(
     if greeting != SERVING {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    requests.send(NewProcessRequest::Serves(peer.pid())).await.map_err(|_| ended())?;
+    requests.send(NewProcessRequest::Serves(peer.pid())).await.map_err(|_| shutdown_error())?;
     let _ = stream.shutdown().await;
     Ok(())
 }
@@ -195,8 +195,8 @@ fn send_sockets(stream: &UnixStream, listeners: &[Listener]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_PER_MESSAGE))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         control.push(SendAncillaryMessage::ScmRights(&fds));
-        let sent = sendmsg(stream, &[IoSlice::new(names.as_bytes())], &mut control, SendFlags::NOSIGNAL)?;
-        if sent < names.len() {
+        let count = sendmsg(stream, &[IoSlice::new(names.as_bytes())], &mut control, SendFlags::NOSIGNAL)?;
+        if count < names.len() {
             return Err(io::ErrorKind::WriteZero.into());
         }
     }

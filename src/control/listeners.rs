@@ -59,8 +59,8 @@ pub fn bind_all(
     }
     let admin = bind(&config.admin.listen)?;
     let addresses = config.listeners.iter().map(|listener| &listener.address);
-    let configured: Vec<&ListenAddr> = addresses.chain([&config.admin.listen]).collect();
-    for addr in inherited.unused(&configured) {
+    let addresses: Vec<&ListenAddr> = addresses.chain([&config.admin.listen]).collect();
+    for addr in inherited.unused(&addresses) {
         tracing::warn!(%addr, "a socket was handed over for an address that the config does not name: add it to `listen`");
     }
     Ok(Prepared { listeners, admin: Some(admin) })
@@ -105,9 +105,9 @@ impl Listeners {
     }
 
     fn open_admin(&mut self, listener: Listener) -> io::Result<()> {
-        let kept = listener.try_clone()?;
+        let copy = listener.try_clone()?;
         self.admin.listen_on(listener)?;
-        self.admin_socket = Some(kept);
+        self.admin_socket = Some(copy);
         Ok(())
     }
 
@@ -135,16 +135,16 @@ impl Listeners {
 
     /// Binds the addresses that `config` adds. On an error nothing changes.
     pub async fn prepare_added(&mut self, config: &Config) -> Result<Prepared, BindError> {
-        let mut prepared = Prepared { listeners: Vec::new(), admin: None };
-        let mut displaced = Vec::new();
-        let result = self.bind_added_listeners(config, &mut prepared, &mut displaced).await;
+        let mut bindings = Prepared { listeners: Vec::new(), admin: None };
+        let mut old_addresses = Vec::new();
+        let result = self.bind_added_listeners(config, &mut bindings, &mut old_addresses).await;
         if let Err(error) = result {
-            prepared.listeners.iter().for_each(|listener| self.remove_socket_file(listener));
-            drop(prepared);
-            self.restore_closed(displaced).await;
+            bindings.listeners.iter().for_each(|listener| self.remove_socket_file(listener));
+            drop(bindings);
+            self.restore_closed(old_addresses).await;
             return Err(error);
         }
-        Ok(prepared)
+        Ok(bindings)
     }
 
     async fn bind_added_listeners(
@@ -195,11 +195,11 @@ impl Listeners {
 
     async fn restore_closed(&mut self, displaced: Vec<ListenAddr>) {
         for addr in displaced {
-            let reopened = bind_with_retry(&addr).await.and_then(|listener| {
+            let result = bind_with_retry(&addr).await.and_then(|listener| {
                 let listening = self.workers.add_listener(&listener);
                 listening.map(|()| listener).map_err(|error| BindError { addr: addr.clone(), error })
             });
-            match reopened {
+            match result {
                 Ok(listener) => self.open.push(listener),
                 Err(error) => tracing::error!("{error}; it was open before the reload that failed"),
             }
@@ -207,10 +207,10 @@ impl Listeners {
     }
 
     async fn reopen_admin(&mut self, addr: ListenAddr) {
-        let reopened = bind_with_retry(&addr)
+        let result = bind_with_retry(&addr)
             .await
             .and_then(|listener| self.open_admin(listener).map_err(|error| BindError { addr, error }));
-        if let Err(error) = reopened {
+        if let Err(error) = result {
             tracing::error!("{error}; the admin listener was open there before the reload that failed");
         }
     }
@@ -224,11 +224,10 @@ impl Listeners {
                 Err(error) => tracing::error!("{}", BindError { addr, error }),
             }
         }
-        let (kept, closed) =
-            std::mem::take(&mut self.open).into_iter().partition(|open| config.listener(open.addr()).is_some());
-        self.open = kept;
-        let closed: Vec<Listener> = closed;
-        closed.iter().for_each(|listener| self.close(listener));
+        let open = std::mem::take(&mut self.open).into_iter();
+        let (open, unused): (Vec<_>, Vec<_>) = open.partition(|open| config.listener(open.addr()).is_some());
+        self.open = open;
+        unused.iter().for_each(|listener| self.close(listener));
         if let Some(listener) = prepared.admin {
             let (addr, old) = (listener.addr().clone(), self.admin_socket.take());
             match self.open_admin(listener) {

@@ -67,7 +67,7 @@ impl HostResolver {
     /// Creates a resolver. `servers` replace those of the system unless the list is empty.
     pub fn new(servers: &[SocketAddr]) -> HostResolver {
         // Read first, so that a concurrent change of the files is noticed.
-        let changed = files_changed_at();
+        let change_time = files_changed_at();
         let (config, mut options) = if servers.is_empty() { system_resolver() } else { configured_resolver(servers) };
         // Responses are cached by the caller.
         options.cache_size = 0;
@@ -79,7 +79,7 @@ impl HostResolver {
         let resolver = builder.with_options(options).build();
         let resolver = resolver.inspect_err(|error| tracing::error!(%error, "names cannot be looked up"));
         let hosts = Hosts::from_system().unwrap_or_default();
-        HostResolver { resolver: resolver.ok(), search, ndots, hosts, changed }
+        HostResolver { resolver: resolver.ok(), search, ndots, hosts, changed: change_time }
     }
 
     /// Returns whether the files are unchanged.
@@ -174,13 +174,23 @@ async fn wait_for_other_family(first: &FamilyResult, other: impl Future<Output =
 async fn query_family(resolver: &TokioResolver, name: &Name, kind: RecordType) -> FamilyResult {
     match timeout(FAMILY_TIMEOUT, resolver.lookup(name.clone(), kind)).await {
         Err(_) => FamilyResult::LATE,
-        Ok(Err(error)) => FamilyResult { found: Err(classify_error(&error)), shows_existence: is_nonexistent(&error) },
+        Ok(Err(error)) => {
+            // The name does not exist with any record type.
+            let is_nonexistent = matches!(
+                &error,
+                NetError::Dns(DnsError::NoRecordsFound(none)) if none.response_code == ResponseCode::NXDomain
+            );
+            FamilyResult { found: Err(classify_error(&error)), shows_existence: is_nonexistent }
+        }
         Ok(Ok(lookup)) => {
             let addresses: Vec<IpAddr> = list_addresses(lookup.answers()).collect();
             let ttl = lookup.answers().iter().map(|record| record.ttl).min().unwrap_or(0);
             let has_some = !addresses.is_empty();
-            let found = (addresses, Duration::from_secs(ttl.into()));
-            FamilyResult { found: has_some.then_some(found).ok_or(LookupOutcome::NoAddress), shows_existence: has_some }
+            let result = (addresses, Duration::from_secs(ttl.into()));
+            FamilyResult {
+                found: has_some.then_some(result).ok_or(LookupOutcome::NoAddress),
+                shows_existence: has_some,
+            }
         }
     }
 }
@@ -256,11 +266,6 @@ fn classify_error(error: &NetError) -> LookupOutcome {
     }
 }
 
-/// Returns whether the name does not exist with any record type.
-fn is_nonexistent(error: &NetError) -> bool {
-    matches!(error, NetError::Dns(DnsError::NoRecordsFound(none)) if none.response_code == ResponseCode::NXDomain)
-}
-
 fn files_changed_at() -> [Option<SystemTime>; 2] {
     FILES.map(|file| fs::metadata(file).and_then(|file| file.modified()).ok())
 }
@@ -268,16 +273,16 @@ fn files_changed_at() -> [Option<SystemTime>; 2] {
 /// Returns the addresses that this machine has a route to, or all if it has none: of a name with both families, one is
 /// often unreachable. Sends nothing.
 fn filter_reachable(addresses: Vec<IpAddr>) -> Vec<IpAddr> {
-    let reached: Vec<IpAddr> = addresses.iter().copied().filter(has_route).collect();
-    if reached.is_empty() { addresses } else { reached }
+    let reachable: Vec<IpAddr> = addresses.iter().copied().filter(has_route).collect();
+    if reachable.is_empty() { addresses } else { reachable }
 }
 
 /// Uses a new socket per address: a connected one keeps its source address.
 fn has_route(ip: &IpAddr) -> bool {
     let any: IpAddr = if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let tried = UdpSocket::bind((any, 0)).and_then(|socket| socket.connect((*ip, 9)));
+    let attempt = UdpSocket::bind((any, 0)).and_then(|socket| socket.connect((*ip, 9)));
     // Without a descriptor nothing was tested.
-    tried.map_or_else(|error| descriptors::is_shortage(&error), |()| true)
+    attempt.map_or_else(|error| descriptors::is_shortage(&error), |()| true)
 }
 
 #[cfg(test)]

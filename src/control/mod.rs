@@ -135,9 +135,9 @@ async fn run_control_loop(source: ConfigSource) -> Result<(), Error> {
     let config = source.load_config().map_err(Error::Config)?;
     raise_descriptor_limit(&config);
     let files = config.files.clone();
-    let found = request_handover(&config)?;
-    let is_foreign = matches!(found, HandoverPath::Foreign);
-    let (old_process, received) = match found {
+    let path = request_handover(&config)?;
+    let is_foreign = matches!(path, HandoverPath::Foreign);
+    let (old_process, received) = match path {
         HandoverPath::OldProcess(process, sockets) => (Some(process), sockets),
         HandoverPath::Free | HandoverPath::Foreign => (None, Vec::new()),
     };
@@ -160,15 +160,15 @@ async fn run_control_loop(source: ConfigSource) -> Result<(), Error> {
             }
             _ = usr1.recv() => reloader.listeners.reopen_logs(),
             Some(job) = inbox.recv() => {
-                let reloaded = unless_stopped(&mut stop, reloader.reload(&job.order)).await;
-                let Some((outcome, contents)) = reloaded else { break };
+                let reload = unless_stopped(&mut stop, reloader.reload(&job.order));
+                let Some((outcome, contents)) = reload.await else { break };
                 watch_files_of(watch.as_ref(), &reloader, &outcome);
                 // The requester may have disconnected.
                 let _ = job.reply.send((outcome, contents));
             }
             Some(job) = changes.recv() => {
-                let changed = unless_stopped(&mut stop, reloader.change_config(job.change, job.token)).await;
-                let Some(result) = changed else { break };
+                let change = unless_stopped(&mut stop, reloader.change_config(job.change, job.token));
+                let Some(result) = change.await else { break };
                 if let Ok(outcome) = &result {
                     watch_files_of(watch.as_ref(), &reloader, &outcome.reload);
                 }
@@ -243,10 +243,10 @@ async fn next_handover_request(handover: &mut Option<HandoverSocket>) -> Option<
 /// Starts listening for a new process if the config sets `handover`.
 fn listen_for_handover(config: &Config) -> Option<HandoverSocket> {
     let path = config.server.handover.as_ref()?;
-    let failed = |error: &io::Error| {
+    let log_failure = |error: &io::Error| {
         tracing::error!(path = %path.display(), %error, "hand-over to a new process is disabled");
     };
-    HandoverSocket::listen(path).inspect_err(failed).ok()
+    HandoverSocket::listen(path).inspect_err(log_failure).ok()
 }
 
 /// Binds the addresses, then starts the workers: an address in use is an error before anything runs, and readiness is
@@ -260,9 +260,9 @@ async fn start_gateway(
     let metrics = Metrics::new().map_err(Error::Metrics)?;
     create_series(&metrics);
     let certs = DevelopmentCerts::issue_first(&config).map_err(Error::LocalCa)?;
-    let inherited = InheritedSockets::from_environment();
-    let prepared = listeners::bind_all(&config, &inherited, received).map_err(Error::Bind)?;
-    let (addresses, admin) = prepared.bound_addresses();
+    let inherited_sockets = InheritedSockets::from_environment();
+    let bindings = listeners::bind_all(&config, &inherited_sockets, received).map_err(Error::Bind)?;
+    let (addresses, admin) = bindings.bound_addresses();
     let stores = create_stores(&config, &metrics);
     let overrides = Rc::new(LiveOverrides::default());
     let store_state = Rc::new(StoreState::load(&config, &stores.gateways, &overrides));
@@ -315,8 +315,8 @@ async fn start_gateway(
     if let Some(settings) = &snapshot.config.server.access_log {
         workers.access_log.open_target(settings);
     }
-    let opened = Listeners::open_prepared(workers, prepared, inherited, context);
-    let listeners = opened.map_err(system_error("cannot serve a listener"))?;
+    let listeners = Listeners::open_prepared(workers, bindings, inherited_sockets, context)
+        .map_err(system_error("cannot serve a listener"))?;
     // Returns the memory of the config texts to the system.
     heap::release_free_memory();
     let handover = if hands_over { listen_for_handover(&snapshot.config) } else { None };
@@ -382,8 +382,8 @@ fn spawn_store_tasks(
     let inputs = (overrides, current.clone(), link);
     let run_overrides = move || inputs.0.clone().run(inputs.1.clone(), inputs.2.clone());
     spawn_local(restart_on_panic(metrics.store.task_restarts.clone(), run_overrides));
-    let kept = (state, current.clone());
-    spawn_local(restart_on_panic(metrics.store.task_restarts.clone(), move || kept.0.clone().run(kept.1.clone())));
+    let current = current.clone();
+    spawn_local(restart_on_panic(metrics.store.task_restarts.clone(), move || state.clone().run(current.clone())));
 }
 
 /// Creates the series of closed label sets, so that they exist with value 0 from the start.
@@ -472,13 +472,13 @@ fn log_warnings(config: &Config) {
 /// Raises the limit of file descriptors to the maximum and divides it between clients and upstream connections. A
 /// proxied connection needs two.
 fn raise_descriptor_limit(config: &Config) {
-    let needed = u64::try_from(config.server.max_connections).unwrap_or(u64::MAX).saturating_mul(2);
-    let granted = rlimit::increase_nofile_limit(u64::MAX).or_else(|_| Resource::NOFILE.get_soft());
-    let Ok(granted) = granted else { return };
-    descriptors::divide_budget(granted, config.server.workers);
-    if granted < needed {
+    let need = u64::try_from(config.server.max_connections).unwrap_or(u64::MAX).saturating_mul(2);
+    let increase = rlimit::increase_nofile_limit(u64::MAX);
+    let Ok(limit) = increase.or_else(|_| Resource::NOFILE.get_soft()) else { return };
+    descriptors::divide_budget(limit, config.server.workers);
+    if limit < need {
         tracing::warn!(
-            "server.max_connections = {} needs up to {needed} open files but the system grants {granted}: raise it \
+            "server.max_connections = {} needs up to {need} open files but the system grants {limit}: raise it \
              (ulimit -Hn, LimitNOFILE= of systemd, --ulimit nofile= of docker) or lower max_connections",
             config.server.max_connections
         );

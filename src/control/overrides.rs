@@ -61,8 +61,8 @@ impl LiveOverrides {
     /// Returns the overrides in force for the limits of `config`.
     pub fn overrides_for(&self, config: &Config) -> BTreeMap<String, RawOverrides> {
         let good = &self.0.borrow().good;
-        let known = |limit: &Arc<Limit>| Some((limit.name.clone(), good.get(&limit.name)?.clone()));
-        config.limits.iter().filter_map(known).filter(|(_, raw)| !raw.is_empty()).collect()
+        let entry = |limit: &Arc<Limit>| Some((limit.name.clone(), good.get(&limit.name)?.clone()));
+        config.limits.iter().filter_map(entry).filter(|(_, raw)| !raw.is_empty()).collect()
     }
 
     /// Applies known overrides to the limits of a config. Entries that no longer fit their limit are dropped; the next
@@ -123,7 +123,7 @@ impl LiveOverrides {
                 logged.remove(&limit.name);
                 continue;
             }
-            match apply_overrides(limit, found) {
+            match found.and_then(|raw| limit.overrides.set_live(&limit.key, &raw).map(|_| raw)) {
                 Ok(raw) => {
                     tracing::info!(limit = limit.name, entries = raw.len(), "overrides in Redis are in force");
                     good.insert(limit.name.clone(), raw);
@@ -141,12 +141,6 @@ impl LiveOverrides {
             }
         }
     }
-}
-
-fn apply_overrides(limit: &Limit, found: Result<RawOverrides, String>) -> Result<RawOverrides, String> {
-    let raw = found?;
-    limit.overrides.set_live(&limit.key, &raw)?;
-    Ok(raw)
 }
 
 /// Reads the hashes; `None` if the store has none.

@@ -43,7 +43,7 @@ pub async fn run_probes(fleet: Fleet) {
     let mut glances = interval(NOTICE_INTERVAL);
     glances.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let permits = Rc::new(Semaphore::new(CHECKS_MAX));
-    let mut checked: HashMap<(String, Endpoint), CheckedServer> = HashMap::new();
+    let mut checks: HashMap<(String, Endpoint), CheckedServer> = HashMap::new();
     loop {
         glances.tick().await;
         let mut next = HashMap::new();
@@ -52,14 +52,14 @@ pub async fn run_probes(fleet: Fleet) {
             for member in upstream.roster().iter() {
                 let key = (upstream.settings.name.clone(), member.endpoint.clone());
                 let proxy = upstream.settings.proxy_protocol;
-                let same = |known: &CheckedServer| {
-                    Arc::ptr_eq(&known.state, &member.state) && known.rule == *rule && known.proxy == proxy
+                let same = |check: &CheckedServer| {
+                    Arc::ptr_eq(&check.state, &member.state) && check.rule == *rule && check.proxy == proxy
                 };
-                let known = checked.remove(&key).filter(same);
-                next.insert(key, known.unwrap_or_else(|| start_check(&fleet, &upstream, member, rule, &permits)));
+                let check = checks.remove(&key).filter(same);
+                next.insert(key, check.unwrap_or_else(|| start_check(&fleet, &upstream, member, rule, &permits)));
             }
         }
-        for left in std::mem::replace(&mut checked, next).into_values() {
+        for left in std::mem::replace(&mut checks, next).into_values() {
             // A result that arrives after the config changed would never be corrected.
             left.task.abort();
             left.state.clear_checks();

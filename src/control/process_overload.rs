@@ -15,7 +15,7 @@ use crate::overload::sampler::{LoadSampler, Measurement, SAMPLE_MS, Sample};
 use crate::overload::{OverloadCondition, OverloadRule};
 use crate::snapshot::{CurrentSnapshot, Fleet};
 use crate::telemetry::metrics::Metrics;
-use crate::telemetry::metrics::exposition::shown;
+use crate::telemetry::metrics::exposition::series;
 
 /// An overload is over, and its end is logged, once nothing was refused for this long.
 const QUIET_TIME: Duration = Duration::from_secs(10);
@@ -117,17 +117,17 @@ fn warn_of_idle_conditions(rule: &OverloadRule, measurement: &Measurement) {
 impl OverloadLog {
     /// Logs the beginning and the end of an overload.
     fn add_refusals(&mut self, load: &ProcessLoad, sample: &Sample, now_ms: u64) {
-        let mut refused = 0;
+        let mut refusals = 0;
         let mut conditions = Vec::new();
         for (condition, seen) in OverloadCondition::ALL.iter().zip(&mut self.seen) {
             let total = load.refused(*condition);
             if total > *seen {
-                refused += total - *seen;
+                refusals += total - *seen;
                 conditions.push(condition.label());
             }
             *seen = total;
         }
-        match (&mut self.current, refused) {
+        match (&mut self.current, refusals) {
             (None, 1..) => {
                 tracing::warn!(
                     conditions = conditions.join(", "),
@@ -139,9 +139,9 @@ impl OverloadLog {
                     "process overloaded: refusing requests ({})",
                     conditions.join(", ")
                 );
-                self.current = Some((refused, now_ms));
+                self.current = Some((refusals, now_ms));
             }
-            (Some((total, last_ms)), 1..) => (*total, *last_ms) = (*total + refused, now_ms),
+            (Some((total, last_ms)), 1..) => (*total, *last_ms) = (*total + refusals, now_ms),
             (Some((total, last_ms)), 0) if u128::from(now_ms.saturating_sub(*last_ms)) >= QUIET_TIME.as_millis() => {
                 tracing::info!(refused = *total, "process no longer overloaded; {total} requests were refused");
                 self.current = None;
@@ -186,12 +186,12 @@ impl Collector for OverloadMetrics {
         let snapshot = self.monitor.current.load();
         for condition in snapshot.config.server.overload.iter().flat_map(OverloadRule::conditions) {
             let labels = [("condition", condition.label())];
-            refused.push(shown::counter_metric(self.monitor.load.refused(condition), &labels));
+            refused.push(series::counter_metric(self.monitor.load.refused(condition), &labels));
             if let Some(value) = self.monitor.value(condition) {
-                values.push(shown::number_metric(value, &labels));
+                values.push(series::number_metric(value, &labels));
             }
         }
         let families = self.families.iter().zip(FAMILIES).zip([refused, values]);
-        families.map(|((desc, (_, kind, _)), metrics)| shown::build_family(desc, kind, metrics)).collect()
+        families.map(|((desc, (_, kind, _)), metrics)| series::build_family(desc, kind, metrics)).collect()
     }
 }

@@ -76,7 +76,11 @@ impl HostnameUpdater {
 
     /// Resolves the names of a config that is about to come into force, and waits for new ones for a while.
     pub async fn resolve_new_names(self: &Rc<HostnameUpdater>, config: &Config) {
-        self.set_servers(&config.server.resolver);
+        let servers = &config.server.resolver;
+        if self.resolver.borrow().0 != *servers {
+            *self.resolver.borrow_mut() = (servers.clone(), Rc::new(HostResolver::new(servers)));
+            self.names.borrow().values().for_each(|name| name.due.set(Instant::now()));
+        }
         let now = Instant::now();
         let every = list_hostnames(config);
         for (name, every) in &every {
@@ -87,27 +91,19 @@ impl HostnameUpdater {
         self.start_due_lookups();
         let is_met =
             |name: &&str| self.names.borrow().get(*name).is_none_or(|name| name.known.last_outcome().is_some());
-        let met = async {
+        let first_lookups = async {
             while !every.keys().all(&is_met) {
                 self.ended.notified().await;
                 self.start_due_lookups();
             }
         };
-        let _ = timeout(FIRST_LOOKUP_TIMEOUT, met).await;
+        let _ = timeout(FIRST_LOOKUP_TIMEOUT, first_lookups).await;
     }
 
     /// Stops resolving names that the config in force does not use.
     pub fn forget_unused(&self, config: &Config) {
-        let wanted = list_hostnames(config);
-        self.names.borrow_mut().retain(|name, _| wanted.contains_key(name.as_str()));
-    }
-
-    /// Uses these DNS servers from now on, or the system's if the list is empty.
-    fn set_servers(&self, servers: &[SocketAddr]) {
-        if self.resolver.borrow().0 != servers {
-            *self.resolver.borrow_mut() = (servers.to_vec(), Rc::new(HostResolver::new(servers)));
-            self.names.borrow().values().for_each(|name| name.due.set(Instant::now()));
-        }
+        let hostnames = list_hostnames(config);
+        self.names.borrow_mut().retain(|name, _| hostnames.contains_key(name.as_str()));
     }
 
     /// Starts the lookups that are due.
@@ -130,11 +126,11 @@ impl HostnameUpdater {
 
     async fn resolve_name(self: Rc<HostnameUpdater>, name: Rc<ResolvedName>, resolver: Rc<HostResolver>) {
         let before = name.known.addresses();
-        let found = resolver.resolve(&name.known.name, &before).await;
-        let outcome = match &found {
-            Ok(found) => {
-                if self.fleet.record_lookup(&name.known, &found.addresses) {
-                    name.log_addresses(found);
+        let result = resolver.resolve(&name.known.name, &before).await;
+        let outcome = match &result {
+            Ok(lookup) => {
+                if self.fleet.record_lookup(&name.known, &lookup.addresses) {
+                    name.log_addresses(lookup);
                 }
                 LookupOutcome::Found
             }
@@ -144,7 +140,7 @@ impl HostnameUpdater {
             }
         };
         name.known.count_lookup(outcome);
-        name.schedule_next(found.ok().map(|found| found.ttl));
+        name.schedule_next(result.ok().map(|lookup| lookup.ttl));
         name.is_under_way.set(false);
         self.under_way.set(self.under_way.get() - 1);
         self.ended.notify_waiters();
@@ -161,15 +157,15 @@ fn sort_due<'n>(due: impl Iterator<Item = &'n Rc<ResolvedName>>) -> Vec<Rc<Resol
 
 /// Returns the hostnames of a config, each with its longest interval between lookups.
 fn list_hostnames(config: &Config) -> HashMap<&str, Duration> {
-    let mut wanted = HashMap::new();
+    let mut hostnames = HashMap::new();
     let of_upstream = |upstream: &'_ Arc<Upstream>| Duration::from_millis(upstream.resolve_every_ms);
     for upstream in &config.upstreams {
         for name in upstream.servers.iter().filter_map(|server| server.origin.hostname()) {
-            let every = wanted.entry(name).or_insert(Duration::MAX);
+            let every = hostnames.entry(name).or_insert(Duration::MAX);
             *every = of_upstream(upstream).min(*every);
         }
     }
-    wanted
+    hostnames
 }
 
 impl ResolvedName {
@@ -213,10 +209,10 @@ impl ResolvedName {
     fn log_addresses(&self, found: &LookupResult) {
         let Some(left_out) = self.address_log.take_turn() else { return };
         let addresses = &found.addresses;
-        let shown: Vec<String> = addresses.iter().take(SHOWN_MAX).map(IpAddr::to_string).collect();
+        let list: Vec<String> = addresses.iter().take(SHOWN_MAX).map(IpAddr::to_string).collect();
         let more = addresses.len().saturating_sub(SHOWN_MAX);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let (name, ttl, addresses) = (&self.known.name, found.ttl, shown.join(", "));
+        let (name, ttl, addresses) = (&self.known.name, found.ttl, list.join(", "));
         let left_out = Some(left_out).filter(|left_out| *left_out > 0);
         tracing::info!(name, ?ttl, left_out, "servers are at {addresses}{more}");
         if found.answer_count > ADDRESSES_MAX {

@@ -40,8 +40,8 @@ impl StopSignals {
 
     /// Waits for the next signal.
     pub async fn next_signal(&mut self) {
-        let seen = self.seen;
-        if self.received.wait_for(|count| *count > seen).await.is_ok() {
+        let last = self.seen;
+        if self.received.wait_for(|count| *count > last).await.is_ok() {
             self.seen += 1;
         }
     }

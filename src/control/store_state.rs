@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
@@ -18,6 +18,7 @@ use crate::control::state_file::{
 };
 use crate::limiting::gateways::Gateways;
 use crate::limiting::store::settings::StoreSettings;
+use crate::local_ca;
 use crate::snapshot::CurrentSnapshot;
 
 pub struct StoreState {
@@ -66,12 +67,12 @@ impl StoreState {
         };
         let Some((path, store)) = state_file_of(&config.store) else { return state };
         remove_leftovers(path);
-        let ignored = |why: &str| tracing::warn!("state file `{}` ignored: {why}", path.display());
+        let log_ignored = |why: &str| tracing::warn!("state file `{}` ignored: {why}", path.display());
         match SavedState::read_file(path) {
             Ok(None) => {}
-            Ok(Some(saved)) if saved.store != store => ignored("it is about another store or prefix"),
+            Ok(Some(saved)) if saved.store != store => log_ignored("it is about another store or prefix"),
             Ok(Some(saved)) => state.restore_overrides(config, saved),
-            Err(why) => ignored(&why),
+            Err(why) => log_ignored(&why),
         }
         state
     }
@@ -99,7 +100,7 @@ impl StoreState {
         if !self.gateways.is_store_silent() {
             *self.previous_outage.borrow_mut() = None;
         } else if let Some(outage) = &mut *self.previous_outage.borrow_mut() {
-            let now_s = now_unix_s();
+            let now_s = local_ca::now_s();
             outage.restarts.push(now_s);
             let excess = outage.restarts.len().saturating_sub(RESTARTS_MAX);
             outage.restarts.drain(..excess);
@@ -145,7 +146,7 @@ impl StoreState {
         if self.written.borrow().as_ref() == Some(&next) {
             return;
         }
-        let saved = SavedState {
+        let state = SavedState {
             version: VERSION,
             store: next.store.clone(),
             name: self.gateways.name().to_owned(),
@@ -158,22 +159,22 @@ impl StoreState {
                 .map(|(limit, raw)| (limit, format_overrides(&raw)))
                 .collect(),
         };
-        let outcome = write_off_thread(saved, next.path.clone()).await;
-        let shown = next.path.display();
+        let outcome = write_off_thread(state, next.path.clone()).await;
+        let path = next.path.display();
         match &outcome {
             Ok(left_out) if left_out.is_empty() => {}
             Ok(left_out) => tracing::warn!(
-                "state file `{shown}` would have more than {SIZE_MAX} bytes: left out the live overrides of {}",
+                "state file `{path}` would have more than {SIZE_MAX} bytes: left out the live overrides of {}",
                 left_out.join(", ")
             ),
             Err(error) if self.failed.get().is_none() => tracing::warn!(
-                "cannot write the state file `{shown}`, trying again every {RETRY_INTERVAL:?}: {error}; a start while the store \
+                "cannot write the state file `{path}`, trying again every {RETRY_INTERVAL:?}: {error}; a start while the store \
                  is unavailable will not know the live overrides and the number of gateways of now"
             ),
             Err(_) => {}
         }
         if outcome.is_ok() && self.failed.get().is_some() {
-            tracing::info!("state file `{shown}` is written again");
+            tracing::info!("state file `{path}` is written again");
         }
         self.failed.set(outcome.is_err().then(Instant::now));
         if outcome.is_ok() {
@@ -189,13 +190,12 @@ fn state_file_of(settings: &StoreSettings) -> Option<(&Path, String)> {
 
 /// Writes on a separate thread, which a slow disk may block. Returns the limits whose overrides were left out because
 /// the file would be too large.
-async fn write_off_thread(saved: SavedState, path: PathBuf) -> Result<Vec<String>, String> {
+async fn write_off_thread(mut state: SavedState, path: PathBuf) -> Result<Vec<String>, String> {
     let (reply, outcome) = oneshot::channel();
     let work = move || {
-        let mut saved = saved;
-        let left_out = drop_until_fits(&mut saved);
+        let left_out = drop_until_fits(&mut state);
         // The caller may have given up.
-        let _ = reply.send(saved.write_file(&path).map(|()| left_out));
+        let _ = reply.send(state.write_file(&path).map(|()| left_out));
     };
     let thread = std::thread::Builder::new().name("state-file".to_owned()).spawn(work);
     thread.map_err(|error| error.to_string())?;
@@ -220,11 +220,6 @@ fn drop_until_fits(saved: &mut SavedState) -> Vec<String> {
         }
     }
     left_out
-}
-
-fn now_unix_s() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

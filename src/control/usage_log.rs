@@ -57,24 +57,24 @@ fn export_refused_keys<'l>(
 
 fn log_refusals<'l>(history: &UsageHistory, limits: impl Iterator<Item = &'l Arc<Limit>>, display: &KeyDisplay) {
     let totals = history.totals(UsageWindow::TenSeconds);
-    let refused = |limit: &Limit| totals.get(&limit.store_ref.id).map_or(0, |sums| sums[KeyOutcome::Refused as usize]);
-    let mut refusing: Vec<&Arc<Limit>> = limits.filter(|limit| refused(limit) > 0).collect();
-    refusing.sort_by_key(|limit| Reverse(refused(limit)));
+    let refusals = |limit: &Limit| totals.get(&limit.store_ref.id).map_or(0, |sums| sums[KeyOutcome::Refused as usize]);
+    let mut refusing: Vec<&Arc<Limit>> = limits.filter(|limit| refusals(limit) > 0).collect();
+    refusing.sort_by_key(|limit| Reverse(refusals(limit)));
     for limit in refusing.iter().take(LINES_MAX) {
-        let found =
+        let window =
             history.find_usage(limit.store_ref.id, KeyOutcome::Refused, UsageWindow::TenSeconds, Instant::now());
-        let admitted = totals.get(&limit.store_ref.id).map_or(0, |sums| sums[KeyOutcome::Admitted as usize]);
-        let (keys, is_exact) = found.usage.distinct.estimate_count();
-        let most = found.usage.frequent.list_top(1).first().map_or(String::new(), |(_, parts, count)| {
+        let admissions = totals.get(&limit.store_ref.id).map_or(0, |sums| sums[KeyOutcome::Admitted as usize]);
+        let (keys, is_exact) = window.usage.distinct.estimate_count();
+        let most = window.usage.frequent.list_top(1).first().map_or(String::new(), |(_, parts, count)| {
             format!("; most: {} ({count})", display.show_state_parts(limit.counted_key(), parts.split(',')))
         });
-        let (total, about) = (found.usage.total, if is_exact { "" } else { "about " });
-        let (requests, nouns) = (total + admitted, if keys == 1 { "key" } else { "keys" });
+        let (total, about) = (window.usage.total, if is_exact { "" } else { "about " });
+        let (requests, nouns) = (total + admissions, if keys == 1 { "key" } else { "keys" });
         tracing::info!(
             "limit {}: refused {total} of about {requests} {} of {about}{keys} {nouns} in {} s{most}",
             limit.name,
             if requests == 1 { "request" } else { "requests" },
-            found.covered.as_secs(),
+            window.covered.as_secs(),
         );
     }
     if let Some(more) = refusing.len().checked_sub(LINES_MAX).filter(|more| *more > 0) {

@@ -62,19 +62,19 @@ impl WatchHandle {
     /// Watches `files` and sends a job when they may have changed.
     pub fn start(files: Vec<PathBuf>, jobs: mpsc::Sender<ReloadJob>, shared: Arc<SharedState>) -> WatchHandle {
         let (sender, receiver) = watch::channel(files);
-        let changed = Arc::new(Notify::new());
+        let change = Arc::new(Notify::new());
         let mut watcher = Watcher {
             files: receiver,
             jobs,
             shared,
-            changed: changed.clone(),
+            changed: change.clone(),
             events: None,
             armed: HashMap::new(),
             stats: BTreeMap::new(),
             contents: ContentDigest::default(),
         };
         let open_files = watcher.shared.open_files.clone();
-        match notify::recommended_watcher(move |event| notify_on_write(&changed, &open_files, &event)) {
+        match notify::recommended_watcher(move |event| notify_on_write(&change, &open_files, &event)) {
             Ok(events) => watcher.events = Some(events),
             Err(error) => watcher.fall_back_to_polling(&error),
         }
@@ -122,12 +122,12 @@ impl Watcher {
         self.accept_files().await;
         let mut ticks = interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let changed = self.changed.clone();
+        let change = self.changed.clone();
         loop {
             tokio::select! {
-                () = changed.notified() => self.wait_until_written().await,
+                () = change.notified() => self.wait_until_written().await,
                 _ = ticks.tick() => {
-                    if !self.stats_changed() {
+                    if self.stats == read_stats(&self.files.borrow()) {
                         continue;
                     }
                     self.wait_until_stats_stay().await;
@@ -142,24 +142,26 @@ impl Watcher {
                 }
             }
             self.watch_directories();
-            let Some(seen) = self.read_contents() else {
+            let files = self.files.borrow().clone();
+            self.stats = read_stats(&files);
+            let Some(contents) = try_digest(&files) else {
                 // Their state is unknown: an edit may be among what could not be read.
                 tokio::time::sleep(QUIET_WAIT_MAX).await;
-                changed.notify_one();
+                change.notify_one();
                 continue;
             };
-            if self.shared.was_written(&seen) {
-                self.contents = seen;
+            if self.shared.was_written(&contents) {
+                self.contents = contents;
                 self.shared.take_was_overtaken();
                 continue;
             }
-            let edited = seen != self.contents;
-            if edited && self.wait_for_writer().await {
-                changed.notify_one();
+            let is_edited = contents != self.contents;
+            if is_edited && self.wait_for_writer().await {
+                change.notify_one();
                 continue;
             }
-            if self.shared.take_was_overtaken() || edited {
-                self.submit_reload(!edited).await;
+            if self.shared.take_was_overtaken() || is_edited {
+                self.submit_reload(!is_edited).await;
             }
         }
     }
@@ -179,7 +181,8 @@ impl Watcher {
     /// says why, and continues to wait.
     async fn wait_until_written(&mut self) {
         loop {
-            wait_until_quiet(&self.changed).await;
+            let until = Instant::now() + QUIET_WAIT_MAX;
+            while Instant::now() < until && timeout(QUIET_TIME, self.changed.notified()).await.is_ok() {}
             let state = self.shared.open_files.find_open(&self.files.borrow(), std::time::Instant::now());
             match state {
                 OpenState::Closed => return,
@@ -243,19 +246,19 @@ impl Watcher {
     fn watch_directories(&mut self) {
         let Some(events) = &mut self.events else { return };
         let dirs = watched_directories(&self.files.borrow());
-        let wanted: HashMap<DirectoryId, PathBuf> =
+        let directories: HashMap<DirectoryId, PathBuf> =
             dirs.into_iter().filter_map(|dir| Some((directory_id(&std::fs::metadata(&dir).ok()?), dir))).collect();
         self.armed.retain(|identity, dir| {
-            let kept = wanted.contains_key(identity);
-            if !kept {
+            let is_kept = directories.contains_key(identity);
+            if !is_kept {
                 // Fails if the directory, and with it the watch, is gone.
                 let _ = events.unwatch(dir);
                 self.shared.open_files.forget_directory(dir);
             }
-            kept
+            is_kept
         });
         let mut failure = None;
-        for (identity, dir) in wanted {
+        for (identity, dir) in directories {
             if self.armed.contains_key(&identity) {
                 continue;
             }
@@ -284,18 +287,6 @@ impl Watcher {
         }
         self.shared.fall_back_to_polling();
     }
-
-    fn stats_changed(&self) -> bool {
-        self.stats != read_stats(&self.files.borrow())
-    }
-
-    /// Remembers the file metadata and returns a digest of the contents; `None` if no descriptors are left to read
-    /// with.
-    fn read_contents(&mut self) -> Option<ContentDigest> {
-        let files = self.files.borrow().clone();
-        self.stats = read_stats(&files);
-        try_digest(&files)
-    }
 }
 
 /// Returns a digest of `files` and their directories.
@@ -321,11 +312,6 @@ fn try_digest(files: &[PathBuf]) -> Option<ContentDigest> {
         }
     }
     Some(digest.finalize().into())
-}
-
-async fn wait_until_quiet(changed: &Notify) {
-    let until = Instant::now() + QUIET_WAIT_MAX;
-    while Instant::now() < until && timeout(QUIET_TIME, changed.notified()).await.is_ok() {}
 }
 
 fn read_stats(files: &[PathBuf]) -> BTreeMap<PathBuf, Option<FileStat>> {
@@ -389,11 +375,11 @@ fn resolve_first_link(path: &Path) -> Option<(PathBuf, PathBuf)> {
     let (link, target) = prefixes.into_iter().find_map(|prefix| Some((prefix, std::fs::read_link(prefix).ok()?)))?;
     let directory = link.parent()?.to_owned();
     let rest = path.strip_prefix(link).ok()?;
-    let mut resolved = directory.join(target);
+    let mut destination = directory.join(target);
     if !rest.as_os_str().is_empty() {
-        resolved.push(rest);
+        destination.push(rest);
     }
-    Some((directory, resolved))
+    Some((directory, destination))
 }
 
 fn directory_id(metadata: &Metadata) -> DirectoryId {

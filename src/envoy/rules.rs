@@ -103,9 +103,9 @@ impl RateLimitDomain {
         let is_new = if pattern.is_ordered && pattern.entries.len() > 1 {
             self.ordered.insert(pattern.entries.iter(), index)
         } else {
-            let mut sorted: Vec<&EntryPattern> = pattern.entries.iter().collect();
-            sorted.sort_by(|a, b| a.key.cmp(&b.key));
-            self.unordered.insert(sorted.into_iter(), index)
+            let mut entries: Vec<&EntryPattern> = pattern.entries.iter().collect();
+            entries.sort_by(|a, b| a.key.cmp(&b.key));
+            self.unordered.insert(entries.into_iter(), index)
         };
         self.rules.push(rule);
         is_new
@@ -120,10 +120,10 @@ impl RateLimitDomain {
     pub fn find_rule(&self, descriptor: &[DescriptorEntry<'_>]) -> Option<&RateLimitRule> {
         let count = descriptor.len().min(ENTRIES_MAX);
         let mut order: [usize; ENTRIES_MAX] = std::array::from_fn(|at| at);
-        let ordered = self.ordered.find(descriptor, &order[..count]);
+        let in_order = self.ordered.find(descriptor, &order[..count]);
         order[..count].sort_unstable_by_key(|at| descriptor[*at].key);
-        let unordered = self.unordered.find(descriptor, &order[..count]);
-        let (_, index) = ordered.into_iter().chain(unordered).min()?;
+        let in_any_order = self.unordered.find(descriptor, &order[..count]);
+        let (_, index) = in_order.into_iter().chain(in_any_order).min()?;
         self.rules.get(index)
     }
 }
@@ -173,8 +173,8 @@ impl Search<'_> {
         let node = &self.trie.nodes[node];
         let Some(place) = self.order.get(depth).copied() else {
             if let Some(rule) = node.rule {
-                let found = (*ranks, rule);
-                self.best = Some(self.best.map_or(found, |best| best.min(found)));
+                let candidate = (*ranks, rule);
+                self.best = Some(self.best.map_or(candidate, |best| best.min(candidate)));
             }
             return;
         };

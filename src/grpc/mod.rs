@@ -93,14 +93,14 @@ pub fn parse_timeout(headers: &HeaderMap) -> Option<Duration> {
 
 /// Encodes a message for `grpc-message`: everything but printable ASCII is percent-encoded, and so is `%`.
 pub fn percent_encode(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
+    let mut output = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
-            b' '..=b'~' if byte != b'%' => encoded.push(char::from(byte)),
-            _ => drop(write!(encoded, "%{byte:02X}")),
+            b' '..=b'~' if byte != b'%' => output.push(char::from(byte)),
+            _ => drop(write!(output, "%{byte:02X}")),
         }
     }
-    encoded
+    output
 }
 
 /// Why a call has no answer: the status that its client gets.

@@ -18,12 +18,12 @@ impl ClientAccess {
     /// Combines rules in order; `true` allows. An address that no rule matches is allowed.
     pub fn new(rules: &[(bool, IpNet)]) -> ClientAccess {
         let mut access = ClientAccess::default();
-        let mut decided: Vec<IpNet> = Vec::new();
+        let mut earlier: Vec<IpNet> = Vec::new();
         let rest = all_networks().map(|net| (true, net));
         for (allow, net) in rules.iter().copied().chain(rest) {
             let list = if allow { &mut access.allowed } else { &mut access.denied };
-            subtract(net.trunc(), &decided, list);
-            decided.push(net.trunc());
+            subtract(net.trunc(), &earlier, list);
+            earlier.push(net.trunc());
         }
         access.allowed = IpNet::aggregate(&access.allowed);
         access.denied = IpNet::aggregate(&access.denied);

@@ -18,14 +18,14 @@ type ByteSet = [bool; 256];
 
 /// Encodes a path as in canonical requests.
 pub fn encode_path(path: &str) -> String {
-    let mut encoded = String::with_capacity(path.len());
+    let mut output = String::with_capacity(path.len());
     for byte in path.bytes() {
         match is_plain(byte) {
-            true => encoded.push(char::from(byte)),
-            false => encoded.push_str(&format!("%{byte:02X}")),
+            true => output.push(char::from(byte)),
+            false => output.push_str(&format!("%{byte:02X}")),
         }
     }
-    encoded
+    output
 }
 
 /// Returns whether the path of a route can be this text. A `*` and a segment like `:id` are mistakes there, because other
@@ -48,10 +48,10 @@ pub fn encode_regex(pattern: &str, ignore_case: bool) -> Option<(String, bool)> 
     if check_alignment(&tree)[0].is_some() {
         return Some((pattern.to_owned(), ignore_case));
     }
-    let written = format_tree(&tree)?;
+    let regex = format_tree(&tree)?;
     // The search must not start inside of an encoded byte.
     let is_anchored = tree.properties().look_set_prefix().contains(Look::Start);
-    Some((if is_anchored { written } else { format!("^{ANY}*(?:{written})") }, false))
+    Some((if is_anchored { regex } else { format!("^{ANY}*(?:{regex})") }, false))
 }
 
 /// Returns true for characters that are never encoded in a canonical path. The slash is one, as an encoded one is refused.
@@ -175,9 +175,9 @@ fn read_class(class: &Class) -> Option<ByteSet> {
 fn format_characters(class: &ClassUnicode) -> Option<String> {
     let characters = || class.ranges().iter().flat_map(|range| range.start()..=range.end());
     let is_short = characters().nth(CHARACTERS_MAX).is_none();
-    let written: Vec<String> =
+    let alternatives: Vec<String> =
         characters().take(CHARACTERS_MAX).map(|each| format_literal(&each.to_string())).collect();
-    is_short.then(|| format!("(?:{})", written.join("|")))
+    is_short.then(|| format!("(?:{})", alternatives.join("|")))
 }
 
 fn list_bytes(set: &ByteSet) -> impl Iterator<Item = u8> {

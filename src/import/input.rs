@@ -69,17 +69,17 @@ impl Input {
 /// Finds the files that the path of an `include` matches, sorted as in nginx. Every part of the path may have `*` and
 /// `?`.
 pub fn find_files(pattern: &Path) -> Vec<PathBuf> {
-    let mut found = vec![PathBuf::new()];
+    let mut paths = vec![PathBuf::new()];
     for part in pattern {
         let text = part.to_string_lossy();
         if !text.contains(['*', '?']) {
-            for path in &mut found {
+            for path in &mut paths {
                 path.push(part);
             }
             continue;
         }
         let mut next = Vec::new();
-        for dir in &found {
+        for dir in &paths {
             let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().take(100 * FILES_MAX);
             let names = entries.map(|entry| entry.file_name());
             let fits = |name: &str| {
@@ -89,10 +89,10 @@ pub fn find_files(pattern: &Path) -> Vec<PathBuf> {
         }
         next.sort();
         next.truncate(FILES_MAX + 1);
-        found = next;
+        paths = next;
     }
-    found.retain(|path| path.exists());
-    found
+    paths.retain(|path| path.exists());
+    paths
 }
 
 /// Matches a name against a pattern with `*` and `?`. The time is at most proportional to the product of both lengths.

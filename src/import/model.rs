@@ -247,11 +247,6 @@ impl ImportedConfig {
         (name.clone(), has_other)
     }
 
-    fn define_set(&mut self, networks: Vec<IpNet>) -> String {
-        let next = format!("allowed-{}", self.sets.len() + 1);
-        self.sets.entry(networks).or_insert(next).clone()
-    }
-
     /// Restricts the clients of a route by `allow` and `deny` rules in nginx's order.
     pub fn restrict_clients(&mut self, body: &mut RouteBody, rules: &[(bool, IpNet)]) {
         if rules.is_empty() {
@@ -262,11 +257,12 @@ impl ImportedConfig {
             let access = match denied.len() {
                 0 => None,
                 many if many <= allowed.len() || allowed.is_empty() => {
-                    let denied: Vec<String> = denied.iter().map(format_network).collect();
-                    Some(AccessUse::Deny(format!("deny = {}", format_array(&denied))))
+                    let networks: Vec<String> = denied.iter().map(format_network).collect();
+                    Some(AccessUse::Deny(format!("deny = {}", format_array(&networks))))
                 }
                 _ => {
-                    let set = self.define_set(allowed);
+                    let next = format!("allowed-{}", self.sets.len() + 1);
+                    let set = self.sets.entry(allowed).or_insert(next).clone();
                     let lines = vec![
                         "rate = \"1/s\"".to_owned(),
                         "key = \"all\"".to_owned(),
@@ -324,23 +320,23 @@ impl ImportedConfig {
             text.push_str(line);
             text.push('\n');
         };
-        let derived = format!("{}{path}", hosts.first().map_or("", String::as_str));
-        if !self.route_names.insert(derived.clone()) {
-            line(&format!("name = {}", quote_literal(&format!("{derived} {}", self.routes.len() + 1))));
+        let default_name = format!("{}{path}", hosts.first().map_or("", String::as_str));
+        if !self.route_names.insert(default_name.clone()) {
+            line(&format!("name = {}", quote_literal(&format!("{default_name} {}", self.routes.len() + 1))));
         }
         if !hosts.is_empty() {
             line(&format!("host = {}", format_list(hosts)));
         }
         line(&format!("path = {}", quote_literal(path)));
-        let closed = body.closed.is_some();
+        let is_closed = body.closed.is_some();
         if let Some(number) = body.closed {
             let body = quote_literal(&format!("not imported, see comment {number} of the config\n"));
             line(&format!("respond = {{ status = 501, body = {body} }}"));
         }
-        let comment = if closed { "# " } else { "" };
+        let comment = if is_closed { "# " } else { "" };
         match &body.action {
             RouteAction::Upstream(name) => line(&format!("{comment}upstream = {}", quote_literal(name))),
-            RouteAction::Respond { .. } | RouteAction::Redirect(_) if closed => {}
+            RouteAction::Respond { .. } | RouteAction::Redirect(_) if is_closed => {}
             RouteAction::Redirect(ImportedRedirect { to, status, keeps_query }) => {
                 let query = if *keeps_query { "" } else { ", query = \"drop\"" };
                 line(&format!("redirect = {{ to = {}, status = {status}{query} }}", quote_literal(to)));
@@ -419,13 +415,13 @@ impl ImportedConfig {
 }
 
 /// Chooses a name that is not among those `taken`, and adds it to them.
-fn choose_name(wanted: &str, taken: &mut HashSet<String>) -> String {
-    let wanted = clean_name(wanted);
-    let mut free = wanted.clone();
+fn choose_name(base: &str, taken: &mut HashSet<String>) -> String {
+    let base = clean_name(base);
+    let mut free = base.clone();
     let mut next = 1;
     while !taken.insert(free.clone()) {
         next += 1;
-        free = format!("{wanted}-{next}");
+        free = format!("{base}-{next}");
     }
     free
 }

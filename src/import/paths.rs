@@ -73,7 +73,7 @@ pub fn order_routes(
     fallback: RouteBody,
     out: &mut ImportedConfig,
 ) -> Vec<(String, RouteBody)> {
-    let mut kept: Vec<Location> = Vec::new();
+    let mut routes: Vec<Location> = Vec::new();
     let mut patterns = HashSet::new();
     // The comment on a regular expression that may take requests of other routes.
     let mut overriding = None;
@@ -81,11 +81,11 @@ pub fn order_routes(
         let origin = location.body.origin.clone();
         match &mut location.matcher {
             LocationMatcher::Regex { pattern, ignore_case } => {
-                let mut encoded =
+                let mut regex =
                     Some(pattern.as_str()).filter(|_| out.count_regex()).and_then(|p| compile(p, *ignore_case));
-                if encoded.is_none() {
-                    encoded = relax_pattern(pattern).and_then(|relaxed| compile(&relaxed, *ignore_case));
-                    let what = match encoded {
+                if regex.is_none() {
+                    regex = relax_pattern(pattern).and_then(|relaxed| compile(&relaxed, *ignore_case));
+                    let what = match regex {
                         Some(_) => "its route has more paths and is closed",
                         None => "the routes whose requests it may take are closed",
                     };
@@ -93,10 +93,10 @@ pub fn order_routes(
                         "{origin}: this regular expression is not available (look-around, back-reference, word boundary, size or number), so {what}"
                     ));
                     location.body.close(number);
-                    overriding = overriding.or(Some(number).filter(|_| encoded.is_none()));
+                    overriding = overriding.or(Some(number).filter(|_| regex.is_none()));
                 }
-                let Some(found) = encoded else { continue };
-                (*pattern, *ignore_case) = found;
+                let Some(regex) = regex else { continue };
+                (*pattern, *ignore_case) = regex;
                 // A second regular expression with the same text never matches.
                 if !patterns.insert((pattern.clone(), *ignore_case)) {
                     continue;
@@ -113,41 +113,43 @@ pub fn order_routes(
                 }
             }
         }
-        kept.push(location);
+        routes.push(location);
     }
     if let Some(number) = overriding {
         let is_taken = |location: &Location| {
             !matches!(location.matcher, LocationMatcher::Exact(_) | LocationMatcher::Prefix { first: true, .. })
         };
-        kept.iter_mut().filter(|location| is_taken(location)).for_each(|location| location.body.close(number));
+        routes.iter_mut().filter(|location| is_taken(location)).for_each(|location| location.body.close(number));
     }
     let is_whole = |location: &Location| match &location.matcher {
         LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => path == "/",
         _ => false,
     };
-    if !kept.iter().any(is_whole) {
-        kept.push(Location { matcher: LocationMatcher::Prefix { path: "/".to_owned(), first: false }, body: fallback });
+    if !routes.iter().any(is_whole) {
+        routes
+            .push(Location { matcher: LocationMatcher::Prefix { path: "/".to_owned(), first: false }, body: fallback });
     }
-    let mut done = HashSet::new();
-    let redirects: Vec<Location> = kept.iter().filter_map(|location| redirect_to_slash(location, &mut done)).collect();
-    kept.extend(redirects);
-    match kept.iter().all(is_by_segments) {
-        true => kept.into_iter().map(|location| (format_path(&location.matcher), location.body)).collect(),
-        false => order_as_nginx(kept, &mut out.remarks),
+    let mut redirect_paths = HashSet::new();
+    let redirects: Vec<Location> =
+        routes.iter().filter_map(|location| redirect_to_slash(location, &mut redirect_paths)).collect();
+    routes.extend(redirects);
+    match routes.iter().all(is_by_segments) {
+        true => routes.into_iter().map(|location| (format_path(&location.matcher), location.body)).collect(),
+        false => order_as_nginx(routes, &mut out.remarks),
     }
 }
 
 /// Returns the regular expression for canonical paths, and whether it ignores case. `None` if there is none.
 fn compile(pattern: &str, ignore_case: bool) -> Option<(String, bool)> {
     let (encoded, ignores) = encode_regex(pattern, ignore_case)?;
-    let built = RegexBuilder::new(&encoded).case_insensitive(ignores).size_limit(REGEX_MAX).build();
-    built.is_ok().then_some((encoded, ignores))
+    let regex = RegexBuilder::new(&encoded).case_insensitive(ignores).size_limit(REGEX_MAX).build();
+    regex.is_ok().then_some((encoded, ignores))
 }
 
 /// Removes look-arounds and back-references from a regular expression, which then matches more. Returns `None` if it has
 /// none.
 fn relax_pattern(pattern: &str) -> Option<String> {
-    let mut relaxed = String::new();
+    let mut output = String::new();
     let mut rest = pattern;
     // The depth of groups inside of a look-around, which are skipped.
     let mut depth = 0_usize;
@@ -157,10 +159,10 @@ fn relax_pattern(pattern: &str) -> Option<String> {
         let looks = ["(?!", "(?=", "(?<!", "(?<="].iter().any(|start| rest.starts_with(start));
         let mut length = next.len_utf8();
         if next == '\\' {
-            let escaped = rest[length..].chars().next();
-            length += escaped.map_or(0, char::len_utf8);
-            if depth == 0 && !in_class && escaped.is_some_and(|c| c.is_ascii_digit() && c != '0') {
-                relaxed.push_str(".*");
+            let escape_char = rest[length..].chars().next();
+            length += escape_char.map_or(0, char::len_utf8);
+            if depth == 0 && !in_class && escape_char.is_some_and(|c| c.is_ascii_digit() && c != '0') {
+                output.push_str(".*");
                 has_changed = true;
                 rest = &rest[length..];
                 continue;
@@ -178,11 +180,11 @@ fn relax_pattern(pattern: &str) -> Option<String> {
             continue;
         }
         if depth == 0 {
-            relaxed.push_str(&rest[..length]);
+            output.push_str(&rest[..length]);
         }
         rest = &rest[length..];
     }
-    (has_changed && depth == 0).then_some(relaxed)
+    (has_changed && depth == 0).then_some(output)
 }
 
 /// Returns the redirect from `/api` to `/api/` that nginx adds for a proxied `location /api/` or `location = /api/`.
@@ -269,8 +271,8 @@ fn order_as_nginx(locations: Vec<Location>, remarks: &mut Remarks) -> Vec<(Strin
                     body.close(number);
                 }
                 let bare = path.trim_end_matches('/');
-                let redirected = path != "/" && path.ends_with('/') && body.is_proxied() && !prefixes.contains(bare);
-                let text = match redirected {
+                let has_redirect = path != "/" && path.ends_with('/') && body.is_proxied() && !prefixes.contains(bare);
+                let text = match has_redirect {
                     true => format!("~ ^{}(/|$)", format_literal(bare)),
                     false => format!("~ ^{}", format_literal(&path)),
                 };

@@ -18,12 +18,12 @@ pub struct Remarks {
 impl Remarks {
     /// Adds a comment about a directive and returns its number. The same comment about the same line has one number.
     pub fn add(&mut self, at: &Directive, why: &str) -> usize {
-        let mut shown = at.name.clone();
+        let mut text = at.name.clone();
         for arg in at.args.iter().take(6) {
-            shown.push(' ');
-            shown.push_str(arg);
+            text.push(' ');
+            text.push_str(arg);
         }
-        let what = format!("{}:{}: `{}`: {why}", shorten(&at.file), at.line, shorten(&shown));
+        let what = format!("{}:{}: `{}`: {why}", shorten(&at.file), at.line, shorten(&text));
         self.add_text(what)
     }
 

@@ -79,14 +79,14 @@ impl SyntaxReader<'_> {
         let text = self.input.read_file(path)?;
         self.including.push(path.canonicalize().unwrap_or_else(|_| path.to_owned()));
         let mut words = Words { rest: text.chars().peekable(), file: path.display().to_string().into(), line: 1 };
-        let found = self.read_block(&mut words, None, depth)?;
+        let directives = self.read_block(&mut words, None, depth)?;
         self.including.pop();
-        Ok(found)
+        Ok(directives)
     }
 
     /// Reads the directives up to the closing brace of the block that `opened` at this line, or to the end of the file.
     fn read_block(&mut self, words: &mut Words, opened: Option<usize>, depth: usize) -> Result<Vec<Directive>> {
-        let mut found = Vec::new();
+        let mut directives = Vec::new();
         if depth > DEPTH_MAX {
             return Err(words.error(format!("blocks are nested more than {DEPTH_MAX} deep")));
         }
@@ -95,13 +95,13 @@ impl SyntaxReader<'_> {
                 Token::Word(name) => (name, words.line),
                 Token::Semicolon => return Err(words.error("unexpected `;`")),
                 Token::Open => return Err(words.error("unexpected `{`")),
-                Token::Close if opened.is_some() => return Ok(found),
+                Token::Close if opened.is_some() => return Ok(directives),
                 Token::Close => return Err(words.error("unexpected `}`: no block is open")),
                 Token::End => match opened {
                     Some(line) => {
                         return Err(words.error(format!("the block that starts in line {line} is not closed")));
                     }
-                    None => return Ok(found),
+                    None => return Ok(directives),
                 },
             };
             self.directives += 1;
@@ -140,8 +140,8 @@ impl SyntaxReader<'_> {
                 }
             }
             match directive.name == "include" && directive.args.len() == 1 && directive.block.is_none() {
-                true => self.include_files(directive, depth, &mut found)?,
-                false => found.push(directive),
+                true => self.include_files(directive, depth, &mut directives)?,
+                false => directives.push(directive),
             }
         }
     }

@@ -82,7 +82,7 @@ pub fn parse_documents(input: &mut Input, path: &Path) -> Result<Vec<YamlNode>> 
 /// Parses the documents of a text. Errors name it `file`.
 pub fn parse_text(text: &str, file: Rc<str>) -> Result<Vec<YamlNode>> {
     let mut tree = YamlTree { parser: Parser::new_from_str(text), file: file.clone(), nodes: 0 };
-    let mut found = Vec::new();
+    let mut documents = Vec::new();
     loop {
         let (event, line) = tree.read_event()?;
         match event {
@@ -94,15 +94,15 @@ pub fn parse_text(text: &str, file: Rc<str>) -> Result<Vec<YamlNode>> {
                     .get("items")
                     .filter(|_| document.text_at(&["kind"]).is_some_and(|kind| kind.ends_with("List")))
                 {
-                    Some(items) => found.extend(items.list().iter().cloned()),
-                    None => found.push(document),
+                    Some(items) => documents.extend(items.list().iter().cloned()),
+                    None => documents.push(document),
                 }
             }
             Event::StreamStart | Event::DocumentEnd | Event::Nothing => {}
             _ => return Err(ImportError::new(&file, line, "a document starts unexpectedly")),
         }
     }
-    Ok(found)
+    Ok(documents)
 }
 
 struct YamlTree<'t> {

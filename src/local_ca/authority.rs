@@ -130,7 +130,7 @@ impl CaCertificate {
 
     /// Returns whether clients accept only development names and private addresses from this CA.
     pub fn is_constrained(&self) -> bool {
-        let permitted = |certificate: X509Certificate<'_>| -> Option<bool> {
+        let check_constraints = |certificate: X509Certificate<'_>| -> Option<bool> {
             let constraints = certificate.name_constraints().ok()??;
             if !constraints.critical {
                 return Some(false);
@@ -140,7 +140,10 @@ impl CaCertificate {
             let has_network = subtrees.iter().any(|subtree| matches!(subtree.base, GeneralName::IPAddress(_)));
             Some(has_domain && has_network && subtrees.iter().all(|subtree| is_permitted(&subtree.base)))
         };
-        X509Certificate::from_der(&self.der).ok().and_then(|(_, certificate)| permitted(certificate)).unwrap_or(false)
+        X509Certificate::from_der(&self.der)
+            .ok()
+            .and_then(|(_, certificate)| check_constraints(certificate))
+            .unwrap_or(false)
     }
 }
 

@@ -70,35 +70,35 @@ pub fn install(certificate: &CaCertificate) -> Result<PathBuf, TrustStoreError> 
 /// # Errors
 /// Why the system may still trust one of them.
 pub fn uninstall(only: Option<&CaCertificate>) -> Result<Vec<PathBuf>, TrustStoreError> {
-    let mut installed = list_installed()?;
+    let mut paths = list_installed()?;
     if let Some(certificate) = only {
-        let path = installed_path(certificate);
-        installed.retain(|installed| *installed == path);
+        let own = installed_path(certificate);
+        paths.retain(|path| *path == own);
     }
     check_access()?;
-    let mut removed = Ok(());
-    for path in &installed {
+    let mut removal = Ok(());
+    for path in &paths {
         // One file that stays must not keep the others trusted.
         if let Err(error) = fs::remove_file(path) {
-            removed = removed.and(Err(TrustStoreError::File { path: path.clone(), error }));
+            removal = removal.and(Err(TrustStoreError::File { path: path.clone(), error }));
         }
     }
     // An earlier run may have removed the files and then failed to update the store, so it is updated without files
     // too. Without this option, links to the removed files would stay.
-    let updated = update(&["--fresh"]);
-    removed.and(updated).map(|()| installed)
+    let refresh = update(&["--fresh"]);
+    removal.and(refresh).map(|()| paths)
 }
 
 /// Returns the files that [`install`] has written.
 fn list_installed() -> Result<Vec<PathBuf>, TrustStoreError> {
-    let failed = |error| TrustStoreError::File { path: DIRECTORY.into(), error };
+    let file_error = |error| TrustStoreError::File { path: DIRECTORY.into(), error };
     let entries = match fs::read_dir(DIRECTORY) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(failed)?,
+        entries => entries.map_err(file_error)?,
     };
     let mut paths = Vec::new();
     for entry in entries {
-        let path = entry.map_err(failed)?.path();
+        let path = entry.map_err(file_error)?.path();
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let digits = name.strip_prefix("sluicegate-").and_then(|rest| rest.strip_suffix(".crt"));
         if digits.is_some_and(|digits| digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit())) {

@@ -48,12 +48,14 @@ pub fn open_ca(directory: &Path) -> Result<LocalCa, LocalCaError> {
     let directory = std::path::absolute(directory).map_err(|error| io_error("resolve", directory, &error))?;
     // With a slash at its end, a path to a symbolic link would name the directory behind the link.
     let directory: PathBuf = directory.components().collect();
-    check_parents(&directory)?;
-    let found = match check_directory(&directory)? {
+    // No user may swap the directory for another one: a parent that everyone may write to must be sticky, like `/tmp`.
+    // Where a parent is a symbolic link, this includes the directories that the link leads through.
+    directory.parent().map_or(Ok(()), |parent| check_writers(&directory, parent))?;
+    let existing = match check_directory(&directory)? {
         true => read_ca(&directory)?,
         false => None,
     };
-    let ca = match found {
+    let ca = match existing {
         Some(ca) => ca,
         None => create_ca(&directory)?,
     };
@@ -84,8 +86,8 @@ fn read_ca(directory: &Path) -> Result<Option<LocalCa>, LocalCaError> {
 }
 
 fn create_ca(directory: &Path) -> Result<LocalCa, LocalCaError> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
-    made.map_err(|error| io_error("create the directory", directory, &error))?;
+    let result = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    result.map_err(|error| io_error("create the directory", directory, &error))?;
     check_directory(directory)?;
     let _lock = lock_directory(directory)?;
     // Another process may have created it meanwhile.
@@ -137,12 +139,6 @@ fn warn_about_validity(directory: &Path, ca: &LocalCa) {
     } else if now_s < validity.not_before_s {
         tracing::warn!("the CA in `{directory}` is not valid yet; is the clock of this machine right?");
     }
-}
-
-/// Checks that no user can swap the directory for another one: a parent that everyone may write to must be sticky, like
-/// `/tmp`. Where a parent is a symbolic link, this includes the directories that the link leads through.
-fn check_parents(directory: &Path) -> Result<(), LocalCaError> {
-    directory.parent().map_or(Ok(()), |parent| check_writers(directory, parent))
 }
 
 fn check_writers(directory: &Path, parent: &Path) -> Result<(), LocalCaError> {

@@ -80,7 +80,7 @@ impl ProcessLoad {
         begun: Instant,
         random: impl Fn() -> u32,
     ) -> Result<OverloadPermit, OverloadCondition> {
-        let checked = match rule.qps {
+        let admission = match rule.qps {
             None => self.take_place(rule, &random).map(|()| None),
             Some(qps) => {
                 let part = now_ms / PART_MS;
@@ -93,7 +93,7 @@ impl ProcessLoad {
                 }
             }
         };
-        let counted_in = checked.inspect_err(|condition| {
+        let counted_in = admission.inspect_err(|condition| {
             self.refused[*condition as usize].fetch_add(1, Ordering::Relaxed);
         })?;
         self.awaiting.fetch_add(1, Ordering::Relaxed);
@@ -107,7 +107,7 @@ impl ProcessLoad {
             0 => false,
             share => random() < share,
         };
-        let refused = if rule.in_flight.is_some_and(|most| in_flight > most) {
+        let condition = if rule.in_flight.is_some_and(|most| in_flight > most) {
             OverloadCondition::InFlight
         } else if rule.latency_ms.is_some() && is_drawn(&self.latency_share) {
             OverloadCondition::Latency
@@ -121,7 +121,7 @@ impl ProcessLoad {
             return Ok(());
         };
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
-        Err(refused)
+        Err(condition)
     }
 
     /// Returns the requests in flight.

@@ -78,12 +78,12 @@ impl LoadSampler {
         let first = self.recent.front().copied().unwrap_or(now);
         push_bounded(&mut self.recent, now, SECOND);
         let seconds = now.at_ms.saturating_sub(first.at_ms) as f64 / 1000.0;
-        let served = |since: &Measurement| now.served.requests.saturating_sub(since.served.requests);
+        let requests_since = |since: &Measurement| now.served.requests.saturating_sub(since.served.requests);
         let mean_ms = |since: &Measurement| {
             let us = now.served.latency_us.saturating_sub(since.served.latency_us);
-            (served(since) > 0).then(|| us as f64 / served(since) as f64 / 1000.0)
+            (requests_since(since) > 0).then(|| us as f64 / requests_since(since) as f64 / 1000.0)
         };
-        let qps = if seconds > 0.0 { served(&first) as f64 / seconds } else { 0.0 };
+        let qps = if seconds > 0.0 { requests_since(&first) as f64 / seconds } else { 0.0 };
         let latency_ms = mean_ms(&first);
         let cpu = first.cpu.zip(now.cpu).filter(|_| seconds > 0.0).map(|(before, after)| {
             after.used_us.saturating_sub(before.used_us) as f64 / 1e6 / seconds / after.cpus.max(0.001)
@@ -122,8 +122,8 @@ impl LoadSampler {
 /// measured second can follow, and by a quarter below it. Without a value, nothing needs to be refused.
 fn next_share(share: f64, value: Option<f64>, most: Option<f64>) -> f64 {
     let Some(most) = most else { return 0.0 };
-    let allowed = value.map_or(1.0, |value| (1.0 - share) * most / value.max(f64::MIN_POSITIVE)).min(1.0);
-    let ideal = 1.0 - allowed;
+    let admitted_share = value.map_or(1.0, |value| (1.0 - share) * most / value.max(f64::MIN_POSITIVE)).min(1.0);
+    let ideal = 1.0 - admitted_share;
     if value.is_some_and(|value| value > most) {
         (share + (ideal - share) / 2.0).max(share + STEP_MIN).min(SHARE_MAX)
     } else {

@@ -130,7 +130,7 @@ impl ConfigHistory {
     pub fn find_text(&self, tags: &[String], path: &Path) -> Option<String> {
         let entries = self.entries();
         tags.iter().find_map(|tag| {
-            let generation = tag_generation(tag)?;
+            let generation = tag.strip_prefix('"')?.split_once('-')?.0.parse().ok()?;
             let text = entries.iter().find(|entry| entry.generation == generation)?.text_of(path)?;
             (entity_tag(generation, &hash_text(text.as_bytes())) == *tag).then(|| text.to_owned())
         })
@@ -140,8 +140,8 @@ impl ConfigHistory {
     pub fn find_files(&self, generation: u64) -> Result<Vec<LoadedFile>, ChangeFault> {
         let entries = self.entries();
         let Some(entry) = entries.iter().find(|entry| entry.generation == generation) else {
-            let known = entries.iter().map(|entry| entry.generation).collect();
-            return Err(ChangeFault::UnknownGeneration { generation, known });
+            let generations = entries.iter().map(|entry| entry.generation).collect();
+            return Err(ChangeFault::UnknownGeneration { generation, known: generations });
         };
         entry.files.clone().ok_or(ChangeFault::TextsNotKept(generation))
     }
@@ -158,11 +158,6 @@ impl ConfigHistory {
 /// Returns the entity tag of a text or config with this hash, while `generation` is in force.
 pub fn entity_tag(generation: u64, hash: &str) -> String {
     format!("\"{generation}-{}\"", hash.get(..TAG_HASH).unwrap_or(hash))
-}
-
-/// Returns the generation in an entity tag.
-fn tag_generation(tag: &str) -> Option<u64> {
-    tag.strip_prefix('"')?.split_once('-')?.0.parse().ok()
 }
 
 /// Returns the SHA-256 of a text, in hex.

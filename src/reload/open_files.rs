@@ -67,7 +67,8 @@ impl OpenFiles {
         for path in &event.paths {
             match event.kind {
                 EventKind::Create(CreateKind::File) => {
-                    let is_written = is_empty_file(path);
+                    let metadata = path.symlink_metadata();
+                    let is_written = metadata.is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0);
                     record_write(files, path, OpenFile { is_new: true, is_written, ..OpenFile::at(now) });
                 }
                 EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Any) => {
@@ -94,9 +95,9 @@ impl OpenFiles {
 
     /// Returns whether one of `files`, or a new file that may become one, is open.
     pub fn find_open(&self, files: &[PathBuf], now: Instant) -> OpenState {
-        let mut known = self.lock();
+        let mut guard = self.lock();
         let mut state = OpenState::Closed;
-        for (_, file) in list_open(&mut known.open, files) {
+        for (_, file) in list_open(&mut guard.open, files) {
             let until = (file.last_write + PAUSE_MAX).min(file.first_write + WRITE_MAX);
             let left = until.saturating_duration_since(now);
             if left.is_zero() && !std::mem::replace(&mut file.is_reported, true) {
@@ -145,13 +146,13 @@ fn list_open<'o>(
     open: &'o mut BTreeMap<PathBuf, OpenFile>,
     files: &[PathBuf],
 ) -> impl Iterator<Item = (&'o PathBuf, &'o mut OpenFile)> {
-    let mut known: Vec<(u64, u64)> = Vec::new();
+    let mut identities: Vec<(u64, u64)> = Vec::new();
     if !open.is_empty() {
         open.retain(|path, file| file.identity.is_none() || identity_at(path) == file.identity);
-        known.extend(files.iter().filter_map(|path| identity_at(path)));
+        identities.extend(files.iter().filter_map(|path| identity_at(path)));
     }
     open.iter_mut().filter(move |(path, file)| {
-        let is_known = || identity_at(path).is_some_and(|identity| known.contains(&identity));
+        let is_known = || identity_at(path).is_some_and(|identity| identities.contains(&identity));
         file.is_written && (is_known() || file.is_new && may_be_included(path, files))
     })
 }
@@ -168,10 +169,6 @@ fn record_write(files: &mut BTreeMap<PathBuf, OpenFile>, path: &Path, write: Ope
     if files.len() < FILES_MAX {
         files.insert(path.to_owned(), OpenFile { identity: identity_at(path), ..write });
     }
-}
-
-fn is_empty_file(path: &Path) -> bool {
-    path.symlink_metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0)
 }
 
 /// Returns whether a pattern of `include` may match a new file, by its extension and that of the files beside it.

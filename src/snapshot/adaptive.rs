@@ -8,7 +8,7 @@ use prometheus::proto::MetricType;
 
 use crate::snapshot::fleet::Fleet;
 use crate::telemetry::metrics::Metrics;
-use crate::telemetry::metrics::exposition::shown;
+use crate::telemetry::metrics::exposition::series;
 
 /// Collects the metrics of overloaded upstreams.
 pub struct AdaptiveMetrics {
@@ -86,21 +86,21 @@ impl Collector for AdaptiveMetrics {
             let labels = [("upstream", upstream.settings.name.as_str())];
             let load = upstream.load();
             if let Some(report) = load.adaptive.as_ref().map(|adaptive| adaptive.report()) {
-                metrics[0].push(shown::gauge_metric(i64::from(report.limit), &labels));
-                metrics[1].push(shown::gauge_metric(i64::from(report.in_flight), &labels));
-                metrics[2].push(shown::number_metric(report.baseline_ms / 1e3, &labels));
-                metrics[3].push(shown::number_metric(report.recent_ms / 1e3, &labels));
+                metrics[0].push(series::gauge_metric(i64::from(report.limit), &labels));
+                metrics[1].push(series::gauge_metric(i64::from(report.in_flight), &labels));
+                metrics[2].push(series::number_metric(report.baseline_ms / 1e3, &labels));
+                metrics[3].push(series::number_metric(report.recent_ms / 1e3, &labels));
             }
             let Some(caps) = &upstream.settings.caps else { continue };
             if caps.newest_first.is_some() {
-                metrics[4].push(shown::gauge_metric(i64::from(load.queue.is_newest_first()), &labels));
+                metrics[4].push(series::gauge_metric(i64::from(load.queue.is_newest_first()), &labels));
             }
             for (priority, count) in load.refused().into_iter().enumerate() {
                 let priority = priority.to_string();
-                metrics[5].push(shown::counter_metric(count, &[("priority", &priority), labels[0]]));
+                metrics[5].push(series::counter_metric(count, &[("priority", &priority), labels[0]]));
             }
         }
         let families = self.families.iter().zip(FAMILIES).zip(metrics);
-        families.map(|((desc, (_, kind, ..)), metrics)| shown::build_family(desc, kind, metrics)).collect()
+        families.map(|((desc, (_, kind, ..)), metrics)| series::build_family(desc, kind, metrics)).collect()
     }
 }

@@ -6,7 +6,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
 use crate::snapshot::fleet::Fleet;
-use crate::telemetry::metrics::exposition::shown;
+use crate::telemetry::metrics::exposition::series;
 use crate::upstream::breaker::machine::BreakerPhase;
 
 /// Exports the state of all breakers.
@@ -54,14 +54,14 @@ impl Collector for BreakerMetrics {
                 BreakerPhase::Open => 2,
                 BreakerPhase::Ramp => 3,
             };
-            state.push(shown::gauge_metric(code, &labels));
-            refused.push(shown::counter_metric(breaker.refused(), &labels));
-            let entered = report.entered;
-            for (to, count) in [("closed", entered.closed), ("half_open", entered.half_open), ("open", entered.open)] {
-                transitions.push(shown::counter_metric(count, &[labels[0], labels[1], ("to", to)]));
+            state.push(series::gauge_metric(code, &labels));
+            refused.push(series::counter_metric(breaker.refused(), &labels));
+            let entries = report.entered;
+            for (to, count) in [("closed", entries.closed), ("half_open", entries.half_open), ("open", entries.open)] {
+                transitions.push(series::counter_metric(count, &[labels[0], labels[1], ("to", to)]));
             }
         }
         let families = self.families.iter().zip(FAMILIES).zip([state, transitions, refused]);
-        families.map(|((desc, (_, kind, ..)), metrics)| shown::build_family(desc, kind, metrics)).collect()
+        families.map(|((desc, (_, kind, ..)), metrics)| series::build_family(desc, kind, metrics)).collect()
     }
 }

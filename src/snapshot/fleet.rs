@@ -11,7 +11,7 @@ use prometheus::proto;
 
 use crate::route::Route;
 use crate::telemetry::metrics::Metrics;
-use crate::telemetry::metrics::exposition::shown;
+use crate::telemetry::metrics::exposition::series;
 use crate::upstream::Upstream;
 use crate::upstream::breaker::{BreakerKind, CircuitBreaker};
 use crate::upstream::hostname::{HostnameState, LookupOutcome};
@@ -57,10 +57,10 @@ impl Fleet {
 
     /// Returns the state of a new config's upstreams. Servers that are in force now keep their state.
     pub fn build_states(&self, upstreams: &[Arc<Upstream>]) -> Vec<Arc<UpstreamState>> {
-        let known = self.upstreams.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = self.upstreams.lock().unwrap_or_else(PoisonError::into_inner);
         let now_ms = self.now_ms();
         let enlist = |settings: &Arc<Upstream>| {
-            let before = known.get(&settings.name).map(Arc::as_ref);
+            let before = current.get(&settings.name).map(Arc::as_ref);
             Arc::new(UpstreamState::new(settings.clone(), before, |name| self.get_or_create_hostname(name), now_ms))
         };
         upstreams.iter().map(enlist).collect()
@@ -72,25 +72,25 @@ impl Fleet {
         if routes.iter().all(|route| route.breaker.is_none()) {
             return Vec::new();
         }
-        let known = self.route_breakers.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = self.route_breakers.lock().unwrap_or_else(PoisonError::into_inner);
         let breaker = |route: &Route| {
             let rule = route.breaker.as_deref()?;
             let new = || Arc::new(CircuitBreaker::new(BreakerKind::Route, &route.name, *rule));
-            Some(known.get(&route.name).map_or_else(new, Arc::clone))
+            Some(current.get(&route.name).map_or_else(new, Arc::clone))
         };
         routes.iter().map(breaker).collect()
     }
 
     /// Replaces the breakers of routes in force, and applies their rules.
     pub fn activate_route_breakers(&self, routes: &[Route], breakers: &[Option<Arc<CircuitBreaker>>]) {
-        let mut known = BTreeMap::new();
+        let mut by_name = BTreeMap::new();
         for (route, breaker) in routes.iter().zip(breakers) {
             if let (Some(breaker), Some(rule)) = (breaker, &route.breaker) {
                 breaker.apply_rule(**rule, self.now_ms());
-                known.insert(route.name.clone(), breaker.clone());
+                by_name.insert(route.name.clone(), breaker.clone());
             }
         }
-        *self.route_breakers.lock().unwrap_or_else(PoisonError::into_inner) = known;
+        *self.route_breakers.lock().unwrap_or_else(PoisonError::into_inner) = by_name;
     }
 
     /// Returns all breakers in force: those of upstreams, then those of routes, sorted by name.
@@ -105,8 +105,8 @@ impl Fleet {
     pub fn activate(&self, upstreams: &[Arc<UpstreamState>]) {
         upstreams.iter().for_each(|upstream| upstream.apply_breaker_rule(self.now_ms()));
         upstreams.iter().for_each(|upstream| upstream.apply_adaptive_rule());
-        let named = upstreams.iter().map(|upstream| (upstream.settings.name.clone(), upstream.clone()));
-        *self.upstreams.lock().unwrap_or_else(PoisonError::into_inner) = named.collect();
+        let by_name = upstreams.iter().map(|upstream| (upstream.settings.name.clone(), upstream.clone()));
+        *self.upstreams.lock().unwrap_or_else(PoisonError::into_inner) = by_name.collect();
         let names =
             upstreams.iter().flat_map(|upstream| upstream.names()).map(|name| (name.name.clone(), name.clone()));
         *self.names.lock().unwrap_or_else(PoisonError::into_inner) = names.collect();
@@ -120,12 +120,12 @@ impl Fleet {
 
     /// Records a successful lookup. Returns true if the addresses have changed.
     pub fn record_lookup(&self, name: &Arc<HostnameState>, addresses: &[IpAddr]) -> bool {
-        let changed = name.store_addresses(addresses);
-        if changed {
+        let has_changed = name.store_addresses(addresses);
+        if has_changed {
             let uses_name = |upstream: &&Arc<UpstreamState>| upstream.names().iter().any(|its| Arc::ptr_eq(its, name));
             self.upstreams().iter().filter(uses_name).for_each(|upstream| upstream.rebuild_roster(self.now_ms()));
         }
-        changed
+        has_changed
     }
 
     fn hostnames(&self) -> Vec<Arc<HostnameState>> {
@@ -199,36 +199,36 @@ impl Collector for FleetMetrics {
                 let origin = server.origin.to_string();
                 let labels = [("server", origin.as_str()), ("upstream", name)];
                 let is_up = members().any(|member| health(&member.state) == Health::Up);
-                up.push(shown::gauge_metric(i64::from(is_up), &labels));
+                up.push(series::gauge_metric(i64::from(is_up), &labels));
                 if let Some(rule) = upstream.settings.caps.as_ref().map(|rule| server.caps.override_rule(rule)) {
                     let sum = |of: fn(&ServerState) -> u32| members().map(|member| i64::from(of(&member.state))).sum();
-                    in_flight.push(shown::gauge_metric(sum(ServerState::in_flight), &labels));
+                    in_flight.push(series::gauge_metric(sum(ServerState::in_flight), &labels));
                     if rule.caps_connections() {
-                        connections.push(shown::gauge_metric(sum(ServerState::connections), &labels));
+                        connections.push(series::gauge_metric(sum(ServerState::connections), &labels));
                     }
                 }
                 if server.origin.hostname().is_some() {
-                    addresses.push(shown::gauge_metric(i64::try_from(members().count()).unwrap_or(i64::MAX), &labels));
+                    addresses.push(series::gauge_metric(i64::try_from(members().count()).unwrap_or(i64::MAX), &labels));
                 }
             }
             if upstream.settings.caps.is_some() {
                 let count = i64::try_from(upstream.load().queue.len()).unwrap_or(i64::MAX);
-                waiting.push(shown::gauge_metric(count, &[("upstream", name)]));
+                waiting.push(series::gauge_metric(count, &[("upstream", name)]));
             }
             let count = |wanted| roster.iter().filter(|member| health(&member.state) == wanted).count();
             let none_up = count(Health::Up) == 0;
             let count = i64::try_from(count(Health::Ejected)).unwrap_or(i64::MAX);
-            ejected.push(shown::gauge_metric(count, &[("upstream", name)]));
-            fail_open.push(shown::gauge_metric(i64::from(none_up), &[("upstream", name)]));
+            ejected.push(series::gauge_metric(count, &[("upstream", name)]));
+            fail_open.push(series::gauge_metric(i64::from(none_up), &[("upstream", name)]));
         }
         for name in self.fleet.hostnames() {
             let result = |outcome: &LookupOutcome| {
-                shown::counter_metric(name.lookups(*outcome), &[("name", &name.name), ("result", outcome.label())])
+                series::counter_metric(name.lookups(*outcome), &[("name", &name.name), ("result", outcome.label())])
             };
             lookups.extend(LookupOutcome::ALL.iter().map(result));
         }
         let metrics = [up, addresses, ejected, fail_open, in_flight, connections, waiting, lookups];
         let families = self.families.iter().zip(FAMILIES).zip(metrics);
-        families.map(|((desc, (_, kind, ..)), metrics)| shown::build_family(desc, kind, metrics)).collect()
+        families.map(|((desc, (_, kind, ..)), metrics)| series::build_family(desc, kind, metrics)).collect()
     }
 }

@@ -5,17 +5,17 @@
 //!
 //! - `persistent_state`: metrics and server state that survive reloads
 //! - `breakers`: metrics of circuit breakers
+//! - `counters`: metrics of routes and limits, per worker
 //! - `fleet`: state of all upstream servers, and its metrics
-//! - `handles`: metrics of routes and limits, per worker
 //! - `adaptive`: metrics of adaptive limits and queues
 //!
-//! To add a metric of a route or limit: add it to the records in `telemetry::metrics`, create its series in `handles`,
-//! and count it there through a method of the handles.
+//! To add a metric of a route or limit: add it to the records in `telemetry::metrics`, create its series in `counters`,
+//! and count it there through a method of the counters.
 
 mod adaptive;
 mod breakers;
+mod counters;
 mod fleet;
-mod handles;
 mod persistent_state;
 
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use arc_swap::ArcSwap;
 use crate::config::Config;
 pub use crate::snapshot::adaptive::AdaptiveMetrics;
 pub use crate::snapshot::breakers::BreakerMetrics;
+pub use crate::snapshot::counters::{RouteCounters, RouteMetrics, decision_label, overload_end};
 pub use crate::snapshot::fleet::Fleet;
-pub use crate::snapshot::handles::{RouteCounters, RouteMetrics, decision_label, overload_end};
 pub use crate::snapshot::persistent_state::{PersistentState, UNMATCHED, export_policies};
 use crate::upstream::breaker::CircuitBreaker;
 use crate::upstream::roster::UpstreamState;

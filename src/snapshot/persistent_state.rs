@@ -50,15 +50,15 @@ impl PersistentState {
         self.metrics.limits.retain(|name| config.limits.index_of(name).is_some());
         export_policies(&snapshot.config, &self.metrics.limits);
         // The limits of each route, and whether they are candidates.
-        let mut kept: HashMap<&str, HashMap<&str, bool>> = config
+        let mut routes: HashMap<&str, HashMap<&str, bool>> = config
             .all_routes()
             .map(|route| {
                 let limits = route.limits.iter().map(|limit| (limit.name.as_str(), limit.candidate_of.is_some()));
                 (route.name.as_str(), limits.collect())
             })
             .collect();
-        kept.insert(UNMATCHED, HashMap::new());
-        self.metrics.routes.retain_routes(|name, record| match kept.get(name) {
+        routes.insert(UNMATCHED, HashMap::new());
+        self.metrics.routes.retain_routes(|name, record| match routes.get(name) {
             Some(limits) => {
                 record.retain_limits(|limit| limits.contains_key(limit));
                 record.hide_effects(|limit| limits.get(limit) == Some(&true));

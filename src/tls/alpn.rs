@@ -16,13 +16,13 @@ const HTTP_10: &str = "http/1.0";
 impl Alpn {
     /// Returns the protocols that a listener offers. `http2`: whether HTTP/2 is one of them.
     pub fn offered_names(http2: bool) -> Vec<Vec<u8>> {
-        let offered = Alpn::ALL.iter().filter(|protocol| http2 || **protocol != Alpn::Http2);
-        offered.map(|protocol| protocol.label()).chain([HTTP_10]).map(Into::into).collect()
+        let protocols = Alpn::ALL.iter().filter(|protocol| http2 || **protocol != Alpn::Http2);
+        protocols.map(|protocol| protocol.label()).chain([HTTP_10]).map(Into::into).collect()
     }
 
     /// Returns the negotiated protocol. A client without ALPN speaks HTTP/1.1 or HTTP/1.0.
     pub fn from_negotiated(name: Option<&[u8]>) -> Alpn {
-        let agreed = Alpn::ALL.iter().find(|protocol| Some(protocol.label().as_bytes()) == name);
-        agreed.copied().unwrap_or(Alpn::Http11)
+        let protocol = Alpn::ALL.iter().find(|protocol| Some(protocol.label().as_bytes()) == name);
+        protocol.copied().unwrap_or(Alpn::Http11)
     }
 }

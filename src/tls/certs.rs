@@ -107,8 +107,8 @@ impl Certificates {
     /// Returns the indexes of the certificates to show for `name`, which is lower-case.
     fn select_indexes(&self, name: &str) -> &[usize] {
         let parent = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
-        let found = self.exact.get(name).or_else(parent);
-        found.map_or_else(|| if self.awaited.contains(name) { &[] } else { &*self.default }, Vec::as_slice)
+        let indexes = self.exact.get(name).or_else(parent);
+        indexes.map_or_else(|| if self.awaited.contains(name) { &[] } else { &*self.default }, Vec::as_slice)
     }
 }
 

@@ -213,11 +213,11 @@ impl ServerTls {
 
     /// Has new handshakes use the certificates of `issued` for the names of this listener.
     pub fn use_issued(&self, issued: &IssuedCertificates) {
-        let ordered = &self.files.ordered;
-        let there = ordered.iter().filter_map(|name| issued.get(name).cloned());
+        let names = &self.files.ordered;
+        let there = names.iter().filter_map(|name| issued.get(name).cloned());
         let keys = self.own.iter().cloned().chain(there).collect();
-        let awaited: HashSet<String> = ordered.iter().filter(|name| !issued.contains_key(*name)).cloned().collect();
-        self.certificates.0.store(Arc::new(Certificates::new(keys, awaited)));
+        let missing: HashSet<String> = names.iter().filter(|name| !issued.contains_key(*name)).cloned().collect();
+        self.certificates.0.store(Arc::new(Certificates::new(keys, missing)));
     }
 
     /// Returns the options of development certificates, if the listener uses them.
@@ -294,10 +294,10 @@ fn named_key(place: usize, pair: &PemPair) -> Result<NamedKey, ServerTlsMistake>
     let private = pem::private_key(&pair.key).map_err(|what| key(&what))?;
     let private = any_supported_type(&private)
         .map_err(|_| key("the type of the private key is not supported: use ECDSA, RSA or Ed25519"))?;
-    let certified = CertifiedKey::new(chain, private);
-    match certified.keys_match() {
+    let certified_key = CertifiedKey::new(chain, private);
+    match certified_key.keys_match() {
         Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {
-            Ok(NamedKey { key: Arc::new(certified), names, validity: term })
+            Ok(NamedKey { key: Arc::new(certified_key), names, validity: term })
         }
         Err(Error::InconsistentKeys(_)) => Err(key("it is not the key of the certificate in `cert`")),
         Err(error) => Err(cert(format!("its first certificate cannot be used: {error}"))),

@@ -147,9 +147,9 @@ impl ListenerTickets {
         ticket.extend(name);
         ticket.extend(salt);
         ticket.extend(session);
-        let sealed = &mut ticket[NAME_BYTES + SALT_BYTES..];
+        let payload = &mut ticket[NAME_BYTES + SALT_BYTES..];
         // The key is used once.
-        let tag = key.seal_in_place_separate_tag(Nonce::assume_unique_for_key([0; 12]), Aad::empty(), sealed).ok()?;
+        let tag = key.seal_in_place_separate_tag(Nonce::assume_unique_for_key([0; 12]), Aad::empty(), payload).ok()?;
         ticket.extend(tag.as_ref());
         Some(ticket)
     }

@@ -45,9 +45,9 @@ impl Trust {
         let provider = crypto_provider();
         let verifier: Arc<dyn ServerCertVerifier> = match self {
             Trust::Roots(TrustedRoots { store, certificates }) => {
-                let signed = WebPkiServerVerifier::builder_with_provider(store, provider.clone()).build();
-                let signed = signed.map_err(|error| error.to_string())?;
-                Arc::new(AcceptTrusted { signed, certificates, provider: provider.clone() })
+                let webpki = WebPkiServerVerifier::builder_with_provider(store, provider.clone()).build();
+                let webpki = webpki.map_err(|error| error.to_string())?;
+                Arc::new(AcceptTrusted { signed: webpki, certificates, provider: provider.clone() })
             }
             Trust::Anyone => Arc::new(AcceptAny(provider.clone())),
         };
@@ -236,8 +236,8 @@ const PSS_KEY_SCHEMES: [u16; 3] = [0x0809, 0x080a, 0x080b];
 const VERIFIABLE_RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
 
 fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, Error> {
-    let parsed = X509Certificate::from_der(certificate);
-    parsed.map(|(_, parsed)| parsed).map_err(|_| CertificateError::BadEncoding.into())
+    let result = X509Certificate::from_der(certificate);
+    result.map(|(_, certificate)| certificate).map_err(|_| CertificateError::BadEncoding.into())
 }
 
 /// Verifies a certificate that the config lists: whether it is for this server, and valid now.

@@ -90,9 +90,9 @@ pub async fn run_accept_loop(worker: Rc<WorkerContext>, listener: Listener, mut 
         Ok(acceptor) => acceptor,
         Err(error) => return tracing::error!(listener = &*name, %error, "a worker cannot accept connections"),
     };
-    let common = &worker.local.common;
-    let untrusted = Rc::new(UntrustedForwarding::new(&name, &common.failure_log, &common.metrics));
-    let mut door = Rc::new(ListenerState::new(name, untrusted, settings, &worker));
+    let process = &worker.local.common;
+    let forwarding = Rc::new(UntrustedForwarding::new(&name, &process.failure_log, &process.metrics));
+    let mut listener_state = Rc::new(ListenerState::new(name, forwarding, settings, &worker));
     loop {
         let next = tokio::select! {
             biased;
@@ -104,48 +104,48 @@ pub async fn run_accept_loop(worker: Rc<WorkerContext>, listener: Listener, mut 
         };
         match next {
             Ok(accepted) => {
-                apply_settings(&mut door, &acceptor, worker.listener_settings(&addr), &worker);
-                spawn_connection(&worker, accepted, &door);
+                apply_settings(&mut listener_state, &acceptor, worker.listener_settings(&addr), &worker);
+                spawn_connection(&worker, accepted, &listener_state);
             }
-            Err(error) => pause_after_error(&worker, door.name(), &error).await,
+            Err(error) => pause_after_error(&worker, listener_state.name(), &error).await,
         }
     }
     let is_room = || descriptors::can_accept_client(worker.connections.count_of_all_workers());
-    acceptor.accept_rest(is_room, |accepted| spawn_connection(&worker, accepted, &door));
+    acceptor.accept_rest(is_room, |accepted| spawn_connection(&worker, accepted, &listener_state));
 }
 
 /// Applies changed settings, for the next connection and later ones.
 fn apply_settings(
-    door: &mut Rc<ListenerState>,
+    listener_state: &mut Rc<ListenerState>,
     acceptor: &Acceptor,
     now: Option<Arc<ListenerSettings>>,
     worker: &WorkerContext,
 ) {
-    let ListenerContext { name, settings: before, untrusted, .. } = &*door.shared;
+    let ListenerContext { name, settings: before, untrusted, .. } = &*listener_state.shared;
     if let Some(settings) = now.filter(|now| !Arc::ptr_eq(now, before)) {
         if settings.max_unsent != before.max_unsent {
             acceptor.set_max_unsent(settings.max_unsent);
         }
-        *door = Rc::new(ListenerState::new(name.clone(), untrusted.clone(), settings, worker));
+        *listener_state = Rc::new(ListenerState::new(name.clone(), untrusted.clone(), settings, worker));
     }
 }
 
 /// Spawns the task of a connection, or closes the connection if a cap is reached.
 fn spawn_connection(
     worker: &Rc<WorkerContext>,
-    Accepted { stream, peer, local_addr: asked }: Accepted,
-    door: &Rc<ListenerState>,
+    Accepted { stream, peer, local_addr }: Accepted,
+    listener_state: &Rc<ListenerState>,
 ) {
-    let Some(ticket) = worker.register_connection(peer.ip(), door.name()) else { return };
-    let entered = RegisteredConnection { ticket, peer, local_addr: asked };
+    let Some(ticket) = worker.register_connection(peer.ip(), listener_state.name()) else { return };
+    let connection = RegisteredConnection { ticket, peer, local_addr };
     let worker = worker.clone();
-    if !door.settings().proxy_protocol && door.settings().tls.is_none() {
-        let client = entered.into_client(None, &worker, door);
+    if !listener_state.settings().proxy_protocol && listener_state.settings().tls.is_none() {
+        let client = connection.into_client(None, &worker, listener_state);
         drop(tokio::task::spawn_local(serve::serve_connection(stream, None, client, worker)));
         return;
     }
     // Boxed, so that the task does not keep their memory when they are over.
-    let handshakes = Box::pin(perform_handshakes(stream, entered, worker.clone(), door.clone()));
+    let handshakes = Box::pin(perform_handshakes(stream, connection, worker.clone(), listener_state.clone()));
     drop(tokio::task::spawn_local(async move {
         if let Some((stream, agreed, client)) = handshakes.await {
             serve::serve_connection(stream, agreed, client, worker).await;
@@ -159,19 +159,19 @@ type OpenConnection = (Stream, Option<Protocol>, Rc<ClientConnection>);
 /// Reads the PROXY header and performs the TLS handshake, as the listener is configured. `None`: the connection ends.
 async fn perform_handshakes(
     mut stream: Stream,
-    mut entered: RegisteredConnection,
+    mut connection: RegisteredConnection,
     worker: Rc<WorkerContext>,
-    door: Rc<ListenerState>,
+    listener_state: Rc<ListenerState>,
 ) -> Option<OpenConnection> {
-    if door.settings().proxy_protocol {
-        read_proxy_header(&mut stream, &mut entered, &worker, &door).await?;
+    if listener_state.settings().proxy_protocol {
+        read_proxy_header(&mut stream, &mut connection, &worker, &listener_state).await?;
     }
-    match &door.settings().tls {
+    match &listener_state.settings().tls {
         None => {
-            let client = entered.into_client(None, &worker, &door);
+            let client = connection.into_client(None, &worker, &listener_state);
             Some((stream, None, client))
         }
-        Some(tls) => perform_tls_handshake(stream, tls, entered, &worker, &door).await,
+        Some(tls) => perform_tls_handshake(stream, tls, connection, &worker, &listener_state).await,
     }
 }
 
@@ -179,20 +179,20 @@ async fn perform_handshakes(
 /// ends.
 async fn read_proxy_header(
     stream: &mut Stream,
-    entered: &mut RegisteredConnection,
+    connection: &mut RegisteredConnection,
     worker: &WorkerContext,
-    door: &ListenerState,
+    listener_state: &ListenerState,
 ) -> Option<()> {
-    let open = worker.count_open(door.name(), Protocol::Handshake);
-    let introduction = proxy_protocol::read_header(stream, entered.ticket.connection(), worker).await;
+    let open = worker.count_open(listener_state.name(), Protocol::Handshake);
+    let introduction = proxy_protocol::read_header(stream, connection.ticket.connection(), worker).await;
     drop(open);
     match introduction {
-        ProxyHeaderResult::Client(named) if worker.is_trusted_proxy(entered.peer.ip()) => {
-            let client = to_canonical(named.source);
-            if !worker.count_for_client(&mut entered.ticket, client.ip(), door.name()) {
+        ProxyHeaderResult::Client(header) if worker.is_trusted_proxy(connection.peer.ip()) => {
+            let client = to_canonical(header.source);
+            if !worker.count_for_client(&mut connection.ticket, client.ip(), listener_state.name()) {
                 return None;
             }
-            (entered.peer, entered.local_addr) = (client, Some(to_canonical(named.destination)));
+            (connection.peer, connection.local_addr) = (client, Some(to_canonical(header.destination)));
         }
         ProxyHeaderResult::Client(_) | ProxyHeaderResult::Itself => {}
         ProxyHeaderResult::Missing => {
@@ -209,26 +209,26 @@ async fn read_proxy_header(
 async fn perform_tls_handshake(
     stream: Stream,
     tls: &ServerTls,
-    entered: RegisteredConnection,
+    connection: RegisteredConnection,
     worker: &WorkerContext,
-    door: &ListenerState,
+    listener_state: &ListenerState,
 ) -> Option<OpenConnection> {
-    let open = worker.count_open(door.name(), Protocol::Handshake);
-    let result = tls::perform_handshake(stream, tls, entered.ticket.connection(), worker).await;
+    let open = worker.count_open(listener_state.name(), Protocol::Handshake);
+    let result = tls::perform_handshake(stream, tls, connection.ticket.connection(), worker).await;
     drop(open);
     match result {
         Ok(CompletedHandshake { stream, result, peer }) => {
-            door.count_handshake(result);
-            let agreed = match Alpn::from_negotiated(stream.get_ref().1.alpn_protocol()) {
+            listener_state.count_handshake(result);
+            let protocol = match Alpn::from_negotiated(stream.get_ref().1.alpn_protocol()) {
                 Alpn::Http2 => Protocol::Http2,
                 Alpn::Http11 => Protocol::Http11,
             };
-            let client = entered.into_client(Some(peer), worker, door);
-            Some((Stream::Tls(Box::new(stream)), Some(agreed), client))
+            let client = connection.into_client(Some(peer), worker, listener_state);
+            Some((Stream::Tls(Box::new(stream)), Some(protocol), client))
         }
         Err(FailedHandshake { result, error }) => {
-            door.count_handshake(result);
-            let (name, peer) = (door.name(), entered.peer.ip());
+            listener_state.count_handshake(result);
+            let (name, peer) = (listener_state.name(), connection.peer.ip());
             worker.local.common.failure_log.log_handshake_failure(result, name, peer, error.as_ref());
             None
         }
@@ -241,12 +241,12 @@ impl RegisteredConnection {
         self,
         tls: Option<Box<TlsPeer>>,
         worker: &WorkerContext,
-        door: &ListenerState,
+        listener_state: &ListenerState,
     ) -> Rc<ClientConnection> {
-        let implied = if tls.is_some() { HTTPS_PORT } else { HTTP_PORT };
-        let local_addr = self.local_addr.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), implied));
+        let port = if tls.is_some() { HTTPS_PORT } else { HTTP_PORT };
+        let local_addr = self.local_addr.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
         let ends = ConnectionEnds { peer: self.peer, local_addr, tls };
-        Rc::new(ClientConnection::new(worker.local.clone(), self.ticket, door.shared.clone(), ends))
+        Rc::new(ClientConnection::new(worker.local.clone(), self.ticket, listener_state.shared.clone(), ends))
     }
 }
 

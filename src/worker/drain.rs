@@ -39,12 +39,12 @@ pub async fn drain_worker(worker: &WorkerContext, timeout: Duration) -> bool {
 /// Returns true once there is no connection, false after `timeout`.
 async fn wait_until_empty(worker: &WorkerContext, timeout: Duration) -> bool {
     let until = Instant::now() + timeout;
-    let mut beats = interval(TICK / 4);
+    let mut ticks = interval(TICK / 4);
     while !worker.connections.is_empty() {
         if Instant::now() >= until {
             return false;
         }
-        beats.tick().await;
+        ticks.tick().await;
     }
     true
 }

@@ -15,11 +15,11 @@ pub struct InheritedSockets(Vec<Listener>);
 impl InheritedSockets {
     /// Takes over the sockets of `LISTEN_FDS`. Called once, before there are other threads.
     pub fn from_environment() -> InheritedSockets {
-        let mut handed = ListenFd::from_env();
+        let mut fds = ListenFd::from_env();
         let mut listeners = Vec::new();
-        for place in 0..handed.len() {
-            let tcp = handed.take_tcp_listener(place).ok().flatten().map(Listener::from_tcp);
-            match tcp.or_else(|| handed.take_unix_listener(place).ok().flatten().map(Listener::from_unix)) {
+        for place in 0..fds.len() {
+            let tcp = fds.take_tcp_listener(place).ok().flatten().map(Listener::from_tcp);
+            match tcp.or_else(|| fds.take_unix_listener(place).ok().flatten().map(Listener::from_unix)) {
                 Some(Ok(listener)) => listeners.push(listener),
                 Some(Err(error)) => tracing::warn!(place, %error, "cannot use an inherited socket (LISTEN_FDS)"),
                 None => tracing::warn!(place, "an inherited socket (LISTEN_FDS) is not a TCP or Unix listener"),
@@ -30,8 +30,8 @@ impl InheritedSockets {
 
     /// Returns the socket for `addr`, under that name, if there is one.
     pub fn listener(&self, addr: &ListenAddr) -> Option<Listener> {
-        let handed = self.0.iter().find(|handed| covers_addr(handed.addr(), addr))?;
-        match handed.try_clone() {
+        let listener = self.0.iter().find(|listener| covers_addr(listener.addr(), addr))?;
+        match listener.try_clone() {
             Ok(listener) => Some(listener.with_addr(addr)),
             Err(error) => {
                 tracing::warn!(%addr, %error, "cannot use the inherited socket (LISTEN_FDS)");

@@ -86,22 +86,22 @@ impl Listener {
     /// # Errors
     /// If the socket does not listen, is not a stream socket, or is not bound to the address `name`.
     pub fn from_fd(fd: OwnedFd, name: &str) -> io::Result<Listener> {
-        let claimed = match name.strip_prefix("unix:") {
+        let address = match name.strip_prefix("unix:") {
             Some(path) => ListenAddr::Unix(path.into()),
             None => ListenAddr::Tcp(name.parse().map_err(|_| io::Error::other(format!("{name:?} is not an address")))?),
         };
         let socket = SockRef::from(&fd);
         if socket.r#type()? != Type::STREAM || !socket.is_listener()? {
-            return Err(io::Error::other(format!("the socket passed for {claimed} is not a listening socket")));
+            return Err(io::Error::other(format!("the socket passed for {address} is not a listening socket")));
         }
         let listener = match socket.domain()? {
             Domain::UNIX => Listener::from_unix(fd.into())?,
             _ => Listener::from_tcp(fd.into())?,
         };
-        if !is_bound_as(listener.addr(), &claimed) {
-            return Err(io::Error::other(format!("the socket passed for {claimed} is bound to {}", listener.addr())));
+        if !is_bound_as(listener.addr(), &address) {
+            return Err(io::Error::other(format!("the socket passed for {address} is bound to {}", listener.addr())));
         }
-        Ok(listener.with_addr(&claimed))
+        Ok(listener.with_addr(&address))
     }
 
     /// Renames the socket to `addr`: the address as the config writes it.
@@ -228,8 +228,8 @@ impl Accepted {
     fn from_tcp(stream: TcpStream, peer: SocketAddr, addr: SocketAddr) -> Accepted {
         // Responses leave at once. If that fails, the connection still works.
         let _ = stream.set_nodelay(true);
-        let asked = if addr.ip().is_unspecified() { stream.local_addr().unwrap_or(addr) } else { addr };
-        Accepted { stream: Stream::Tcp(stream), peer: to_canonical(peer), local_addr: Some(to_canonical(asked)) }
+        let local_addr = if addr.ip().is_unspecified() { stream.local_addr().unwrap_or(addr) } else { addr };
+        Accepted { stream: Stream::Tcp(stream), peer: to_canonical(peer), local_addr: Some(to_canonical(local_addr)) }
     }
 
     fn from_unix(stream: UnixStream) -> Accepted {

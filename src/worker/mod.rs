@@ -138,13 +138,13 @@ impl Workers {
     /// until each has connected or has found the store unavailable, no longer than
     /// [`Store::wait_first_attempt`](crate::limiting::store::Store::first_attempt).
     pub async fn connect_store(&self, settings: &StoreSettings) {
-        let mut reached = Vec::new();
+        let mut ends = Vec::new();
         for (commands, _) in &self.threads {
             let (done, end) = oneshot::channel();
             let _ = commands.send(WorkerCommand::ConnectStore(settings.clone(), done));
-            reached.push(end);
+            ends.push(end);
         }
-        for end in reached {
+        for end in ends {
             let _ = end.await;
         }
     }
@@ -207,7 +207,7 @@ impl Workers {
 }
 
 async fn run_commands(worker: Rc<WorkerContext>, mut commands: mpsc::UnboundedReceiver<WorkerCommand>) {
-    let heart = spawn_local(run_ticks(worker.clone()));
+    let ticker = spawn_local(run_ticks(worker.clone()));
     let mut loops: HashMap<ListenAddr, AcceptLoop> = HashMap::new();
     while let Some(command) = commands.recv().await {
         match command {
@@ -218,8 +218,8 @@ async fn run_commands(worker: Rc<WorkerContext>, mut commands: mpsc::UnboundedRe
                 loops.insert(addr, AcceptLoop { stop, task });
             }
             WorkerCommand::RemoveListener(addr) => {
-                if let Some(accepting) = loops.remove(&addr) {
-                    accepting.stop_accepting().await;
+                if let Some(accept_loop) = loops.remove(&addr) {
+                    accept_loop.stop_accepting().await;
                 }
             }
             WorkerCommand::Leave => worker.enter_stage(DrainStage::Leaving),
@@ -228,25 +228,25 @@ async fn run_commands(worker: Rc<WorkerContext>, mut commands: mpsc::UnboundedRe
                 let _ = done.send(());
             }
             WorkerCommand::Drain(timeout, done) => {
-                for accepting in std::mem::take(&mut loops).into_values() {
-                    accepting.stop_accepting().await;
+                for accept_loop in std::mem::take(&mut loops).into_values() {
+                    accept_loop.stop_accepting().await;
                 }
                 let _ = done.send(drain::drain_worker(&worker, timeout).await);
                 break;
             }
         }
     }
-    heart.abort();
+    ticker.abort();
 }
 
 /// Checks timers, pools and the snapshot in force on each tick. Never returns. Without it, a worker without requests
 /// would not drop an old store or servers that were removed.
 async fn run_ticks(worker: Rc<WorkerContext>) {
     let start = Instant::now();
-    let mut beats = interval(TICK);
-    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        beats.tick().await;
+        ticks.tick().await;
         let now_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
         worker.connections.check_timers(now_ms);
         worker.local.view().upstreams.iter().for_each(WorkerUpstream::drop_removed_servers);

@@ -111,15 +111,15 @@ fn is_abandoned(path: &Path) -> io::Result<bool> {
     Ok(connect(&socket, &SocketAddrUnix::new(path)?) == Err(Errno::CONNREFUSED))
 }
 
-fn not_a_socket_error(found: FileType) -> io::Error {
-    let found = match found {
-        _ if found.is_file() => "a regular file",
-        _ if found.is_dir() => "a directory",
-        _ if found.is_symlink() => "a symbolic link",
-        _ if found.is_fifo() => "a named pipe",
+fn not_a_socket_error(kind: FileType) -> io::Error {
+    let name = match kind {
+        _ if kind.is_file() => "a regular file",
+        _ if kind.is_dir() => "a directory",
+        _ if kind.is_symlink() => "a symbolic link",
+        _ if kind.is_fifo() => "a named pipe",
         _ => "a device",
     };
-    io::Error::new(io::ErrorKind::AlreadyExists, format!("{found} is there, not a socket"))
+    io::Error::new(io::ErrorKind::AlreadyExists, format!("{name} is there, not a socket"))
 }
 
 fn foreign_file_error() -> io::Error {

@@ -110,7 +110,7 @@ impl AuditEntry {
     /// Returns the line, without its end.
     fn format(&self) -> String {
         let text = |text: &Option<String>| text.as_deref().map(|text| to_bounded_ascii(text, TEXT_MAX));
-        let bounded = AuditEntry {
+        let entry = AuditEntry {
             time: self.time.clone(),
             token: text(&self.token),
             peer: to_bounded_ascii(&self.peer, TEXT_MAX),
@@ -122,7 +122,7 @@ impl AuditEntry {
             request_id: text(&self.request_id),
             ..*self
         };
-        serde_json::to_string(&bounded).unwrap_or_default()
+        serde_json::to_string(&entry).unwrap_or_default()
     }
 }
 
@@ -205,19 +205,19 @@ pub fn format_time(time: SystemTime) -> String {
 
 /// Escapes everything but visible ASCII and spaces, and cuts the text.
 fn to_bounded_ascii(text: &str, most: usize) -> String {
-    let mut bounded = String::new();
+    let mut output = String::new();
     for c in text.chars() {
         match c {
-            ' '..='~' => bounded.push(c),
-            _ => bounded.extend(c.escape_unicode()),
+            ' '..='~' => output.push(c),
+            _ => output.extend(c.escape_unicode()),
         }
-        if bounded.len() > most {
-            bounded.truncate(most);
-            bounded.push_str("...");
+        if output.len() > most {
+            output.truncate(most);
+            output.push_str("...");
             break;
         }
     }
-    bounded
+    output
 }
 
 #[cfg(test)]

@@ -28,15 +28,15 @@ pub fn find_caller(
     if headers.get_all(AUTHORIZATION).iter().nth(1).is_some() {
         return Err(refuse(AccessFault::TokenUnknown, ONE_TOKEN));
     }
-    let stated = read_bearer(headers);
-    let is_session = stated.is_some_and(|stated| stated.starts_with(SESSION_PREFIX.as_bytes()));
-    let Some(stated) = stated.filter(|_| is_session || !admin.tokens.is_empty()) else {
+    let bearer = read_bearer(headers);
+    let is_session = bearer.is_some_and(|bearer| bearer.starts_with(SESSION_PREFIX.as_bytes()));
+    let Some(bearer) = bearer.filter(|_| is_session || !admin.tokens.is_empty()) else {
         return match admin.tokens.is_empty() {
             true => Ok(None),
             false => Err(refuse(AccessFault::TokenMissing, SEND_TOKEN)),
         };
     };
-    let digest = TokenDigest::of_token(stated);
+    let digest = TokenDigest::of_token(bearer);
     if let Some(token) = find_token(&admin.tokens, digest) {
         let caller =
             AdminCaller { name: Some(token.name.clone()), role: token.role, token: Some(digest), is_session: false };
@@ -61,8 +61,8 @@ fn find_token(tokens: &[AdminToken], digest: TokenDigest) -> Option<&AdminToken>
 }
 
 fn read_bearer(headers: &HeaderMap) -> Option<&[u8]> {
-    let stated = headers.get(AUTHORIZATION)?.as_bytes();
-    let (scheme, token) = stated.split_at_checked("bearer ".len())?;
+    let header = headers.get(AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = header.split_at_checked("bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii()).filter(|token| !token.is_empty())
 }
 

@@ -24,27 +24,27 @@ const HOST_NOT_LOCAL: &str = "use an IP address or localhost as host, or set `to
 
 /// Checks that the request names exactly one host (RFC 9112, 3.2). HTTP/1.0 has no `Host`.
 pub fn check_host(head: &Parts) -> Result<(), HeadRefusal> {
-    let refused = |detail| Err((StatusCode::BAD_REQUEST, detail));
+    let bad_request = |detail| Err((StatusCode::BAD_REQUEST, detail));
     let mut hosts = head.headers.get_all(HOST).iter();
     let (host, target) = (hosts.next(), head.uri.authority());
     if hosts.next().is_some() {
-        return refused("the request has two Host headers: send one");
+        return bad_request("the request has two Host headers: send one");
     }
     let Some(host) = host else {
         return match target {
             None if head.version == Version::HTTP_10 => Ok(()),
-            _ => refused("the request has no Host header: send one"),
+            _ => bad_request("the request has no Host header: send one"),
         };
     };
     let Ok(host) = host.to_str().map(str::to_ascii_lowercase) else {
-        return refused("the Host header is not text");
+        return bad_request("the Host header is not text");
     };
     if !host.is_empty() && !host.parse::<Authority>().is_ok_and(|host| !host.as_str().contains('@')) {
-        return refused("the Host header is not a host with or without a port");
+        return bad_request("the Host header is not a host with or without a port");
     }
     match target.map(|target| target.as_str().to_ascii_lowercase()) {
         Some(target) if strip_default_port(&target) != strip_default_port(&host) => {
-            refused("the target of the request names another host than its Host header")
+            bad_request("the target of the request names another host than its Host header")
         }
         _ => Ok(()),
     }
@@ -196,7 +196,7 @@ pub mod tests {
         let basic = head(&[("host", "127.0.0.1"), ("authorization", "Basic  secret")]);
         let wrong = head(&[("host", "127.0.0.1"), ("authorization", "Bearer secre")]);
         let none = head(&[("host", "127.0.0.1:9900")]);
-        let named = head(&[("host", "gw.example:9900")]);
+        let host_only = head(&[("host", "gw.example:9900")]);
         let (set, unset) = (admin(vec![token("secret", Role::Edit)], false), admin(Vec::new(), false));
         for (headers, admin, local, all) in [
             (&bearer, &set, false, [200, 200, 200, 200]),
@@ -208,14 +208,14 @@ pub mod tests {
             (&none, &unset, true, [200, 200, 200, 200]),
             (&none, &unset, false, [200, 200, 200, 403]),
             (&bearer, &unset, false, [200, 200, 403, 403]),
-            (&named, &unset, true, [200, 200, 403, 403]),
+            (&host_only, &unset, true, [200, 200, 403, 403]),
         ] {
-            let found = [Open, Metrics, Read, Keys].map(|access| status(access, headers, admin, local));
-            assert_eq!(found, all, "{headers:?} {:?} {local}", admin.tokens);
+            let statuses = [Open, Metrics, Read, Keys].map(|access| status(access, headers, admin, local));
+            assert_eq!(statuses, all, "{headers:?} {:?} {local}", admin.tokens);
         }
-        let closed = self::admin(vec![token("secret", Role::Edit)], true);
-        assert_eq!([&bearer, &none].map(|headers| status(Metrics, headers, &closed, true)), [200, 401]);
-        assert_eq!(status(Open, &none, &closed, false), 200);
+        let strict = self::admin(vec![token("secret", Role::Edit)], true);
+        assert_eq!([&bearer, &none].map(|headers| status(Metrics, headers, &strict, true)), [200, 401]);
+        assert_eq!(status(Open, &none, &strict, false), 200);
     }
 
     #[test]
@@ -228,8 +228,8 @@ pub mod tests {
             let mut headers = head(&[("host", "127.0.0.1")]);
             headers.insert("authorization", bearer.parse().unwrap());
             for (j, access) in [Metrics, Read, Keys, Limits, Edit].into_iter().enumerate() {
-                let expected = if i >= j { 200 } else { 403 };
-                assert_eq!(status(access, &headers, &admin, true), expected, "{role:?} {access:?}");
+                let code = if i >= j { 200 } else { 403 };
+                assert_eq!(status(access, &headers, &admin, true), code, "{role:?} {access:?}");
             }
         }
         let headers = head(&[("host", "127.0.0.1"), ("authorization", "Bearer keys")]);
@@ -243,8 +243,8 @@ pub mod tests {
         let now = SystemTime::now();
         let until =
             |name, seconds| AdminToken { expires: Some(now + Duration::from_secs(seconds)), ..token(name, Role::Edit) };
-        let gone = AdminToken { expires: Some(now), ..token("gone", Role::Edit) };
-        let admin = admin(vec![gone, until("old", 60), token("new", Role::Edit)], false);
+        let stale = AdminToken { expires: Some(now), ..token("gone", Role::Edit) };
+        let admin = admin(vec![stale, until("old", 60), token("new", Role::Edit)], false);
         for (bearer, expected) in [("Bearer old", 200), ("Bearer new", 200), ("Bearer gone", 401), ("Bearer ne", 401)] {
             let mut headers = head(&[("host", "127.0.0.1")]);
             headers.insert("authorization", bearer.parse().unwrap());

@@ -131,8 +131,8 @@ impl LineCounts {
     }
 
     fn take_summaries(&mut self, kind: LineKind) -> Vec<LineSummary> {
-        let taken = self.subjects.iter_mut().filter(|(_, own)| own.left_out > 0);
-        let mut all: Vec<LineSummary> = taken
+        let subjects = self.subjects.iter_mut().filter(|(_, own)| own.left_out > 0);
+        let mut all: Vec<LineSummary> = subjects
             .map(|(subject, own)| LineSummary {
                 kind,
                 subject: Some(subject.clone()),

@@ -1,16 +1,13 @@
 //! The config over HTTP: its files, edits of them, the history, rollbacks, and the routes. Called by `admin::pages`.
 //!
-//! Input: requests, whose preconditions `conditions` reads. Changes go to the control loop as jobs, and files are read
-//! on the loader's thread. Output: JSON, the texts of files, the routes in matching order (`routes`), and problems
-//! (`faults`).
+//! Input: requests. Changes go to the control loop as jobs, and files are read on the loader's thread. Output: JSON, the
+//! texts of files, the routes in matching order (`routes`), and problems.
 //!
 //! To add a page, add an async function of a request to `admin::pages::config`, and its row to `admin::pages`.
 
-pub mod conditions;
-pub mod faults;
 mod routes;
 
-use std::path::PathBuf;
+use std::io::ErrorKind;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -19,10 +16,9 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use crate::admin::config::faults::to_problem;
 use crate::admin::config::routes::RouteListing;
 use crate::admin::lifecycle::{SharedState, format_rfc3339};
-use crate::admin::problem::Problem;
+use crate::admin::problem::{Problem, ProblemKind};
 use crate::reload::change::{ChangeFault, ChangeJob, ChangeOutcome, ConfigChange};
 use crate::reload::files::{find_file, list_files, name_file, read_file};
 use crate::reload::history::{HistoryEntry, entity_tag, hash_text};
@@ -59,7 +55,9 @@ impl ConfigApi {
     pub async fn show_file(&self, name: &str, snapshot: &Snapshot) -> Result<(Vec<u8>, String), Problem> {
         let paths = self.shared.history.current_paths();
         let Some(path) = find_file(&paths, name).cloned() else {
-            return Err(to_problem(unknown_file(name, &paths)));
+            let names = paths.first().map(|main| paths.iter().map(|path| name_file(main, path)).collect());
+            let fault = ChangeFault::UnknownFile { name: name.to_owned(), known: names.unwrap_or_default() };
+            return Err(to_problem(fault));
         };
         let generation = snapshot.generation;
         let bytes = self.read(move || read_file(&path)).await?;
@@ -106,7 +104,40 @@ fn describe_entry(entry: &HistoryEntry) -> Value {
     })
 }
 
-fn unknown_file(name: &str, paths: &[PathBuf]) -> ChangeFault {
-    let known = paths.first().map(|main| paths.iter().map(|path| name_file(main, path)).collect());
-    ChangeFault::UnknownFile { name: name.to_owned(), known: known.unwrap_or_default() }
+/// Returns the problem document of a change that was not made. Each kind has its own `type`, so that programs need not
+/// read the text.
+pub fn to_problem(fault: ChangeFault) -> Problem {
+    let detail = fault.to_string();
+    let (status, kind, more) = match fault {
+        ChangeFault::NotInFiles => (StatusCode::CONFLICT, ProblemKind::NotInFiles, json!({})),
+        ChangeFault::Disabled => (StatusCode::FORBIDDEN, ProblemKind::EditDisabled, json!({})),
+        ChangeFault::UnknownFile { .. } => (StatusCode::NOT_FOUND, ProblemKind::UnknownFile, json!({})),
+        ChangeFault::UnknownGeneration { .. } => (StatusCode::NOT_FOUND, ProblemKind::UnknownGeneration, json!({})),
+        ChangeFault::TextsNotKept(_) => (StatusCode::NOT_FOUND, ProblemKind::TextsNotKept, json!({})),
+        ChangeFault::Stale { tag, text_diff } => {
+            let more = json!({ "etag": tag, "text_diff": text_diff });
+            (StatusCode::PRECONDITION_FAILED, ProblemKind::StaleGeneration, more)
+        }
+        ChangeFault::Invalid(report) => {
+            (StatusCode::UNPROCESSABLE_ENTITY, ProblemKind::ConfigRejected, json!({ "diagnostics": report.to_json() }))
+        }
+        ChangeFault::Unreadable { .. } => (StatusCode::CONFLICT, ProblemKind::UnreadableFile, json!({})),
+        ChangeFault::OtherFiles { .. } => (StatusCode::CONFLICT, ProblemKind::OtherFiles, json!({})),
+        ChangeFault::Unwritable { error, .. } => {
+            let status = match error.kind() {
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StatusCode::INSUFFICIENT_STORAGE,
+                _ => StatusCode::CONFLICT,
+            };
+            (status, ProblemKind::UnwritableFile, json!({}))
+        }
+        ChangeFault::NotApplied { failure, restored } => {
+            let mut more: Value = json!({ "diagnostics": failure.diagnostics(), "restored": restored.is_ok() });
+            if let Err(error) = &restored {
+                more["restore_error"] = error.to_string().into();
+            }
+            (StatusCode::UNPROCESSABLE_ENTITY, ProblemKind::NotApplied, more)
+        }
+        ChangeFault::Hung(_) => (StatusCode::SERVICE_UNAVAILABLE, ProblemKind::FilesUnavailable, json!({})),
+    };
+    Problem { status, kind, detail, more }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::auth::AuthMethod;
 use crate::config::Config;
 use crate::route::order::{RankedRoute, rank_routes};
-use crate::route::{Action, HostPattern, PathPattern, Route};
+use crate::route::{Action, HostPattern, PathPattern};
 use crate::snapshot::Snapshot;
 
 /// The list built last, and its generation.
@@ -22,9 +22,9 @@ const TEXT_MAX: usize = 16 * 1024 * 1024;
 
 impl RouteListing {
     pub fn list_all(&self, snapshot: &Snapshot) -> Bytes {
-        let mut made = self.0.borrow_mut();
-        let fresh = made.take().filter(|(generation, _)| *generation == snapshot.generation);
-        let (_, text) = made.insert(fresh.unwrap_or_else(|| (snapshot.generation, write_list(snapshot))));
+        let mut slot = self.0.borrow_mut();
+        let fresh = slot.take().filter(|(generation, _)| *generation == snapshot.generation);
+        let (_, text) = slot.insert(fresh.unwrap_or_else(|| (snapshot.generation, write_list(snapshot))));
         text.clone()
     }
 }
@@ -32,16 +32,16 @@ impl RouteListing {
 /// Writes entry by entry, so that no tree of all entries is in memory.
 fn write_list(snapshot: &Snapshot) -> Bytes {
     let config = &snapshot.config;
-    let ranked = rank_routes(&config.routes);
-    let mut text = format!("{{\"generation\":{},\"total\":{},\"routes\":[", snapshot.generation, ranked.len());
-    for (place, ranked) in ranked.iter().take(ENTRIES_MAX).enumerate() {
+    let routes = rank_routes(&config.routes);
+    let mut text = format!("{{\"generation\":{},\"total\":{},\"routes\":[", snapshot.generation, routes.len());
+    for (place, route) in routes.iter().take(ENTRIES_MAX).enumerate() {
         if text.len() > TEXT_MAX {
             break;
         }
         if place > 0 {
             text.push(',');
         }
-        text.push_str(&describe_route(config, ranked, place + 1).to_string());
+        text.push_str(&describe_route(config, route, place + 1).to_string());
     }
     text.push_str("]}");
     text.into()
@@ -56,27 +56,32 @@ fn describe_route(config: &Config, ranked: &RankedRoute, priority: usize) -> Val
         PathPattern::Segments { exact: true, .. } => "exact",
         PathPattern::Segments { exact: false, .. } => "prefix",
     };
-    let written = config.written_matcher(ranked.index);
+    let source = config.written_matcher(ranked.index);
     let header = |(name, value): &(http::HeaderName, http::HeaderValue)| {
-        (name.to_string(), written.shown_header(name.as_str(), value.as_bytes()).into())
+        (name.to_string(), source.shown_header(name.as_str(), value.as_bytes()).into())
     };
-    let path = written.path_with_variables().map_or_else(
-        || path.to_string(),
-        |written| written.trim_start_matches("= ").trim_start_matches("~ ").to_owned(),
-    );
+    let path = source
+        .path_with_variables()
+        .map_or_else(|| path.to_string(), |path| path.trim_start_matches("= ").trim_start_matches("~ ").to_owned());
+    let action = match &route.action {
+        Action::Upstream(index) => json!({ "upstream": config.upstreams.get(*index).map(|upstream| &upstream.name) }),
+        Action::Echo => json!({ "upstream": "echo:" }),
+        Action::Respond(response) => json!({ "respond": response.status.as_u16() }),
+        Action::Redirect(redirect) => json!({ "redirect": redirect.status.as_u16() }),
+    };
     let line = config.route_lines.get(ranked.index);
     json!({
         "priority": priority,
         "name": route.name,
         "host": ranked.host.map(|host| match host {
-            HostPattern::Exact(name) => written.shown_host(name),
-            HostPattern::Suffix(suffix) => written.shown_host(&format!("*{suffix}")),
+            HostPattern::Exact(name) => source.shown_host(name),
+            HostPattern::Suffix(suffix) => source.shown_host(&format!("*{suffix}")),
         }),
         "path": path,
         "match": kind,
         "methods": matcher.methods.iter().map(http::Method::as_str).collect::<Vec<_>>(),
         "header": matcher.headers.iter().map(header).collect::<serde_json::Map<String, Value>>(),
-        "action": describe_action(config, route),
+        "action": action,
         "limits": route.limits.iter().map(|limit| limit.name.as_str()).collect::<Vec<_>>(),
         "auth": route.auth.as_ref().map(|auth| match auth.method {
             AuthMethod::Basic(_) => "basic",
@@ -85,13 +90,4 @@ fn describe_route(config: &Config, ranked: &RankedRoute, priority: usize) -> Val
         }),
         "origin": line.map(|line| format!("{}:{}", line.file, line.line)),
     })
-}
-
-fn describe_action(config: &Config, route: &Route) -> Value {
-    match &route.action {
-        Action::Upstream(index) => json!({ "upstream": config.upstreams.get(*index).map(|upstream| &upstream.name) }),
-        Action::Echo => json!({ "upstream": "echo:" }),
-        Action::Respond(response) => json!({ "respond": response.status.as_u16() }),
-        Action::Redirect(redirect) => json!({ "redirect": redirect.status.as_u16() }),
-    }
 }

@@ -50,8 +50,8 @@ impl LimitsApi {
             let unusable = |detail: String| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail);
             explain::explain_request(&faults.into_result(input)?, &context).await.map_err(unusable)?.0
         };
-        let failed = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the explanation cannot be written");
-        serde_json::to_string(&explanation).map_err(failed)
+        let internal_error = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the explanation cannot be written");
+        serde_json::to_string(&explanation).map_err(internal_error)
     }
 }
 
@@ -145,8 +145,8 @@ fn parse_request_body(root: &JsonNode) -> Option<Option<Vec<u8>>> {
         (Some(_), Some(encoded)) => return encoded.add_fault("there is `body` as well; keep one of the two"),
         (Some(node), None) => (node.text()?.as_bytes().to_vec(), node),
         (None, Some(node)) => {
-            let decoded = BASE64_STANDARD.decode(node.text()?).ok();
-            (decoded.or_else(|| node.add_fault("it is not Base64"))?, node)
+            let bytes = BASE64_STANDARD.decode(node.text()?).ok();
+            (bytes.or_else(|| node.add_fault("it is not Base64"))?, node)
         }
     };
     match bytes.len() {

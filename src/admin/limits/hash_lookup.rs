@@ -85,25 +85,25 @@ impl HashLookup {
         (config, usage): (&Config, &UsageMonitor),
         values_of_requests: Vec<&mut NamedValues>,
     ) -> Result<(), Problem> {
-        let wanted = values_of_requests.iter().flat_map(|values| &values.hashed);
-        let found: FoundValues = wanted.map(|hashed| (hashed.clone(), Vec::new())).collect();
-        if found.is_empty() {
+        let hashes = values_of_requests.iter().flat_map(|values| &values.hashed);
+        let states: FoundValues = hashes.map(|hashed| (hashed.clone(), Vec::new())).collect();
+        if states.is_empty() {
             return Ok(());
         }
         let hasher = &config.admin.key_display.hasher;
-        let names = found.keys().map(|(name, _)| name.clone()).collect();
-        let mut comparison = KeyComparison { hasher, names, found };
+        let names = states.keys().map(|(name, _)| name.clone()).collect();
+        let mut comparison = KeyComparison { hasher, names, found: states };
         let turn = timeout(TURN_TIMEOUT, self.turns.acquire()).await;
         let busy = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "other hashes are being looked up; try again");
         let _turn = turn.ok().and_then(Result::ok).ok_or_else(busy)?;
         search_store(limiter, config, &mut comparison).await?;
-        let searched = self.effort.run_within(|| search_tenants(config, usage, &mut comparison));
-        searched.ok_or_else(busy)?;
-        let found = comparison.found;
+        let search = self.effort.run_within(|| search_tenants(config, usage, &mut comparison));
+        search.ok_or_else(busy)?;
+        let states = comparison.found;
         for values in values_of_requests {
             for (name, hash) in &values.hashed {
                 let key = (name.clone(), *hash);
-                let state = match found.get(&key).map(Vec::as_slice) {
+                let state = match states.get(&key).map(Vec::as_slice) {
                     Some([state]) => state.clone(),
                     Some([]) | None => return Err(describe_unknown(name, *hash, hasher)),
                     Some(_) => {
@@ -128,8 +128,8 @@ async fn search_store(limiter: &Limiter, config: &Config, comparison: &mut KeyCo
     let names = &comparison.names;
     let part = names.first().filter(|name| names.iter().all(|other| other == *name)).cloned().unwrap_or_default();
     let mut compare = |state_key: &str| comparison.compare(state_key_parts(state_key));
-    let visited = limiter.visit_keys(&limits, &part, &mut compare).await;
-    visited.map_err(|kind| store_unavailable(kind, ": the hash could not be looked up; give the value itself"))
+    let visit = limiter.visit_keys(&limits, &part, &mut compare).await;
+    visit.map_err(|kind| store_unavailable(kind, ": the hash could not be looked up; give the value itself"))
 }
 
 /// Compares the tenants that the config lists, and those of recent decisions.

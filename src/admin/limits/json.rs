@@ -39,8 +39,8 @@ struct UniqueValue(Value);
 struct UniqueVisitor;
 
 pub fn parse_body(body: &[u8]) -> Result<Value, Problem> {
-    let parsed = serde_json::from_slice::<UniqueValue>(body).map(|UniqueValue(value)| value);
-    parsed.map_err(|error| match error.is_data() {
+    let result = serde_json::from_slice::<UniqueValue>(body).map(|UniqueValue(value)| value);
+    result.map_err(|error| match error.is_data() {
         true => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the body is wrong: {error}")),
         false => Problem::new(StatusCode::BAD_REQUEST, format!("the body is not JSON: {error}")),
     })
@@ -95,8 +95,8 @@ impl<'de> Visitor<'de> for UniqueVisitor {
         let mut object = Map::new();
         while let Some(name) = members.next_key::<String>()? {
             if object.contains_key(&name) {
-                let shown: String = name.chars().take(64).collect();
-                return Err(A::Error::custom(format!("the member `{shown}` occurs twice")));
+                let short_name: String = name.chars().take(64).collect();
+                return Err(A::Error::custom(format!("the member `{short_name}` occurs twice")));
             }
             let UniqueValue(value) = members.next_value()?;
             object.insert(name, value);
@@ -173,11 +173,11 @@ impl<'a> JsonNode<'a> {
 
     pub fn require(&self, name: &str) -> Option<JsonNode<'a>> {
         self.object()?;
-        let found = self.get(name);
-        if found.is_none() {
+        let member = self.get(name);
+        if member.is_none() {
             self.add_fault::<()>(format!("`{name}` is missing"));
         }
-        found
+        member
     }
 
     pub fn entries(&self) -> Option<Vec<(&'a str, JsonNode<'a>)>> {

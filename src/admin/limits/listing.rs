@@ -7,7 +7,6 @@ use std::ops::Range;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use crate::config::Config;
 use crate::limiting::algorithm::Rule;
 use crate::limiting::limit::Limit;
 use crate::limiting::store::shares::KeyDivision;
@@ -40,14 +39,14 @@ impl Listing {
     }
 
     fn with_list<T>(&self, snapshot: &Snapshot, now_ms: i64, look: impl FnOnce(&LimitList) -> T) -> T {
-        let mut made = self.0.borrow_mut();
-        let dated = snapshot.config.limits.iter().any(|limit| matches!(*limit.rule, Rule::Calendar(_)));
-        let second = dated.then_some(now_ms.div_euclid(1000));
-        let made = match made.take().filter(|made| made.generation == snapshot.generation && made.second == second) {
-            Some(fresh) => made.insert(fresh),
-            None => made.insert(LimitList::new(snapshot, second, now_ms)),
+        let mut slot = self.0.borrow_mut();
+        let has_calendar = snapshot.config.limits.iter().any(|limit| matches!(*limit.rule, Rule::Calendar(_)));
+        let second = has_calendar.then_some(now_ms.div_euclid(1000));
+        let list = match slot.take().filter(|list| list.generation == snapshot.generation && list.second == second) {
+            Some(fresh) => slot.insert(fresh),
+            None => slot.insert(LimitList::new(snapshot, second, now_ms)),
         };
-        look(made)
+        look(list)
     }
 }
 
@@ -56,7 +55,14 @@ impl LimitList {
         let config = &snapshot.config;
         let (mut text, mut places) = ("{\"limits\":[".to_owned(), Vec::with_capacity(config.limits.len()));
         let division = KeyDivision::new(config.store.max_keys, &config.limits);
-        for (limit, routes) in config.limits.iter().zip(routes_by_limit(config)) {
+        // The names of the routes that use each limit.
+        let mut routes = vec![Vec::new(); config.limits.len()];
+        for route in config.all_routes() {
+            for place in route.limits.iter().filter_map(|limit| config.limits.index_of(&limit.name)) {
+                routes[place].push(route.name.as_str());
+            }
+        }
+        for (limit, routes) in config.limits.iter().zip(routes) {
             if !places.is_empty() {
                 text.push(',');
             }
@@ -67,17 +73,6 @@ impl LimitList {
         text.push_str("]}");
         LimitList { generation: snapshot.generation, second, text: text.into(), places }
     }
-}
-
-/// Returns the names of the routes that use each limit.
-fn routes_by_limit(config: &Config) -> Vec<Vec<&str>> {
-    let mut routes = vec![Vec::new(); config.limits.len()];
-    for route in config.all_routes() {
-        for place in route.limits.iter().filter_map(|limit| config.limits.index_of(&limit.name)) {
-            routes[place].push(route.name.as_str());
-        }
-    }
-    routes
 }
 
 fn describe_limit(limit: &Limit, (min_keys, max_keys): (usize, usize), routes: &[&str], now_ms: i64) -> Value {

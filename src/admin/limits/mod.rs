@@ -15,7 +15,6 @@ mod listing;
 mod refusals;
 mod requests;
 mod store_check;
-mod tenant;
 mod top;
 mod what_if;
 
@@ -38,14 +37,13 @@ use crate::admin::limits::labels::{DecidedBy, NotAskedReason, NotRefundedReason}
 use crate::admin::limits::listing::Listing;
 use crate::admin::limits::requests::{DecideBody, DecisionRequest, NamedValues};
 use crate::admin::limits::store_check::{run_check, store_unavailable};
-use crate::admin::limits::tenant::add_standing;
 use crate::admin::problem::{Problem, ProblemKind};
 use crate::admin::store_link::StoreLink;
 use crate::config::Config;
 use crate::config::admin_tokens::Role;
 use crate::ends::End;
 use crate::limiting::algorithm::Rule;
-use crate::limiting::algorithm::fair::FORGET;
+use crate::limiting::algorithm::fair::{FORGET, TenantShare};
 use crate::limiting::answer::{Answer, NEVER, Policy};
 use crate::limiting::decision::{Check, Op};
 use crate::limiting::integers::COST_MAX;
@@ -179,8 +177,8 @@ impl LimitsApi {
                 running.push(spawn_local(decide_one(limiter.clone(), op, decision)));
             }
             for task in running {
-                let failed = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "a decision broke off");
-                answers.push(task.await.map_err(failed)?);
+                let internal_error = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "a decision broke off");
+                answers.push(task.await.map_err(internal_error)?);
             }
             yield_now().await;
         }
@@ -206,14 +204,14 @@ impl LimitsApi {
             add_key(&mut state, limit, &parts, key, display);
             return Ok(state);
         }
-        let shared = check.rule.clone();
+        let rule = check.rule.clone();
         let now = run_check(&limiter, Op::Peek, check.to_look()).await.map_err(|kind| store_unavailable(kind, ""))?;
         let answer = run_check(&limiter, Op::Peek, check).await.map_err(|kind| store_unavailable(kind, ""))?;
         let mut state = format_numbers(&Answer { remaining: now.remaining, reset_ms: now.reset_ms, ..answer }, policy);
         if let Some(units) = limiter.store().leased_units(&key) {
             state["leased"] = units.into();
         }
-        add_standing(&mut state, &shared, &now);
+        add_standing(&mut state, &rule, &now);
         add_key(&mut state, limit, &parts, key, display);
         Ok(state)
     }
@@ -272,11 +270,11 @@ impl LimitsApi {
 
     /// Records that this API changes the usage of a limit now.
     fn note_managed(&self, limit: &Limit) {
-        let mut managed = self.managed.borrow_mut();
-        if managed.len() >= MANAGED_SWEEP {
-            managed.retain(|_, at| at.elapsed() < MANAGED_FOR);
+        let mut times = self.managed.borrow_mut();
+        if times.len() >= MANAGED_SWEEP {
+            times.retain(|_, at| at.elapsed() < MANAGED_FOR);
         }
-        managed.insert(limit.store_ref.id, Instant::now());
+        times.insert(limit.store_ref.id, Instant::now());
     }
 
     /// Refunds a receipt. Returns why nothing was refunded; `None` if it was.
@@ -289,19 +287,19 @@ impl LimitsApi {
         let Some(rule) = receipt.correcting_rule(limit) else {
             return Ok(Some(NotRefundedReason::AlgorithmChanged));
         };
-        let used = receipt.use_once(limiter).await.map_err(|(kind, is_unsure)| match is_unsure {
+        let mark = receipt.use_once(limiter).await.map_err(|(kind, is_unsure)| match is_unsure {
             true => store_unavailable(kind, "; nothing was refunded, and the receipt may count as used"),
             false => store_unavailable(kind, "; nothing was refunded, and the receipt is still valid"),
         })?;
-        match used {
+        match mark {
             MarkUse::First => {}
             MarkUse::Again => return Ok(Some(NotRefundedReason::Used)),
             MarkUse::Expired => return Ok(Some(NotRefundedReason::Expired)),
         }
-        let changed = receipt.correct_charge(limiter, limit, rule, -receipt.cost).await.map_err(|kind| {
+        let has_changed = receipt.correct_charge(limiter, limit, rule, -receipt.cost).await.map_err(|kind| {
             store_unavailable(kind, "; it is not known whether the refund happened, the receipt is used")
         })?;
-        Ok((!changed).then_some(NotRefundedReason::NothingCharged))
+        Ok((!has_changed).then_some(NotRefundedReason::NothingCharged))
     }
 }
 
@@ -349,11 +347,11 @@ async fn decide_one(limiter: Rc<Limiter>, op: Op, decision: DecisionRequest) -> 
             if limit.is_tier_without(&parts) {
                 return format_not_asked(limit, NotAskedReason::Ipv6Only);
             }
-            let checked = verdict.checks.iter().find(|checked| checked.limit == index);
+            let result = verdict.checks.iter().find(|result| result.limit == index);
             // A receipt contains the key, which the caller may not know.
             let key_values = (!parts.hides_key_of(limit))
                 .then(|| limit.budget_names("", &parts, true).ok().and_then(|names| names.values).unwrap_or_default());
-            format_limit_entry(op, limit, check, key_values, checked, &verdict, made_by)
+            format_limit_entry(op, limit, check, key_values, result, &verdict, made_by)
         })
         .collect();
     json!({ "admitted": !verdict.refused, "limits": entries })
@@ -412,9 +410,9 @@ fn format_limit_entry(
 fn add_key(answer: &mut Value, limit: &Limit, parts: &NamedValues, state_key: String, display: &KeyDisplay) {
     let mut text = String::new();
     let key = if parts.has_tenant { limit.counted_key() } else { &limit.key };
-    let shown = display.write_key(&mut text, key, parts, limit.repeated);
+    let result = display.write_key(&mut text, key, parts, limit.repeated);
     answer["limit"] = limit.name.as_str().into();
-    answer["key"] = shown.map_or(Value::Null, |()| text.into());
+    answer["key"] = result.map_or(Value::Null, |()| text.into());
     if !parts.hides_key_of(limit) {
         answer["state_key"] = state_key.into();
     }
@@ -473,4 +471,14 @@ fn fixed_cost(limit: &Limit) -> i64 {
         Cost::Fixed(cost) => (*cost).min(COST_MAX),
         _ => 1,
     }
+}
+
+/// Adds the share of a tenant to the state of its budget, if tenants share it. `answer` is that to a cost of 0.
+pub fn add_standing(state: &mut Value, rule: &Rule, answer: &Answer) {
+    let Some(share) = rule.tenant_share(answer) else { return };
+    let TenantShare { active, weight, total_weight, rate, backlog, reserve } = share;
+    state["fair"] = json!({
+        "active": active, "weight": weight, "total_weight": total_weight, "rate_per_second": rate,
+        "reserve": reserve, "must_leave": backlog,
+    });
 }

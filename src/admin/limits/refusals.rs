@@ -28,24 +28,24 @@ const N_MAX: usize = 200;
 impl RefusalsQuery {
     fn parse(query: &str) -> Result<RefusalsQuery, Problem> {
         refuse_repeated(query, &[])?;
-        let mut parsed = RefusalsQuery { request_id: None, limit: None, route: None, n: N_DEFAULT };
+        let mut parameters = RefusalsQuery { request_id: None, limit: None, route: None, n: N_DEFAULT };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = percent_decode(value).and_then(|value| String::from_utf8(value).ok());
             let value = value.ok_or_else(|| bad_query("a value is not percent-encoded UTF-8"))?;
             match name {
                 "request_id" if value.is_empty() => return Err(bad_query("`request_id` is empty")),
-                "request_id" => parsed.request_id = Some(value),
-                "limit" => parsed.limit = Some(value),
-                "route" => parsed.route = Some(value),
+                "request_id" => parameters.request_id = Some(value),
+                "limit" => parameters.limit = Some(value),
+                "route" => parameters.route = Some(value),
                 "n" => {
                     let n = value.parse().ok().filter(|n| (1..=N_MAX).contains(n));
-                    parsed.n = n.ok_or_else(|| bad_query(format!("`n` is an integer from 1 to {N_MAX}")))?;
+                    parameters.n = n.ok_or_else(|| bad_query(format!("`n` is an integer from 1 to {N_MAX}")))?;
                 }
                 _ => return Err(bad_query("the parameters are `request_id`, `limit`, `route` and `n`")),
             }
         }
-        Ok(parsed)
+        Ok(parameters)
     }
 
     fn matches(&self, refusal: &RecordedRefusal) -> bool {
@@ -66,13 +66,13 @@ impl LimitsApi {
         let snapshot = self.current.load();
         // A limit or route may have gone since its last refusal, so an unknown name is no error.
         let display = &snapshot.config.admin.key_display;
-        let listed = self.top_effort.run_within(|| {
+        let list = self.top_effort.run_within(|| {
             let log = self.usage.collect_refusals();
-            let found = log.newest().filter(|refusal| query.matches(refusal));
-            found.take(query.n).map(|refusal| describe_refusal(refusal, display)).collect::<Vec<_>>()
+            let refusals = log.newest().filter(|refusal| query.matches(refusal));
+            refusals.take(query.n).map(|refusal| describe_refusal(refusal, display)).collect::<Vec<_>>()
         });
         let busy = "other requests for this list take too much time; try again";
-        let refusals = listed.ok_or_else(|| Problem::new(StatusCode::SERVICE_UNAVAILABLE, busy))?;
+        let refusals = list.ok_or_else(|| Problem::new(StatusCode::SERVICE_UNAVAILABLE, busy))?;
         Ok(json!({ "refusals": refusals }))
     }
 }

@@ -69,8 +69,8 @@ const QUERY_HASH_HELP: &str =
 impl SourceValues for NamedValues {
     /// Each source occurs only once.
     fn value(&self, source: &Source, _: Repeated) -> Result<Option<SourceValue<'_>>, Ambiguous> {
-        let found = self.given.iter().find(|(name, _)| source.is_called(name));
-        Ok(found.map(|(_, value)| value.as_borrowed()))
+        let entry = self.given.iter().find(|(name, _)| source.is_called(name));
+        Ok(entry.map(|(_, value)| value.as_borrowed()))
     }
 
     fn part_value<'v>(&'v self, part: &KeyPart, repeated: Repeated) -> Result<Option<SourceValue<'v>>, Ambiguous> {
@@ -156,11 +156,11 @@ fn parse_decision(node: &JsonNode, config: &Config, effort: &TimeBudget) -> Opti
 /// Returns the message for a name that no limit has; `effort` is the time spent on such names.
 pub fn describe_unknown_limit(config: &Config, name: &str, effort: &TimeBudget) -> String {
     let mut left = COMPARED_MAX;
-    let known = config.limits.iter().map(|limit| limit.name.as_str()).take_while(|known| {
-        left = left.saturating_sub(known.len() * name.len());
+    let names = config.limits.iter().map(|limit| limit.name.as_str()).take_while(|other| {
+        left = left.saturating_sub(other.len() * name.len());
         left > 0
     });
-    let help = match effort.run_within(|| find_closest(name, known)).flatten() {
+    let help = match effort.run_within(|| find_closest(name, names)).flatten() {
         Some(close) => format!("did you mean `{close}`?"),
         None => "GET /-/limits lists them".to_owned(),
     };
@@ -176,18 +176,18 @@ fn sort_limits(mut waiting: Vec<Arc<Limit>>, items: &[JsonNode]) -> Vec<Arc<Limi
             item.add_fault::<()>(format!("it comes after `{base}`: name both"));
         }
     }
-    let mut ordered: Vec<Arc<Limit>> = Vec::with_capacity(waiting.len());
+    let mut order: Vec<Arc<Limit>> = Vec::with_capacity(waiting.len());
     while !waiting.is_empty() {
         let ready = |limit: &Arc<Limit>| {
             let waits_for = |name: &String| waiting.iter().any(|other| other.name == *name);
-            limit.after.as_ref().is_none_or(|base| ordered.iter().any(|earlier| earlier.name == *base))
+            limit.after.as_ref().is_none_or(|base| order.iter().any(|earlier| earlier.name == *base))
                 && !limit.candidate_of.as_ref().is_some_and(waits_for)
         };
         let Some(next) = waiting.iter().position(ready) else { break };
-        ordered.push(waiting.remove(next));
+        order.push(waiting.remove(next));
     }
-    ordered.append(&mut waiting);
-    ordered
+    order.append(&mut waiting);
+    order
 }
 
 /// Adds the wider tiers of limits with the key part `ip6tiers`, each behind its limit.
@@ -206,21 +206,21 @@ fn add_tiers(named: Vec<Arc<Limit>>, config: &Config) -> Vec<Arc<Limit>> {
 
 /// Rejects a name that no listed limit uses in its key: ignored, it would leave a part missing.
 fn parse_key_values(node: &JsonNode, limits: &[Arc<Limit>]) -> Option<NamedValues> {
-    let mut named = NamedValues::default();
+    let mut values = NamedValues::default();
     let parts = || limits.iter().flat_map(|limit| &limit.counted_key().0);
     for (name, value) in node.entries()?.into_iter().take_while(|_| !node.has_enough_faults()) {
         let Some((part, source)) = parts().find_map(|part| Some((part, part.find_source(name)?))) else {
-            let mut known: Vec<String> =
+            let mut sources: Vec<String> =
                 parts().filter(|part| **part != KeyPart::All).map(ToString::to_string).collect();
-            known.sort_unstable();
-            known.dedup();
-            let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
-            value.add_fault::<()>(format!("these limits are keyed by {known}"));
+            sources.sort_unstable();
+            sources.dedup();
+            let list = if sources.is_empty() { "nothing".to_owned() } else { sources.join(", ") };
+            value.add_fault::<()>(format!("these limits are keyed by {list}"));
             continue;
         };
         let state_name = part.state_name();
-        let is_hashed = named.hashed.iter().any(|(earlier, _)| *earlier == state_name);
-        if is_hashed || named.given.iter().any(|(earlier, _)| source.is_called(earlier)) {
+        let is_hashed = values.hashed.iter().any(|(earlier, _)| *earlier == state_name);
+        if is_hashed || values.given.iter().any(|(earlier, _)| source.is_called(earlier)) {
             value.add_fault::<()>(format!("`{source}` occurs twice"));
         }
         let bytes = match parse_value(&value, &state_name) {
@@ -232,18 +232,18 @@ fn parse_key_values(node: &JsonNode, limits: &[Arc<Limit>]) -> Option<NamedValue
                 }
             },
             Some(GivenValue::Hash(hash)) => {
-                named.hashed.push((state_name, hash));
+                values.hashed.push((state_name, hash));
                 continue;
             }
             None => continue,
         };
         match to_request_value(source, bytes) {
-            Ok(given) if source.is_called(name) => named.given.push((name.to_owned(), given)),
-            Ok(given) => named.given.push((source.to_string(), given)),
+            Ok(given) if source.is_called(name) => values.given.push((name.to_owned(), given)),
+            Ok(given) => values.given.push((source.to_string(), given)),
             Err(why) => drop(value.add_fault::<()>(why)),
         }
     }
-    Some(named)
+    Some(values)
 }
 
 /// Parses a string, `{"percent": TEXT}` for bytes that a JSON string cannot contain, or `{"hash": DIGITS}`.
@@ -266,8 +266,8 @@ fn parse_value(value: &JsonNode, part: &str) -> Option<GivenValue> {
 
 /// Parses the digits of a hash, or `NAME#DIGITS` as the log shows the part with this name.
 fn parse_hash(part: &str, text: &str) -> Option<KeyHash> {
-    let logged = text.strip_prefix(part).and_then(|rest| rest.strip_prefix('#'));
-    KeyHash::parse(logged.unwrap_or(text))
+    let digits = text.strip_prefix(part).and_then(|rest| rest.strip_prefix('#'));
+    KeyHash::parse(digits.unwrap_or(text))
 }
 
 /// Rejects the part of a key as the log shows it in place of its value. It would be the key of another client.
@@ -336,8 +336,8 @@ pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i6
                 cost = Some(within.ok_or_else(|| bad(format!("`cost` is an integer from 0 to {COST_MAX}")))?);
             }
             _ => {
-                let known = "there are `key`, `hash`, `tenant`, `tenant_hash` and `cost`";
-                return Err(bad(format!("unknown parameter `{name}`; {known}")));
+                let help = "there are `key`, `hash`, `tenant`, `tenant_hash` and `cost`";
+                return Err(bad(format!("unknown parameter `{name}`; {help}")));
             }
         }
     }
@@ -351,12 +351,12 @@ pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i6
             }
         }));
     }
-    let mut named = NamedValues::default();
+    let mut key_values = NamedValues::default();
     for (part, (name, value)) in parts.into_iter().zip(values) {
-        add_query_value(part, (name, value), ["key", "hash"], &mut named).map_err(bad)?;
+        add_query_value(part, (name, value), ["key", "hash"], &mut key_values).map_err(bad)?;
     }
-    add_tenant(limit, tenant, &mut named).map_err(bad)?;
-    Ok((named, cost))
+    add_tenant(limit, tenant, &mut key_values).map_err(bad)?;
+    Ok((key_values, cost))
 }
 
 /// Adds a value of a query. `known`: the names of the parameter for the value itself, and for its hash.

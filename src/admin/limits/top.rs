@@ -52,34 +52,35 @@ const ROUTES_MAX: usize = 5;
 impl TopQuery {
     fn parse(query: &str) -> Result<TopQuery, Problem> {
         refuse_repeated(query, &[])?;
-        let mut parsed = TopQuery { limit: None, by: KeyOutcome::Refused, window: UsageWindow::Minute, n: N_DEFAULT };
+        let mut parameters =
+            TopQuery { limit: None, by: KeyOutcome::Refused, window: UsageWindow::Minute, n: N_DEFAULT };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = percent_decode(value).and_then(|value| String::from_utf8(value).ok());
             let value = value.ok_or_else(|| bad_query(format!("`{name}` is not percent-encoded UTF-8")))?;
             match name {
-                "limit" => parsed.limit = Some(value),
-                "by" => parsed.by = parse_label(name, &value, KeyOutcome::ALL)?,
-                "window" => parsed.window = parse_label(name, &value, UsageWindow::ALL)?,
+                "limit" => parameters.limit = Some(value),
+                "by" => parameters.by = parse_label(name, &value, KeyOutcome::ALL)?,
+                "window" => parameters.window = parse_label(name, &value, UsageWindow::ALL)?,
                 "n" => {
                     let n = value.parse().ok().filter(|n| (1..=N_MAX).contains(n));
-                    parsed.n = n.ok_or_else(|| bad_query(format!("`n` is an integer from 1 to {N_MAX}")))?;
+                    parameters.n = n.ok_or_else(|| bad_query(format!("`n` is an integer from 1 to {N_MAX}")))?;
                 }
                 _ => {
-                    let known = "there are `limit`, `by`, `window` and `n`";
-                    return Err(bad_query(format!("unknown parameter `{name}`; {known}")));
+                    let help = "there are `limit`, `by`, `window` and `n`";
+                    return Err(bad_query(format!("unknown parameter `{name}`; {help}")));
                 }
             }
         }
-        Ok(parsed)
+        Ok(parameters)
     }
 }
 
 fn parse_label<T: Label>(name: &str, value: &str, all: &[T]) -> Result<T, Problem> {
-    let found = all.iter().find(|known| known.label() == value).copied();
-    found.ok_or_else(|| {
-        let known: Vec<&str> = all.iter().map(|known| known.label()).collect();
-        bad_query(format!("`{name}` is one of {}", known.join(", ")))
+    let item = all.iter().find(|item| item.label() == value).copied();
+    item.ok_or_else(|| {
+        let labels: Vec<&str> = all.iter().map(|item| item.label()).collect();
+        bad_query(format!("`{name}` is one of {}", labels.join(", ")))
     })
 }
 
@@ -98,9 +99,9 @@ impl LimitsApi {
             None => config.limits.iter().collect(),
         };
         let display = &config.admin.key_display;
-        let listed = self.top_effort.run_within(|| self.list_keys(limits, &query, display));
+        let list = self.top_effort.run_within(|| self.list_keys(limits, &query, display));
         let busy = "other requests for this list take too much time; try again";
-        let (keys, sums) = listed.ok_or_else(|| Problem::new(StatusCode::SERVICE_UNAVAILABLE, busy))?;
+        let (keys, sums) = list.ok_or_else(|| Problem::new(StatusCode::SERVICE_UNAVAILABLE, busy))?;
         let limiter = self.link.limiter();
         let keys =
             join_all(keys.into_iter().map(|key| add_state(&limiter, key, query.by == KeyOutcome::Refused))).await;
@@ -175,14 +176,6 @@ fn count_routes<'r>(keys: &mut [TopKey<'_>], refusals: impl Iterator<Item = &'r 
     }
 }
 
-/// Describes the routes with the most refusals of a key.
-fn describe_routes(routes: &BTreeMap<String, u64>) -> Value {
-    let mut sorted: Vec<(&String, &u64)> = routes.iter().collect();
-    sorted.sort_by_key(|(_, count)| Reverse(**count));
-    let top = sorted.iter().take(ROUTES_MAX).map(|(route, count)| json!({ "route": route, "count": count }));
-    top.collect()
-}
-
 fn list_limit_keys<'a>(
     limit: &'a Arc<Limit>,
     found: &WindowUsage,
@@ -216,7 +209,10 @@ fn divide(count: u64, total: u64) -> f64 {
 /// Adds what is left for the key now. Without an answer of the store, these members are absent.
 async fn add_state(limiter: &Limiter, mut key: TopKey<'_>, lists_routes: bool) -> Value {
     if lists_routes {
-        key.value["routes"] = describe_routes(&key.routes);
+        let mut counts: Vec<(&String, &u64)> = key.routes.iter().collect();
+        counts.sort_by_key(|(_, count)| Reverse(**count));
+        let most = counts.iter().take(ROUTES_MAX);
+        key.value["routes"] = most.map(|(route, count)| json!({ "route": route, "count": count })).collect();
     }
     let mut values = NamedValues::default();
     for (part, state) in key.limit.counted_key().0.iter().zip(key.parts.split(',')) {

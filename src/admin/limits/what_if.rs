@@ -35,8 +35,8 @@ impl SizeChange {
         root.check_members(&["burst", "rate"]);
         let burst = root.get("burst").map(|node| node.integer(1..=BURST_MAX));
         let rate = root.get("rate").map(|node| {
-            let parsed = parse_rate(node.text()?);
-            parsed.map_err(|fault| node.add_fault::<()>(format!("{}; {}", fault.what, fault.help))).ok()
+            let rate = parse_rate(node.text()?);
+            rate.map_err(|fault| node.add_fault::<()>(format!("{}; {}", fault.what, fault.help))).ok()
         });
         if root.is_object() && burst.is_none() && rate.is_none() {
             root.add_fault::<()>("`burst`, `rate` or both are required");
@@ -85,22 +85,22 @@ impl LimitsApi {
         let outcome = KeyOutcome::over(limit);
         self.usage.record_limits(&config.limits);
         let (history, now) = (self.usage.collect(), Instant::now());
-        let found = history.find_usage(limit.store_ref.id, outcome, UsageWindow::TenMinutes, now);
+        let window = history.find_usage(limit.store_ref.id, outcome, UsageWindow::TenMinutes, now);
         let (headroom, unchanged) = self.usage.find_headroom(&limit.name);
-        let alone = found.usage.total.saturating_sub(headroom.refused_by_others);
+        let alone = window.usage.total.saturating_sub(headroom.refused_by_others);
         let mut answer = json!({
             "limit": limit.name,
             "now": limit.rule.describe_number(),
             "then": then.describe_number(),
-            "seconds": found.covered.as_secs(),
+            "seconds": window.covered.as_secs(),
             "decisions": headroom.admitted.iter().sum::<u64>() + alone,
             "refused": alone,
         });
-        let bounds = match self.find_obstacle(config, limit, found.covered, unchanged) {
+        let bounds = match self.find_obstacle(config, limit, window.covered, unchanged) {
             Some(why) => Err(why),
             None => {
-                let keys: Vec<u64> = found.usage.frequent.counts().collect();
-                bound_refusals(&limit.rule, then, describe_window(limit, &found, &keys, headroom))
+                let keys: Vec<u64> = window.usage.frequent.counts().collect();
+                bound_refusals(&limit.rule, then, describe_window(limit, &window, &keys, headroom))
                     .map_err(|why| why.label())
             }
         };
@@ -126,7 +126,7 @@ impl LimitsApi {
         covered: Duration,
         unchanged: Option<Duration>,
     ) -> Option<&'static str> {
-        let managed = self.managed.borrow().get(&limit.store_ref.id).is_some_and(|at| at.elapsed() <= covered);
+        let is_managed = self.managed.borrow().get(&limit.store_ref.id).is_some_and(|at| at.elapsed() <= covered);
         let is_chained =
             limit.after.is_some() || config.limits.iter().any(|other| other.after.as_ref() == Some(&limit.name));
         let obstacles = [
@@ -138,7 +138,7 @@ impl LimitsApi {
             (limit.may_change_charges(), "charges depend on the end of requests"),
             (limit.overrides.has_any(), "overrides give some keys other sizes"),
             (is_chained, "the limit belongs to a chain (`after`)"),
-            (managed, "the admin API changed the usage of the limit in this time"),
+            (is_managed, "the admin API changed the usage of the limit in this time"),
             (unchanged.is_none_or(|since| since < covered), "the limit was changed in this time"),
         ];
         obstacles.into_iter().find(|(applies, _)| *applies).map(|(_, why)| why)

@@ -43,8 +43,8 @@ const SCHEMAS: [&str; 6] = [
 /// Returns the document; an error if one of the descriptions is not JSON.
 pub fn document(pages: impl Iterator<Item = DescribedPage>) -> Result<Bytes, &'static str> {
     static DOCUMENT: OnceLock<Option<Bytes>> = OnceLock::new();
-    let made = DOCUMENT.get_or_init(|| build_document(pages).ok().map(|document| format!("{document:#}\n").into()));
-    made.clone().ok_or("the description of the API cannot be built")
+    let document = DOCUMENT.get_or_init(|| build_document(pages).ok().map(|document| format!("{document:#}\n").into()));
+    document.clone().ok_or("the description of the API cannot be built")
 }
 
 fn build_document(pages: impl Iterator<Item = DescribedPage>) -> serde_json::Result<Value> {
@@ -54,8 +54,8 @@ fn build_document(pages: impl Iterator<Item = DescribedPage>) -> serde_json::Res
         let path = page.path.replace("NAME", "{name}");
         let item = paths.entry(path).or_insert_with(|| json!({}));
         for method in page.methods.split(", ").filter(|method| *method != "HEAD").map(str::to_ascii_lowercase) {
-            let described = operations.get(page.path).and_then(|methods| methods.get(&method));
-            item[&method] = build_operation(&page, &method, described.cloned().unwrap_or_else(|| json!({})));
+            let operation = operations.get(page.path).and_then(|methods| methods.get(&method));
+            item[&method] = build_operation(&page, &method, operation.cloned().unwrap_or_else(|| json!({})));
         }
     }
     Ok(json!({
@@ -89,9 +89,9 @@ fn build_operation(page: &DescribedPage, method: &str, mut operation: Value) -> 
     let own = operation.as_object_mut().and_then(|operation| operation.remove("problems"));
     let own: Vec<u64> = own.iter().flat_map(|own| own.as_array()).flatten().filter_map(Value::as_u64).collect();
     let role = page.access.needed_role();
-    let secured: &[u64] = if page.access == Access::Open { &[] } else { &[401, 403, 429] };
+    let access: &[u64] = if page.access == Access::Open { &[] } else { &[401, 403, 429] };
     let body: &[u64] = if operation["requestBody"].is_object() { &[408, 413, 415] } else { &[] };
-    for status in [400].iter().chain(&own).chain(secured).chain(body) {
+    for status in [400].iter().chain(&own).chain(access).chain(body) {
         operation["responses"][status.to_string()] = json!({ "$ref": "#/components/responses/Problem" });
     }
     operation["responses"]["431"] = json!({ "$ref": "#/components/responses/HeadTooLong" });
@@ -115,11 +115,11 @@ fn build_operation(page: &DescribedPage, method: &str, mut operation: Value) -> 
 }
 
 fn merge_objects(texts: &[&str]) -> serde_json::Result<Map<String, Value>> {
-    let mut merged = Map::new();
+    let mut object = Map::new();
     for text in texts {
-        merged.extend(serde_json::from_str::<Map<String, Value>>(text)?);
+        object.extend(serde_json::from_str::<Map<String, Value>>(text)?);
     }
-    Ok(merged)
+    Ok(object)
 }
 
 #[cfg(test)]

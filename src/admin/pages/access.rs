@@ -79,10 +79,10 @@ fn issue_code(request: &PageRequest, caller: AdminCaller, role: Option<&str>) ->
     let role = match role {
         None => caller.role,
         Some(text) => {
-            let found = Role::ALL.iter().find(|role| role.label() == text).copied();
-            found.ok_or_else(|| {
-                let known: Vec<&str> = Role::ALL.iter().map(|role| role.label()).collect();
-                Problem::new(StatusCode::UNPROCESSABLE_ENTITY, format!("`role` is one of {}", known.join(", ")))
+            let role = Role::ALL.iter().find(|role| role.label() == text).copied();
+            role.ok_or_else(|| {
+                let labels: Vec<&str> = Role::ALL.iter().map(|role| role.label()).collect();
+                Problem::new(StatusCode::UNPROCESSABLE_ENTITY, format!("`role` is one of {}", labels.join(", ")))
             })?
         }
     };
@@ -104,17 +104,17 @@ fn redeem_code(request: &PageRequest, code: &str) -> Result<AdminResponse, Probl
     let access = &request.context.access;
     let snapshot = request.context.current.load();
     let admin = &snapshot.config.admin;
-    let opened = access.sessions.borrow_mut().redeem_code(code, admin, Instant::now(), SystemTime::now());
-    let Some(opened) = opened else {
+    let session = access.sessions.borrow_mut().redeem_code(code, admin, Instant::now(), SystemTime::now());
+    let Some(session) = session else {
         return Err(count_refusal(request, refuse(AccessFault::CodeUnknown, CODE_UNKNOWN)));
     };
-    let role = opened.caller.role.label();
+    let role = session.caller.role.label();
     request.note_change(format!("session of role {role}"));
-    request.note_caller(opened.caller);
+    request.note_caller(session.caller);
     let answer = json!({
-        "token": opened.token,
+        "token": session.token,
         "role": role,
-        "expires_at": format_rfc3339(opened.expires_at),
+        "expires_at": format_rfc3339(session.expires_at),
     });
     Ok(json_response(answer.to_string()))
 }
@@ -122,8 +122,8 @@ fn redeem_code(request: &PageRequest, code: &str) -> Result<AdminResponse, Probl
 /// Checks that the request may create sessions: with any token, or from this machine if none is configured.
 fn authorize(request: &PageRequest) -> Result<AdminCaller, Problem> {
     let snapshot = request.context.current.load();
-    let found = request.context.access.authorize_any_token(&request.head, &snapshot.config.admin, request.peer);
-    match found {
+    let result = request.context.access.authorize_any_token(&request.head, &snapshot.config.admin, request.peer);
+    match result {
         Ok(caller) => {
             request.note_caller(caller.clone());
             Ok(caller)

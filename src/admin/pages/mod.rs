@@ -6,7 +6,6 @@
 
 mod access;
 mod config;
-mod effective;
 mod limits;
 mod recording;
 
@@ -31,7 +30,7 @@ use crate::admin::pages::limits as limit_pages;
 use crate::admin::pages::recording::PendingRecord;
 use crate::admin::problem::Problem;
 use crate::admin::response::{AdminResponse, json_response, problem_response, refusal_response};
-use crate::admin::slots::AdminSlot;
+use crate::admin::slots::AdminPermit;
 use crate::admin::streams::{live, tap};
 use crate::admin::{dashboard, status, upstreams};
 use crate::ends::End;
@@ -62,7 +61,7 @@ const PAGES: &[Page] = &[
     page!("GET, HEAD", "/-/status", Read, status::show_status),
     page!("GET, HEAD", "/-/schema.json", Read, status::show_schema),
     page!("POST", "/-/reload", Edit, status::reload_config),
-    page!("GET, HEAD", "/-/config", Read, effective::show_config),
+    page!("GET, HEAD", "/-/config", Read, config::show_config),
     page!("GET, HEAD", "/-/config/files", Read, config_pages::list_files),
     page!("GET, HEAD", "/-/config/files/NAME", Edit, config_pages::show_file),
     page!("PUT", "/-/config/files/NAME", Edit, config_pages::edit_file),
@@ -131,28 +130,28 @@ pub async fn respond(
     request: Request<Incoming>,
     fault: Option<End>,
     peer: Peer,
-    slot: &Rc<AdminSlot>,
+    permit: &Rc<AdminPermit>,
 ) -> AdminResponse {
     let (head, body) = request.into_parts();
     let clear = match fault {
         Some(fault) => Err((fault.status(), fault.row().text)),
         None => guard::check_host(&head),
     };
-    let found = match clear {
+    let lookup = match clear {
         Ok(()) => find_page(&head),
         Err((status, detail)) => Err(Box::new(refusal_response(Problem::new(status, detail)))),
     };
-    let path = found.as_ref().map_or(NO_PAGE, |(page, _)| page.path);
-    let answer = match found {
+    let path = lookup.as_ref().map_or(NO_PAGE, |(page, _)| page.path);
+    let answer = match lookup {
         Ok((page, name)) => {
             let name = name.to_owned();
-            show_page(context, page, name, (head, body), (peer, slot)).await
+            show_page(context, page, name, (head, body), (peer, permit)).await
         }
         Err(answer) => *answer,
     };
     context.metrics.admin_request_counter(path, answer.status()).inc();
     // The response counts as held memory until it is sent. It is sent even if it exceeds the total.
-    slot.hold_bytes(answer.body().size_hint().lower().try_into().unwrap_or(usize::MAX / 2));
+    permit.hold_bytes(answer.body().size_hint().lower().try_into().unwrap_or(usize::MAX / 2));
     answer
 }
 
@@ -162,18 +161,18 @@ async fn show_page(
     page: &'static Page,
     name: String,
     (head, body): (Parts, Incoming),
-    (peer, slot): (Peer, &Rc<AdminSlot>),
+    (peer, permit): (Peer, &Rc<AdminPermit>),
 ) -> AdminResponse {
     let mut record = PendingRecord::new(context, page.path, &name, &head, peer);
-    let checked = {
+    let access = {
         let admin = &context.current.load().config.admin;
         context.access.authorize(page.access, &head, admin, peer)
     };
-    let is_refused = checked.is_err();
-    let result = match checked {
+    let is_refused = access.is_err();
+    let result = match access {
         Ok(caller) => {
             record.caller = Some(caller.clone()).filter(|_| page.access != Access::Open);
-            let request = AllowedRequest { head, body, caller, peer, slot: slot.clone() };
+            let request = AllowedRequest { head, body, caller, peer, permit: permit.clone() };
             (page.handler)(PageRequest::new(context.clone(), name, request, record.note.clone())).await
         }
         Err(refusal) => {

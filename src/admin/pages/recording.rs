@@ -41,16 +41,6 @@ const SESSION_PAGE: &str = "/-/session";
 /// Status of a request whose client left before the response, as in the access log.
 const CLIENT_LEFT: u16 = 499;
 
-/// Returns the kind of line about a request of a known caller that is not refused.
-fn find_kind(page: &str, head: &Parts) -> LineKind {
-    let is_dry_run = matches!(head.uri.query(), Some("dry_run=1" | "dry_run=true"));
-    match page {
-        SESSION_PAGE => LineKind::Failed,
-        _ if CONFIG_PAGES.contains(&page) && !is_dry_run => LineKind::Config,
-        _ => LineKind::Change,
-    }
-}
-
 impl PendingRecord {
     /// Starts the record of a request to the page with this path.
     pub fn new(context: &Rc<AdminContext>, page: &str, name: &str, head: &Parts, peer: Peer) -> PendingRecord {
@@ -65,7 +55,13 @@ impl PendingRecord {
         };
         let is_change = !matches!(head.method, Method::GET | Method::HEAD) && !UNAUDITED.contains(&page);
         let (context, note) = (context.clone(), Rc::default());
-        let kind = find_kind(page, head);
+        let is_dry_run = matches!(head.uri.query(), Some("dry_run=1" | "dry_run=true"));
+        // The kind if the caller is known and not refused.
+        let kind = match page {
+            SESSION_PAGE => LineKind::Failed,
+            _ if CONFIG_PAGES.contains(&page) && !is_dry_run => LineKind::Config,
+            _ => LineKind::Change,
+        };
         PendingRecord { context, entry, peer, caller: None, note, is_change, kind, is_done: false }
     }
 

@@ -26,13 +26,13 @@ const COMMENT_EVERY: u64 = 15;
 pub async fn stream_live(request: PageRequest) -> Result<AdminResponse, Problem> {
     // Otherwise, any web page could occupy all slots of streams.
     guard::check_same_site(&request.head.headers).map_err(|refusal| *refusal.problem)?;
-    let slot = request.take_stream_slot(false)?;
+    let permit = request.take_stream_permit(false)?;
     let context = &request.context;
-    let events = context.cached.live.add_viewer(context.current.load().generation, slot.share());
+    let events = context.cached.live.add_viewer(context.current.load().generation, permit.share());
     if context.cached.live.start_sending() {
         spawn_local(send_events(context.clone()));
     }
-    Ok(stream_response(events, slot))
+    Ok(stream_response(events, permit))
 }
 
 /// Sends an event per second until nobody reads them.
@@ -44,11 +44,11 @@ async fn send_events(context: Rc<AdminContext>) {
         if !context.cached.live.has_viewers() {
             return;
         }
-        let started = Instant::now();
+        let start = Instant::now();
         let comment = if count.is_multiple_of(COMMENT_EVERY) { ": one event per second\n\n" } else { "" };
         let event = format!("{comment}data: {}\n\n", sampler.make_event(&context));
         context.cached.live.send_event(&event.into(), context.current.load().generation);
         count += 1;
-        sleep((started.elapsed() * SHARE).saturating_sub(EVERY)).await;
+        sleep((start.elapsed() * SHARE).saturating_sub(EVERY)).await;
     }
 }

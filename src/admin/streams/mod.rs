@@ -4,7 +4,7 @@
 //! a client that reads slowly neither holds memory nor delays others. `live` sends what the gateway does once per
 //! second to all its viewers (`admin::live_hub`); `summary` builds its events. `tap` sends requests as they end.
 //!
-//! To add a stream, take a slot with `take_stream_slot`, return `stream_response`, and end the stream with a new
+//! To add a stream, take a slot with `take_stream_permit`, return `stream_response`, and end the stream with a new
 //! config, so that access is checked again.
 
 pub mod live;

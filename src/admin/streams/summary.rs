@@ -48,7 +48,7 @@ impl LiveSampler {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let snapshot = context.current.load();
         let (metrics, shared) = (&context.metrics, &context.shared);
-        let evicted = context.limits.evictions();
+        let evictions = context.limits.evictions();
         let mut event = json!({
             "at_ms": u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
             "version": env!("CARGO_PKG_VERSION"),
@@ -62,8 +62,8 @@ impl LiveSampler {
                 "up": metrics.store.up.get() == 1,
                 "breaker": metrics.store.breaker_state.get(),
                 "gateways": metrics.gateways.alive.get(),
-                "evicted_total": evicted.count,
-                "evicted_seconds_ago": evicted.seconds_ago,
+                "evicted_total": evictions.count,
+                "evicted_seconds_ago": evictions.seconds_ago,
             },
             "servers": describe_servers(upstreams, most),
             "certificates": describe_certificates(context, now.as_secs().cast_signed(), most),
@@ -118,9 +118,9 @@ impl RateWindow<'_> {
         let since = |name: &str| self.before.limits.get(name).copied().unwrap_or_default();
         limits.sort_by_cached_key(|(name, now)| {
             let before = since(name);
-            let refused = now.refused.saturating_sub(before.refused);
+            let refusals = now.refused.saturating_sub(before.refused);
             let would_refuse = now.would_refuse.saturating_sub(before.would_refuse);
-            Reverse((refused, would_refuse, now.decided.saturating_sub(before.decided)))
+            Reverse((refusals, would_refuse, now.decided.saturating_sub(before.decided)))
         });
         let list = limits.iter().take(most).map(|(name, now)| {
             let before = since(name);
@@ -191,7 +191,7 @@ fn describe_reload(record: &Value, most: usize) -> Value {
         return Value::Null;
     }
     let diagnostics = record["diagnostics"].as_array().map_or(&[][..], Vec::as_slice);
-    let shown = diagnostics.iter().take(most.min(5)).map(|diagnostic| {
+    let list = diagnostics.iter().take(most.min(5)).map(|diagnostic| {
         json!({
             "file": cut_value(&diagnostic["file"]),
             "line": diagnostic["line"],
@@ -206,7 +206,7 @@ fn describe_reload(record: &Value, most: usize) -> Value {
         "trigger": record["trigger"],
         "summary": cut_value(&record["summary"]),
         "diagnostics_count": diagnostics.len(),
-        "diagnostics": shown.collect::<Vec<_>>(),
+        "diagnostics": list.collect::<Vec<_>>(),
         "warnings_count": record["warnings"].as_array().map_or(0, Vec::len),
     })
 }

@@ -18,7 +18,7 @@ use crate::admin::lifecycle::Lifecycle;
 use crate::admin::page_request::PageRequest;
 use crate::admin::problem::{Problem, refuse_repeated};
 use crate::admin::response::{AdminResponse, stream_response};
-use crate::admin::slots::AdminStreamSlot;
+use crate::admin::slots::StreamPermit;
 use crate::config::percent_decode;
 use crate::labels::labels;
 use crate::snapshot::UNMATCHED;
@@ -59,7 +59,7 @@ const COUNTS_EVERY: u32 = 4;
 impl TapQuery {
     fn parse(query: &str) -> Result<TapQuery, Problem> {
         refuse_repeated(query, &FILTER_NAMES)?;
-        let mut parsed = TapQuery { filter: TapFilter::default(), rate: RATE_DEFAULT, count: None };
+        let mut parameters = TapQuery { filter: TapFilter::default(), rate: RATE_DEFAULT, count: None };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = percent_decode(value).and_then(|value| String::from_utf8(value).ok());
@@ -67,22 +67,22 @@ impl TapQuery {
             match name {
                 "rate" => {
                     let rate = value.parse().ok().filter(|rate| (1..=RATE_MAX).contains(rate));
-                    parsed.rate =
+                    parameters.rate =
                         rate.ok_or_else(|| bad_query(format!("`rate` is an integer from 1 to {RATE_MAX}")))?;
                 }
                 "count" => {
                     let count = value.parse().ok().filter(|count| (1..=COUNT_MAX).contains(count));
                     let what = || bad_query(format!("`count` is an integer from 1 to {COUNT_MAX}"));
-                    parsed.count = Some(count.ok_or_else(what)?);
+                    parameters.count = Some(count.ok_or_else(what)?);
                 }
-                _ if parsed.filter.add_value(name, &value).map_err(bad_query)? => {}
+                _ if parameters.filter.add_value(name, &value).map_err(bad_query)? => {}
                 _ => {
-                    let known = format!("there are {FILTERS}, and `rate` and `count`");
-                    return Err(bad_query(format!("unknown parameter `{name}`; {known}")));
+                    let help = format!("there are {FILTERS}, and `rate` and `count`");
+                    return Err(bad_query(format!("unknown parameter `{name}`; {help}")));
                 }
             }
         }
-        Ok(parsed)
+        Ok(parameters)
     }
 
     /// Checks that the limits and routes of the filter exist: with a misspelt name, nothing would ever match.
@@ -114,16 +114,16 @@ pub async fn stream_tap(request: PageRequest) -> Result<AdminResponse, Problem> 
         let detail = format!("{TAPS_MAX} taps are open already; close one");
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     };
-    let slot = request.take_stream_slot(true)?;
+    let permit = request.take_stream_permit(true)?;
     let reader = request.context.taps.open(filter, rate).ok_or_else(full)?;
     let (events, pieces) = mpsc::channel(PIECES);
-    spawn_local(send_events((reader, slot.share()), events, request.context.clone(), count));
-    Ok(stream_response(pieces, slot))
+    spawn_local(send_events((reader, permit.share()), events, request.context.clone(), count));
+    Ok(stream_response(pieces, permit))
 }
 
 /// Sends events until the tap ends or the client leaves.
 async fn send_events(
-    (mut reader, slot): (TapReader, AdminStreamSlot),
+    (mut reader, permit): (TapReader, StreamPermit),
     events: mpsc::Sender<Bytes>,
     context: Rc<AdminContext>,
     count: Option<u64>,
@@ -132,7 +132,7 @@ async fn send_events(
     let counts = format_counts(reader.counts());
     // Frees the places for another tap, even if the client reads slowly. Queued requests are dropped, and the
     // connection has little time left to send the rest.
-    drop((reader, slot));
+    drop((reader, permit));
     let last = format!("event: end\ndata: {}\n\n", json!({ "reason": end.label() }));
     for event in [counts, last] {
         // The client may have left.

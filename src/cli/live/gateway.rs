@@ -53,18 +53,18 @@ impl GatewayOptions {
     /// # Errors
     /// What is wrong with `--admin` or `-c`.
     pub fn find_gateway(&self) -> Result<GatewayContact, String> {
-        let given = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
+        let env_token = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
         let file: &Path = &self.config.config;
         let Some(url) = &self.admin else {
             let contact = resolve_admin_contact(file)?;
             return Ok(GatewayContact {
                 listen: contact.listen,
                 host: "localhost".to_owned(),
-                token: given.or(contact.token),
+                token: env_token.or(contact.token),
             });
         };
         let (listen, host) = parse_admin_url(url)?;
-        let token = given.or_else(|| config::find_admin_contact(file).and_then(|contact| contact.token));
+        let token = env_token.or_else(|| config::find_admin_contact(file).and_then(|contact| contact.token));
         Ok(GatewayContact { listen, host, token })
     }
 }
@@ -74,16 +74,16 @@ fn parse_admin_url(url: &str) -> Result<(ListenAddr, String), String> {
     if let Some(path) = url.strip_prefix("unix:").filter(|path| !path.is_empty()) {
         return Ok((ListenAddr::Unix(path.into()), "localhost".to_owned()));
     }
-    let expected = || format!("--admin {url}: expected http://HOST:PORT or unix:PATH");
-    let uri: Uri = url.parse().map_err(|_| expected())?;
+    let usage_error = || format!("--admin {url}: expected http://HOST:PORT or unix:PATH");
+    let uri: Uri = url.parse().map_err(|_| usage_error())?;
     let (Some("http"), Some(authority), "/" | "") = (uri.scheme_str(), uri.authority(), uri.path()) else {
-        return Err(expected());
+        return Err(usage_error());
     };
     let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-    let mut found = (host, authority.port_u16().unwrap_or(80))
+    let mut addresses = (host, authority.port_u16().unwrap_or(80))
         .to_socket_addrs()
         .map_err(|error| format!("--admin {url}: {error}"))?;
-    let addr = found.next().ok_or_else(|| format!("--admin {url}: the host has no address"))?;
+    let addr = addresses.next().ok_or_else(|| format!("--admin {url}: the host has no address"))?;
     Ok((ListenAddr::Tcp(addr), authority.as_str().to_owned()))
 }
 

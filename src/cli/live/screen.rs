@@ -70,8 +70,18 @@ const FILTER_MAX: usize = 100;
 impl TopList {
     pub fn new(answer: &Value) -> TopList {
         let list = |name: &str| answer[name].as_array().map(Vec::as_slice).unwrap_or_default();
+        let by = match text(answer, "by") {
+            "would_refuse" => "that would be refused",
+            "would_admit" => "that would be admitted",
+            "admitted" => "admitted (estimated from one request in 16)",
+            by => by,
+        };
+        let format_sum = |sum: &Value| {
+            let about = if sum["distinct_is_exact"] == true { "" } else { "about " };
+            format!("limit {}: {} in all, {about}{} keys", text(sum, "limit"), sum["total"], sum["distinct"])
+        };
         TopList {
-            title: format!("keys {} most, last {}", by_words(text(answer, "by")), text(answer, "window")),
+            title: format!("keys {by} most, last {}", text(answer, "window")),
             sums: list("limits").iter().map(format_sum).collect(),
             rows: list("keys").iter().map(TopRow::new).collect(),
         }
@@ -89,20 +99,6 @@ fn text<'v>(value: &'v Value, name: &str) -> &'v str {
     value[name].as_str().unwrap_or_default()
 }
 
-fn by_words(by: &str) -> &str {
-    match by {
-        "would_refuse" => "that would be refused",
-        "would_admit" => "that would be admitted",
-        "admitted" => "admitted (estimated from one request in 16)",
-        by => by,
-    }
-}
-
-fn format_sum(sum: &Value) -> String {
-    let about = if sum["distinct_is_exact"] == true { "" } else { "about " };
-    format!("limit {}: {} in all, {about}{} keys", text(sum, "limit"), sum["total"], sum["distinct"])
-}
-
 impl TopRow {
     fn new(value: &Value) -> TopRow {
         let (least, most) = (value["count_min"].as_u64().unwrap_or(0), value["count_max"].as_u64().unwrap_or(0));
@@ -114,10 +110,10 @@ impl TopRow {
             Some(_) => "never".to_owned(),
             None => "-".to_owned(),
         };
-        let seen = value["last_seen_seconds"].as_u64().map_or_else(|| "-".to_owned(), |seconds| format!("{seconds}s"));
+        let age = value["last_seen_seconds"].as_u64().map_or_else(|| "-".to_owned(), |seconds| format!("{seconds}s"));
         let share = value["share"].as_f64().unwrap_or(0.0) * 100.0;
         let limit = text(value, "limit").to_owned();
-        let numbers = format!("{count:>13} {share:>6.1}% {left:>8} {wait:>11} {seen:>6}");
+        let numbers = format!("{count:>13} {share:>6.1}% {left:>8} {wait:>11} {age:>6}");
         TopRow { limit, key: text(value, "key").to_owned(), numbers }
     }
 
@@ -219,31 +215,31 @@ impl TopScreen {
 
     /// Returns the bytes that show the screen on a terminal of this size.
     pub fn frame(&self, (columns, rows): (usize, usize)) -> String {
-        let shown = self.rows();
+        let visible_rows = self.rows();
         let sums = self.list.sums.len().min(rows.saturating_sub(FIXED_LINES) / 3);
         let fits = rows.saturating_sub(FIXED_LINES + sums).max(1);
-        let selected = self.selected_index(&shown);
-        let first = (selected + 1).saturating_sub(fits);
+        let selection = self.selected_index(&visible_rows);
+        let first = (selection + 1).saturating_sub(fits);
         let mut frame = "\x1b[H".to_owned();
         let mut add_line = |line: &str, is_selected: bool| {
             let line: String = make_visible(line).chars().take(columns).collect();
             let (start, end) = if is_selected { ("\x1b[7m", "\x1b[0m") } else { ("", "") };
             frame.extend([start, &line, end, "\x1b[K\r\n"]);
         };
-        add_line(&format!("sluicegate top: {}{}", self.list.title, self.filter_note()), false);
+        let note = match self.filter.as_str() {
+            "" => String::new(),
+            filter => format!(", with `{filter}` (Escape: all)"),
+        };
+        add_line(&format!("sluicegate top: {}{note}", self.list.title), false);
         self.list.sums.iter().take(sums).for_each(|sum| add_line(sum, false));
         add_line(HEADING, false);
-        for (place, row) in shown.iter().enumerate().skip(first).take(fits) {
-            add_line(&row.format(), place == selected);
+        for (place, row) in visible_rows.iter().enumerate().skip(first).take(fits) {
+            add_line(&row.format(), place == selection);
         }
         add_line(if self.message.is_empty() { &self.failure } else { &self.message }, false);
         let footer: String = make_visible(&self.footer()).chars().take(columns).collect();
         frame.extend([footer.as_str(), "\x1b[K\x1b[J"]);
         frame
-    }
-
-    fn filter_note(&self) -> String {
-        if self.filter.is_empty() { String::new() } else { format!(", with `{}` (Escape: all)", self.filter) }
     }
 
     fn footer(&self) -> String {

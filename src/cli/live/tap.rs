@@ -93,9 +93,9 @@ pub fn run_tap(options: &TapOptions) -> ExitCode {
     let counts = SharedTotals::default();
     let last = counts.clone();
     exit_on_signal(move || print_counts(&last));
-    let mut printed = 0;
+    let mut count = 0;
     loop {
-        match follow_requests(&gateway, options, &counts, &mut printed) {
+        match follow_requests(&gateway, options, &counts, &mut count) {
             TapOutcome::Done => return ExitCode::SUCCESS,
             TapOutcome::Reloaded => {
                 counts.lock().unwrap_or_else(PoisonError::into_inner).end_tap();
@@ -136,8 +136,8 @@ fn follow_requests(
     counts: &SharedTotals,
     printed: &mut u64,
 ) -> TapOutcome {
-    let opened = gateway.open_stream(&build_target(options, *printed), PATIENCE).and_then(EventStream::read_head);
-    let mut events = match opened {
+    let reply = gateway.open_stream(&build_target(options, *printed), PATIENCE).and_then(EventStream::read_head);
+    let mut events = match reply {
         Ok(StreamReply::Events(events)) => events,
         Ok(StreamReply::Refused { status, body }) => {
             return TapOutcome::Failed(gateway.describe_refusal(status, &body, "keys"));

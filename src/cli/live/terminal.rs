@@ -64,9 +64,10 @@ impl FullScreen {
         raw.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG);
         raw.special_codes[SpecialCodeIndex::VMIN] = 1;
         raw.special_codes[SpecialCodeIndex::VTIME] = 0;
-        let saved = Arc::new(SavedTerminal { modes, is_restored: AtomicBool::new(false), writing: Mutex::default() });
-        let _ = restorer.set(saved.clone());
-        let screen = FullScreen { saved, input: RefCell::default() };
+        let terminal =
+            Arc::new(SavedTerminal { modes, is_restored: AtomicBool::new(false), writing: Mutex::default() });
+        let _ = restorer.set(terminal.clone());
+        let screen = FullScreen { saved: terminal, input: RefCell::default() };
         screen.write_unless_restored(|| {
             tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
             write_at_once(ENTER)
@@ -153,9 +154,9 @@ fn write_at_once(text: &str) -> io::Result<()> {
 /// Waits until the input has a byte or an end.
 fn is_readable(patience: Duration) -> io::Result<bool> {
     let input = io::stdin();
-    let mut polled = [PollFd::from_borrowed_fd(input.as_fd(), PollFlags::IN)];
+    let mut fds = [PollFd::from_borrowed_fd(input.as_fd(), PollFlags::IN)];
     let limit = Timespec::try_from(patience).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
-    match poll(&mut polled, Some(&limit)) {
+    match poll(&mut fds, Some(&limit)) {
         Ok(count) => Ok(count > 0),
         Err(rustix::io::Errno::INTR) => Ok(false),
         Err(error) => Err(error.into()),

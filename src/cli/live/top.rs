@@ -88,15 +88,17 @@ fn fetch_list(gateway: &GatewayContact, target: &str) -> Result<TopList, String>
 /// Shows the list and refreshes it until the operator quits.
 fn show_screen(gateway: &GatewayContact, target: &str, first: TopList) -> io::Result<()> {
     let restorer = Arc::<OnceLock<_>>::default();
-    let saved = restorer.clone();
-    exit_on_signal(move || saved.get().into_iter().for_each(|saved: &Arc<SavedTerminal>| saved.restore()));
+    let saved_terminal = restorer.clone();
+    exit_on_signal(move || {
+        saved_terminal.get().into_iter().for_each(|terminal: &Arc<SavedTerminal>| terminal.restore());
+    });
     let terminal = FullScreen::enter(&restorer)?;
     let mut screen = TopScreen::default();
     screen.show_list(first);
-    let mut fetched = Instant::now();
+    let mut fetch_time = Instant::now();
     loop {
         terminal.draw(&screen.frame(terminal_size()))?;
-        let action = terminal.read_key(REFRESH.saturating_sub(fetched.elapsed()))?.map(|key| screen.press(key));
+        let action = terminal.read_key(REFRESH.saturating_sub(fetch_time.elapsed()))?.map(|key| screen.press(key));
         match action {
             Some(Some(TopAction::Quit)) => return Ok(()),
             Some(Some(TopAction::Reset { limit, key })) => {
@@ -108,7 +110,7 @@ fn show_screen(gateway: &GatewayContact, target: &str, first: TopList) -> io::Re
                     Ok(list) => screen.show_list(list),
                     Err(what) => screen.show_failure(&what),
                 }
-                fetched = Instant::now();
+                fetch_time = Instant::now();
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use crate::config::{self, Config, LoadedFile, OverlayKind};
+use crate::config::{self, LoadedFile, OverlayKind};
 use crate::control::reload::Reloader;
 use crate::control::reload::disk::{self, CheckedEdit, EditCheck, FileChange};
 use crate::control::source::ConfigSource;
@@ -42,15 +42,15 @@ impl Reloader {
         let FileEdit { name, text, expected, dry_run } = edit;
         let paths = self.shared.history.current_paths();
         let Some(path) = find_file(&paths, &name).cloned() else {
-            let known = paths.iter().map(|path| name_file(&main, path)).collect();
-            return Err(ChangeFault::UnknownFile { name, known });
+            let names = paths.iter().map(|path| name_file(&main, path)).collect();
+            return Err(ChangeFault::UnknownFile { name, known: names });
         };
         let generation = current.generation;
         let mut hash = hash_text(text.as_bytes());
-        let known = self.shared.history.find_text(&expected, &path);
-        let check = EditCheck { main: main.clone(), path, text, expected, generation, known };
-        let checked = self.loader.run_task(move || check.run()).await.map_err(ChangeFault::Hung)??;
-        let (reload, written) = match checked {
+        let old_text = self.shared.history.find_text(&expected, &path);
+        let check = EditCheck { main: main.clone(), path, text, expected, generation, known: old_text };
+        let edit = self.loader.run_task(move || check.run()).await.map_err(ChangeFault::Hung)??;
+        let (reload, written) = match edit {
             None => {
                 (ReloadOutcome::Unchanged { generation, warnings: super::warnings_json(&current.config) }, Vec::new())
             }
@@ -83,12 +83,12 @@ impl Reloader {
             return Ok(ChangeOutcome { reload, tag, written: Vec::new(), applied_ms: elapsed_ms(start) });
         }
         let files = self.shared.history.find_files(generation)?;
-        let restored = match current.config.admin.edit {
+        let restore = match current.config.admin.edit {
             true => self.restore_files(main.clone(), generation, files.clone(), token.clone()).await.map(Some),
             false => Ok(None),
         };
-        let (reload, written) = match restored {
-            Ok(Some(restored)) => restored,
+        let (reload, written) = match restore {
+            Ok(Some(outcome)) => outcome,
             // A rollback must work where the files cannot be written: a ConfigMap, or a full disk.
             Ok(None) | Err(ChangeFault::Unwritable { .. }) => {
                 (self.pin_config(main, generation, files, token).await?, Vec::new())
@@ -111,8 +111,8 @@ impl Reloader {
         let path = main.clone();
         let plan = self.loader.run_task(move || disk::plan_restore(&path, &files, generation)).await;
         let changes = plan.map_err(ChangeFault::Hung)??;
-        let written = changes.iter().map(|change| change.name.clone()).collect();
-        Ok((self.write_and_load(main, changes, Trigger::Rollback, token).await?, written))
+        let names = changes.iter().map(|change| change.name.clone()).collect();
+        Ok((self.write_and_load(main, changes, Trigger::Rollback, token).await?, names))
     }
 
     /// Puts an earlier config in force in place of the files.
@@ -131,7 +131,10 @@ impl Reloader {
             .files
             .extend(old.config.files.iter().filter(|file| !config.files.contains(file)).cloned().collect::<Vec<_>>());
         let files_hash = self.shared.history.pin().map_or_else(|| old.config.hash.clone(), |pin| pin.files_hash);
-        let outcome = self.replace_config(config, Trigger::Rollback, token).await;
+        self.announce_reload();
+        let outcome = self.apply_config(config, Trigger::Rollback, token).await;
+        self.record_outcome(&outcome, Trigger::Rollback);
+        self.announce_end(&outcome);
         if let ReloadOutcome::Failed { failure, .. } = outcome {
             return Err(ChangeFault::NotApplied { failure, restored: Ok(()) });
         }
@@ -170,20 +173,11 @@ impl Reloader {
         let ReloadOutcome::Failed { failure, .. } = outcome else { return Ok(outcome) };
         self.shared.set_written(None);
         let restore = self.loader.run_task(move || disk::restore_changes(&main, &changes)).await;
-        let restored = restore.unwrap_or_else(|hung| Err(std::io::Error::other(hung)));
-        if let Err(error) = &restored {
+        let result = restore.unwrap_or_else(|hung| Err(std::io::Error::other(hung)));
+        if let Err(error) = &result {
             tracing::error!("the config files keep a config that cannot be put in force: {error}");
         }
-        Err(ChangeFault::NotApplied { failure, restored })
-    }
-
-    /// Puts a config in force that was not read from the files.
-    async fn replace_config(&mut self, config: Config, trigger: Trigger, token: Option<String>) -> ReloadOutcome {
-        self.announce_reload();
-        let outcome = self.apply_config(config, trigger, token).await;
-        self.record_outcome(&outcome, trigger);
-        self.announce_end(&outcome);
-        outcome
+        Err(ChangeFault::NotApplied { failure, restored: result })
     }
 }
 

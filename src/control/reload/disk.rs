@@ -3,13 +3,20 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use similar::TextDiff;
 
 use crate::config::{self, Config, LoadedFile, OverlayKind, TextOverlay};
 use crate::reload::change::ChangeFault;
 use crate::reload::files::{name_file, read_file};
 use crate::reload::history::{entity_tag, hash_text};
-use crate::reload::text_diff::diff_texts;
 use crate::replace_file::{remove_leftovers, replace_file_like};
+
+/// Time after which the diff is finished coarsely: the cost of an exact one grows with the square of the changes.
+const DIFF_EFFORT: Duration = Duration::from_millis(50);
+/// Maximum size of a diff, in bytes.
+const DIFF_MAX: usize = 64 * 1024;
 
 /// A config file whose text changes.
 pub struct FileChange {
@@ -128,14 +135,14 @@ pub fn write_changes(main: &Path, changes: &[FileChange], generation: u64) -> Re
 pub fn restore_changes(main: &Path, changes: &[FileChange]) -> io::Result<()> {
     let mut result = Ok(());
     for change in changes.iter().rev() {
-        let restored = match (find_current(change), &change.old) {
+        let outcome = match (find_current(change), &change.old) {
             (Ok(current), old) if current == *old => Ok(()),
             (Ok(Some(current)), Some(old)) if current == change.new => write_text(main, &change.path, old),
             (Ok(Some(current)), None) if current == change.new => std::fs::remove_file(&change.path),
             (Ok(_), _) => Err(io::Error::other(format!("someone else has changed `{}`", change.name))),
             (Err(error), _) => Err(error),
         };
-        result = result.and(restored);
+        result = result.and(outcome);
     }
     result
 }
@@ -164,4 +171,33 @@ fn write_text(main: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
     };
     remove_leftovers(&real, TEMPORARY);
     replace_file_like(&model, &real, TEMPORARY, text)
+}
+
+/// Returns a unified diff for clients whose edit is based on an older text, cut at 64 KiB.
+fn diff_texts(name: &str, old: &str, new: &str) -> String {
+    let diff = TextDiff::configure().timeout(DIFF_EFFORT).diff_lines(old, new);
+    let mut text = diff.unified_diff().context_radius(3).header(name, name).to_string();
+    if text.len() > DIFF_MAX {
+        text.truncate(text.floor_char_boundary(DIFF_MAX));
+        text.push_str("\n[the rest of the diff is left out]\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_diff_shows_lines_and_is_bounded() {
+        let diff = diff_texts("a.toml", "one\ntwo\nthree\n", "one\n2\nthree\n");
+        assert_eq!(diff, "--- a.toml\n+++ a.toml\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n");
+        assert_eq!(diff_texts("a", "x\n", "x\n"), "");
+        let lines = |factor: u64| (0..60_000_u64).map(|i| format!("{}\n", i * factor % 9973)).collect::<String>();
+        let start = Instant::now();
+        let diff = diff_texts("a", &lines(7919), &lines(6151));
+        assert!(diff.len() < DIFF_MAX + 100 && start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    }
 }

@@ -145,21 +145,21 @@ impl Reloader {
         }
         let until = Instant::now() + CLOSE_WAIT_MAX;
         loop {
-            let known = self.current.load().config.files.clone();
+            let files = self.current.load().config.files.clone();
             let mut writer = None;
-            if self.shared.open_files.find_path(&known).is_some() {
-                writer = self.find_writer(known.clone()).await;
+            if self.shared.open_files.find_path(&files).is_some() {
+                writer = self.find_writer(files.clone()).await;
             }
             if writer.is_none() {
-                let loaded = self.load_files(order).await;
-                if matches!(loaded.0, Err(ReloadFailure::Hung(_))) {
-                    return loaded;
+                let result = self.load_files(order).await;
+                if matches!(result.0, Err(ReloadFailure::Hung(_))) {
+                    return result;
                 }
-                let files = loaded.0.as_ref().map_or(known, |config| config.files.clone());
+                let files = result.0.as_ref().map_or(files, |config| config.files.clone());
                 // After the load, so that no program can have opened a file before it unnoticed.
                 writer = self.find_writer(files).await;
                 if writer.is_none() {
-                    return loaded;
+                    return result;
                 }
             }
             if let Some(Writer { path, process }) = writer
@@ -245,8 +245,8 @@ impl Reloader {
             Ok(cas) => cas,
             Err(failure) => return ReloadOutcome::Failed { generation: old.generation, failure },
         };
-        let prepared = match self.listeners.prepare_added(&config).await {
-            Ok(prepared) => prepared,
+        let bindings = match self.listeners.prepare_added(&config).await {
+            Ok(bindings) => bindings,
             Err(error) => {
                 return ReloadOutcome::Failed { generation: old.generation, failure: ReloadFailure::Bind(error) };
             }
@@ -277,7 +277,7 @@ impl Reloader {
             self.listeners.access_log().open_target(settings);
         }
         self.listeners.open_audit_log();
-        self.listeners.exchange_listeners(prepared, &snapshot.config);
+        self.listeners.exchange_listeners(bindings, &snapshot.config);
         self.acme.update(&self.current);
         self.certs.start_renewal(&self.current, &self.metrics);
         self.metrics.record_config(&snapshot.config.hash, generation, snapshot.loaded_at);
@@ -294,8 +294,8 @@ impl Reloader {
         if directories.is_empty() {
             return Ok(LocalCas::default());
         }
-        let opened = self.loader.run_task(move || local_ca::open_all(directories)).await;
-        opened.map_err(ReloadFailure::Hung)?.map_err(ReloadFailure::LocalCa)
+        let result = self.loader.run_task(move || local_ca::open_all(directories)).await;
+        result.map_err(ReloadFailure::Hung)?.map_err(ReloadFailure::LocalCa)
     }
 
     /// Counts, logs and remembers the outcome.

@@ -114,7 +114,7 @@ impl ControllerDefaults {
     /// default, that of every client.
     pub fn write_trusted_proxies(&self, out: &mut ImportedConfig) {
         let Some(at) = self.reads_forwarded.as_ref().filter(|_| !self.has_proxy_protocol) else { return };
-        let trusted: Vec<String> = match self.proxies.as_slice() {
+        let networks: Vec<String> = match self.proxies.as_slice() {
             [] => {
                 let why = "every client chooses its address, as in ingress-nginx; write the networks of your proxies to \
                            trusted_proxies";
@@ -123,7 +123,7 @@ impl ControllerDefaults {
             }
             proxies => proxies.iter().map(format_network).collect(),
         };
-        out.server.push(format!("trusted_proxies = {}", format_array(&trusted)));
+        out.server.push(format!("trusted_proxies = {}", format_array(&networks)));
     }
 }
 
@@ -153,7 +153,7 @@ impl Annotations {
         defaults: &ControllerDefaults,
         out: &mut ImportedConfig,
     ) -> Result<Option<Annotations>> {
-        let mut found = Annotations {
+        let mut annotations = Annotations {
             use_regex: false,
             rewrite_target: None,
             upstream_vhost: None,
@@ -170,7 +170,7 @@ impl Annotations {
             let value = node.text().unwrap_or("").trim();
             if key.starts_with(OLD_PREFIX) {
                 let why = "ingress-nginx ignores annotations with this prefix by default, and so does the import";
-                found.remarks.push(out.remarks.add(&describe_node(key, value, node), why));
+                annotations.remarks.push(out.remarks.add(&describe_node(key, value, node), why));
             }
             let Some(key) = key.strip_prefix(PREFIX) else { continue };
             if key == "canary" && value == "true" {
@@ -178,14 +178,14 @@ impl Annotations {
                     .add(&describe_node(key, value, node), "canaries are not available, so this Ingress is left out");
                 return Ok(None);
             }
-            if !values.read_annotation(key, value, node)? && !found.read_annotation(key, value, node)? {
-                found.report_annotation(key, value, node, out);
+            if !values.read_annotation(key, value, node)? && !annotations.read_annotation(key, value, node)? {
+                annotations.report_annotation(key, value, node, out);
             }
         }
-        found.limits = values.define_limits((namespace, name), defaults, out);
-        found.access = values.list_access_rules(defaults);
-        found.apply_protocol(ingress, out);
-        Ok(Some(found))
+        annotations.limits = values.define_limits((namespace, name), defaults, out);
+        annotations.access = values.list_access_rules(defaults);
+        annotations.apply_protocol(ingress, out);
+        Ok(Some(annotations))
     }
 
     /// Reads an annotation about proxying. Returns false if it is not one that the import translates.
@@ -368,8 +368,8 @@ impl<'a> LimitAnnotations<'a> {
         defaults: &ControllerDefaults,
         out: &mut ImportedConfig,
     ) -> Vec<String> {
-        let wanted = self.wanted.iter().filter(|(_, number)| *number > 0);
-        wanted
+        let limits = self.wanted.iter().filter(|(_, number)| *number > 0);
+        limits
             .map(|(key, number)| {
                 define_limit(key, *number, self.multiplier, &self.exempt, (namespace, name), defaults, out)
             })
@@ -418,8 +418,8 @@ fn define_limit(
         let exempt: Vec<String> = exempt.iter().map(format_network).collect();
         lines.push(format!("when = {{ client = {} }}", format_exemptions(&exempt)));
     }
-    let wanted = format!("{namespace}-{name}-{kind}");
-    out.define_limit(format!("{namespace}/{name}/{kind}"), &wanted, lines, status).0
+    let limit_name = format!("{namespace}-{name}-{kind}");
+    out.define_limit(format!("{namespace}/{name}/{kind}"), &limit_name, lines, status).0
 }
 
 fn format_rate(number: u64, unit: &str, multiplier: u64) -> Vec<String> {
@@ -477,13 +477,13 @@ fn find_prefix_rewrite<'t>(path: &'t str, target: &'t str) -> Option<(&'t str, &
 
 /// Parses a comma-separated list of networks.
 fn parse_network_list(value: &str, node: &YamlNode) -> Result<Vec<IpNet>> {
-    let mut found = Vec::new();
+    let mut networks = Vec::new();
     for text in value.split(',').map(str::trim).filter(|text| !text.is_empty()) {
-        let nets = parse_networks(text).filter(|_| found.len() < RULES_MAX);
+        let nets = parse_networks(text).filter(|_| networks.len() < RULES_MAX);
         let why = || format!("`{}` is not an address or a network, or there are more than {RULES_MAX}", shorten(text));
-        found.extend(nets.ok_or_else(|| ImportError::new(&node.file, node.line, why()))?);
+        networks.extend(nets.ok_or_else(|| ImportError::new(&node.file, node.line, why()))?);
     }
-    Ok(found)
+    Ok(networks)
 }
 
 /// Translates a size of nginx, such as `8m`.

@@ -201,12 +201,12 @@ impl<'a> Ingress<'a> {
                     Some(other) => return Err(self.error(path, &format!("`{}` is not a pathType", shorten(other)))),
                 };
                 let backend = path.get("backend");
-                let found = hosts.entry(host.clone()).or_default();
-                let is_new = !found.iter().any(|other| is_same(&other.matcher, &matcher));
+                let locations = hosts.entry(host.clone()).or_default();
+                let is_new = !locations.iter().any(|other| is_same(&other.matcher, &matcher));
                 if is_new && annotations.makes_regexes(path_text(&matcher)) {
                     with_regexes.insert(host.clone());
                 }
-                self.translate_path(path, backend, matcher, &annotations, out, found);
+                self.translate_path(path, backend, matcher, &annotations, out, locations);
             }
         }
         if let Some(backend) = self.node.at(&["spec", "defaultBackend"]) {

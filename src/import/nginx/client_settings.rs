@@ -26,13 +26,13 @@ pub fn list_trusted(http: &[Directive]) -> impl Iterator<Item = &Directive> {
 
 /// Adds a comment if clients are known by a header that the gateway does not read. Returns its number.
 pub fn find_unread_client(http: &[Directive], scope: &Scope, out: &mut ImportedConfig) -> Option<usize> {
-    let trusted = list_trusted(http).next()?;
+    let directive = list_trusted(http).next()?;
     let in_server = || http.iter().filter(|at| at.name == "server").flat_map(Directive::inner);
     let header = scope.get("real_ip_header").or_else(|| in_server().find(|at| at.name == "real_ip_header"));
     let Some(header) = header else {
         let why = "nginx then reads X-Real-IP; Sluicegate reads X-Forwarded-For or Forwarded, so routes that depend on \
                    the client's address are closed";
-        return Some(out.remarks.add(trusted, why));
+        return Some(out.remarks.add(directive, why));
     };
     match header.arg(0).to_ascii_lowercase().as_str() {
         "x-forwarded-for" | "proxy_protocol" => None,
@@ -51,12 +51,12 @@ pub fn translate_client_settings(
     facts: &GatewayFacts,
     out: &mut ImportedConfig,
 ) -> Result<()> {
-    let mut trusted: Vec<String> = Vec::new();
+    let mut networks: Vec<String> = Vec::new();
     for directive in list_trusted(http) {
         let text = directive.arg(0);
         let network = text.parse::<IpNet>().map(|net| net.to_string());
         match network.or_else(|_| text.parse().map(|ip: IpAddr| ip.to_string())) {
-            Ok(text) if !trusted.contains(&text) => trusted.push(text),
+            Ok(text) if !networks.contains(&text) => networks.push(text),
             Ok(_) => {}
             Err(_) => drop(out.remarks.add(directive, "not an address or a network, so it is not trusted")),
         }
@@ -66,8 +66,8 @@ pub fn translate_client_settings(
             out.remarks.add(directive, why);
         }
     }
-    if !trusted.is_empty() {
-        out.server.push(format!("trusted_proxies = {}", format_array(&trusted)));
+    if !networks.is_empty() {
+        out.server.push(format!("trusted_proxies = {}", format_array(&networks)));
     }
     out.server.push(format!("forwarded_headers = {}", format_array(&facts.forwarded)));
     for (theirs, ours) in [("client_header_timeout", "header_timeout"), ("keepalive_timeout", "keepalive_timeout")] {

@@ -14,8 +14,10 @@ pub fn translate_gzip(scope: &Scope, out: &mut ImportedConfig) -> Result<Option<
     if let Some(directive) = scope.get("gzip").filter(|_| !scope.is_on("gzip_vary")) {
         out.remarks.add(directive, "compressed responses have `Vary: Accept-Encoding`, as with `gzip_vary on`");
     }
-    let proxied = scope.get("gzip_proxied");
-    if let Some(directive) = proxied.or(scope.get("gzip")).filter(|_| proxied.is_none_or(|at| at.arg(0) != "any")) {
+    let gzip_proxied = scope.get("gzip_proxied");
+    if let Some(directive) =
+        gzip_proxied.or(scope.get("gzip")).filter(|_| gzip_proxied.is_none_or(|at| at.arg(0) != "any"))
+    {
         out.remarks.add(directive, "responses to requests with `Via` are compressed, too, as with `gzip_proxied any`");
     }
     // nginx always compresses this type.

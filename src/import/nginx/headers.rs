@@ -56,11 +56,6 @@ pub struct GatewayFacts {
 }
 
 impl GatewayFacts {
-    /// Returns whether clients name no port in `Host`, because all ports are those of the scheme.
-    fn has_default_ports(&self) -> bool {
-        self.ports.iter().all(|port| matches!(port, 80 | 443))
-    }
-
     /// Returns the value of a variable that is the same for all requests.
     fn constant(&self, value: &str, server_name: Option<&str>) -> Option<String> {
         match (value, self.ports.as_slice()) {
@@ -74,15 +69,15 @@ impl GatewayFacts {
 
 /// Lists the headers of `forwarded_headers` that any directive of these blocks sets.
 pub fn list_forwarded(directives: &[&Directive]) -> Vec<&'static str> {
-    let mut found: HashSet<&str> = HashSet::new();
+    let mut names: HashSet<&str> = HashSet::new();
     let mut rest: Vec<&Directive> = directives.to_vec();
     while let Some(directive) = rest.pop() {
         rest.extend(directive.inner());
         if matches!(directive.name.as_str(), "proxy_set_header" | "grpc_set_header") && directive.arg(1).contains('$') {
-            found.extend(FORWARDED.iter().find(|name| directive.arg(0).eq_ignore_ascii_case(name)));
+            names.extend(FORWARDED.iter().find(|name| directive.arg(0).eq_ignore_ascii_case(name)));
         }
     }
-    FORWARDED.into_iter().filter(|name| found.contains(name)).collect()
+    FORWARDED.into_iter().filter(|name| names.contains(name)).collect()
 }
 
 /// How the gateway's own value of a header compares with that of nginx.
@@ -118,7 +113,8 @@ fn compare_forwarded(name: &str, value: &str, facts: &GatewayFacts) -> OwnValue 
         ("x-forwarded-for", "$remote_addr" | "$proxy_add_x_forwarded_for") => OwnValue::Same,
         ("x-real-ip", "$realip_remote_addr") | ("x-request-id", "$request_id") => OwnValue::Same,
         ("x-forwarded-proto", "$scheme") | ("x-forwarded-host", "$http_host") => OwnValue::Same,
-        ("x-forwarded-host", "$host") if facts.has_default_ports() => OwnValue::Same,
+        // Clients name no port in `Host` if all ports are those of the scheme.
+        ("x-forwarded-host", "$host") if facts.ports.iter().all(|port| matches!(port, 80 | 443)) => OwnValue::Same,
         ("x-forwarded-host", "$host" | "$host:$server_port") => {
             OwnValue::Differs("the server gets the client's host with its port")
         }
@@ -143,10 +139,10 @@ pub fn translate_request_headers(
     let mut forwards = HashSet::new();
     let mut upgrades = false;
     let list = if target.is_grpc { "grpc_set_header" } else { "proxy_set_header" };
-    let sent = list_sent(scope.list(list), out, body);
+    let sent_names = list_sent(scope.list(list), out, body);
     for directive in scope.list(list) {
         let (name, value) = (directive.arg(0).to_ascii_lowercase(), directive.arg(1));
-        if value.is_empty() && sent.contains(&name) {
+        if value.is_empty() && sent_names.contains(&name) {
             continue;
         }
         let constant = facts.constant(value, server_name).filter(|value| is_value(value));
@@ -192,8 +188,8 @@ pub fn translate_request_headers(
     remove.retain(|name| !set.iter().any(|(own, _)| own == name));
     remove.sort();
     remove.dedup();
-    let mut seen = HashSet::new();
-    set.retain(|(name, _)| seen.insert(name.clone()));
+    let mut earlier = HashSet::new();
+    set.retain(|(name, _)| earlier.insert(name.clone()));
     let mut parts = Vec::new();
     if !set.is_empty() {
         parts.push(format!("set = {}", format_pairs(&set)));
@@ -236,13 +232,13 @@ fn note_lost_forwarded<'h>(
 
 /// Lists the names of headers with a value. A header that is set twice gets a comment.
 fn list_sent(directives: &[&Directive], out: &mut ImportedConfig, body: &mut RouteBody) -> HashSet<String> {
-    let mut sent = HashSet::new();
+    let mut names = HashSet::new();
     for directive in directives.iter().filter(|directive| !directive.arg(1).is_empty()) {
-        if !sent.insert(directive.arg(0).to_ascii_lowercase()) {
+        if !names.insert(directive.arg(0).to_ascii_lowercase()) {
             body.add_remark(out.remarks.add(directive, "nginx sends this header twice, Sluicegate once"));
         }
     }
-    sent
+    names
 }
 
 const UNAVAILABLE: &str = "the value is not available, so the server does not get this header, from the client neither";
@@ -255,18 +251,18 @@ fn translate_host(
     out: &mut ImportedConfig,
     body: &mut RouteBody,
 ) -> Option<String> {
-    let fixed = |host: &str| Some(format!("host = {}", quote_literal(host)));
+    let set_host = |host: &str| Some(format!("host = {}", quote_literal(host)));
     let is_host =
         |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || ".-_:[]".contains(c));
     match host.map(|directive| (directive, directive.arg(1))) {
         None | Some((_, "$proxy_host")) => match target.is_block {
-            true if is_host(&target.proxy_host) => fixed(&target.proxy_host),
+            true if is_host(&target.proxy_host) => set_host(&target.proxy_host),
             _ => Some("upstream_host = true".to_owned()),
         },
         Some((_, "$http_host")) => None,
-        Some((_, "$host")) => fixed("{host}"),
-        Some((_, "$server_name")) if server_name.is_some_and(is_host) => fixed(server_name?),
-        Some((_, text)) if is_host(text) => fixed(text),
+        Some((_, "$host")) => set_host("{host}"),
+        Some((_, "$server_name")) if server_name.is_some_and(is_host) => set_host(server_name?),
+        Some((_, text)) if is_host(text) => set_host(text),
         Some((directive, _)) => {
             body.add_remark(out.remarks.add(directive, "the server gets the client's Host instead"));
             None
@@ -314,8 +310,8 @@ pub fn translate_hidden_headers(scope: &Scope, is_grpc: bool, lines: &mut Respon
     lines.remove.extend(HIDDEN.iter().filter(|name| !is_passed(name)).map(|name| (*name).to_owned()));
     lines.remove.extend(hidden.into_iter().filter(|name| is_header(name) && !is_passed(name)));
     lines.remove.retain(|name| !lines.set.iter().any(|(set, _)| set == name));
-    let mut seen = HashSet::new();
-    lines.remove.retain(|name| seen.insert(name.clone()));
+    let mut earlier = HashSet::new();
+    lines.remove.retain(|name| earlier.insert(name.clone()));
 }
 
 /// Returns true for headers that a config can set.

@@ -132,8 +132,8 @@ impl<'a> Context<'a, '_> {
         for number in self.closed.into_iter().chain(scope.find_closing(self.out)) {
             body.close(number);
         }
-        let returned = block.iter().find(|directive| is_response(directive));
-        let is_returned = |directive: &Directive| returned.is_some_and(|returned| std::ptr::eq(returned, directive));
+        let response = block.iter().find(|directive| is_response(directive));
+        let is_returned = |directive: &Directive| response.is_some_and(|response| std::ptr::eq(response, directive));
         let mut forward = None;
         for directive in block.iter().filter(|directive| is_rewriting(directive) && !is_returned(directive)) {
             match read_location_rewrite(directive, block, matcher) {
@@ -153,7 +153,7 @@ impl<'a> Context<'a, '_> {
             body.close(number);
         }
         let passwords = self.check_passwords(scope, &mut body);
-        if let Some(directive) = returned {
+        if let Some(directive) = response {
             // nginx responds before it checks limits, passwords, `allow` and `deny`.
             self.respond(directive, scope, &mut body);
             return Ok(body);
@@ -320,7 +320,7 @@ impl<'a> Context<'a, '_> {
             ("grpc_read_timeout", ["response_timeout", "stream_timeout", ""]),
             ("client_body_timeout", ["body_timeout", "", ""]),
         ];
-        let mut done: Vec<&str> = Vec::new();
+        let mut names: Vec<&str> = Vec::new();
         for (theirs, ours) in times {
             let Some(directive) = scope.get(theirs) else { continue };
             let Some(ms) = parse_duration_ms(directive.arg(0)).filter(|ms| *ms > 0) else {
@@ -328,8 +328,8 @@ impl<'a> Context<'a, '_> {
                 continue;
             };
             for name in ours.into_iter().filter(|name| !name.is_empty()) {
-                if !done.contains(&name) {
-                    done.push(name);
+                if !names.contains(&name) {
+                    names.push(name);
                     body.lines.push(format!("{name} = {}", format_duration(ms)));
                 }
             }
@@ -347,11 +347,11 @@ fn read_location_rewrite<'d>(
     let (LocationMatcher::Exact(path) | LocationMatcher::Prefix { path, .. }) = matcher else { return None };
     let is_only =
         block.iter().filter(|directive| matches!(directive.name.as_str(), "rewrite" | "if" | "return")).count() == 1;
-    let found = read_prefix_rewrite(at).filter(|found| is_only && path.starts_with(found.prefix))?;
+    let rewrite = read_prefix_rewrite(at).filter(|rewrite| is_only && path.starts_with(rewrite.prefix))?;
     // The path of `proxy_pass` would replace a path that is already rewritten.
     let has_path = |pass: &Directive| pass.arg(0).split_once("://").is_some_and(|(_, rest)| rest.contains('/'));
-    let forwards = matches!(found.target, PrefixTarget::Forward(_));
-    (!forwards || !block.iter().any(|at| at.name == "proxy_pass" && has_path(at))).then_some(found)
+    let forwards = matches!(rewrite.target, PrefixTarget::Forward(_));
+    (!forwards || !block.iter().any(|at| at.name == "proxy_pass" && has_path(at))).then_some(rewrite)
 }
 
 /// Reads the `allow` and `deny` of a block in their order.

@@ -41,11 +41,14 @@ pub fn translate_access_log(http: &[Directive], out: &mut ImportedConfig) {
         }
     };
     let format = directive.args.get(1).filter(|name| !name.contains('=')).map_or("combined", String::as_str);
-    let given = http.iter().find(|at| at.name == "log_format" && at.arg(0) == format);
-    let is_combined = format == "combined" || given.is_some_and(|given| is_combined(&given.args[1..].concat()));
+    let log_format = http.iter().find(|at| at.name == "log_format" && at.arg(0) == format);
+    let is_combined =
+        format == "combined" || log_format.is_some_and(|log_format| is_combined(&log_format.args[1..].concat()));
     if !is_combined {
-        out.remarks
-            .add(given.unwrap_or(directive), "the log has the format `combined` instead; see `format` of access_log");
+        out.remarks.add(
+            log_format.unwrap_or(directive),
+            "the log has the format `combined` instead; see `format` of access_log",
+        );
     }
     out.server.push(format!("access_log = {{ format = \"combined\", to = {} }}", quote_literal(to)));
 }

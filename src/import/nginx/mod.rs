@@ -84,8 +84,9 @@ pub fn translate_directives(mut directives: Vec<Directive>, out: &mut ImportedCo
     }
     let scope = Scope::default().enter_block(&http);
     let facts = gather_facts(&http, &servers, &scope, out)?;
+    let blocks = http.iter().filter(|directive| matches!(directive.name.as_str(), "map" | "geo"));
     let variables = Variables {
-        blocks: http.iter().filter_map(|directive| find_variable(directive)).collect(),
+        blocks: blocks.filter_map(|at| Some((at.args.last()?.strip_prefix('$')?, at))).collect(),
         has_one_scheme: facts.scheme.is_some(),
     };
     let upstreams: UpstreamBlocks = http
@@ -100,13 +101,6 @@ pub fn translate_directives(mut directives: Vec<Directive>, out: &mut ImportedCo
     translate_client_settings(&http, &scope, &facts, out)?;
     translate_access_log(&http, out);
     ServerBlocks::new(scope, upstreams, zones, &facts, &servers, out).translate_servers(&servers)
-}
-
-fn find_variable(directive: &Directive) -> Option<(&str, &Directive)> {
-    match directive.name.as_str() {
-        "map" | "geo" => Some((directive.args.last()?.strip_prefix('$')?, directive)),
-        _ => None,
-    }
 }
 
 /// Gathers what the values of variables depend on.

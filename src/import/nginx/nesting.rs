@@ -27,12 +27,12 @@ impl<'o> LocationBlock<'o> {
         outer: Option<(&'o LocationBlock<'o>, &'o LocationMatcher)>,
     ) -> Result<LocationBlock<'o>> {
         let (mut prefixes, mut lengths, mut exact) = (HashSet::new(), BTreeSet::new(), HashSet::new());
-        let mut redirected: HashSet<String> = HashSet::new();
+        let mut bare_paths: HashSet<String> = HashSet::new();
         for at in block.iter().filter(|at| at.name == "location" && !is_named(at)) {
             // Each location may appear once, as in nginx.
             let matcher = read_matcher(at)?;
             if at.inner().iter().any(|directive| directive.name.ends_with("_pass")) {
-                redirected.extend(matcher.find_bare_path().map(str::to_owned));
+                bare_paths.extend(matcher.find_bare_path().map(str::to_owned));
             }
             let is_new = match matcher {
                 LocationMatcher::Exact(path) => exact.insert(path),
@@ -46,8 +46,8 @@ impl<'o> LocationBlock<'o> {
                 return Err(at.error("this location appears twice"));
             }
         }
-        redirected.retain(|bare| !prefixes.contains(bare) && !exact.contains(bare));
-        Ok(LocationBlock { prefixes, lengths, exact, redirected, outer })
+        bare_paths.retain(|bare| !prefixes.contains(bare) && !exact.contains(bare));
+        Ok(LocationBlock { prefixes, lengths, exact, redirected: bare_paths, outer })
     }
 
     /// Returns whether all requests of a location in this block go to a location of a block around it.

@@ -116,11 +116,11 @@ fn find_file(uri: &str, site: &[Directive], outer: &Scope) -> Option<String> {
     let root = outer.get("root").map(|root| root.arg(0));
     // nginx checks the client again before it sends the page.
     let has_rules = |block: &[Directive]| block.iter().any(|at| matches!(at.name.as_str(), "allow" | "deny"));
-    let found = exact.or_else(longest);
-    if found.is_some_and(|location| has_rules(location.inner())) || !outer.list("allow").is_empty() {
+    let location = exact.or_else(longest);
+    if location.is_some_and(|location| has_rules(location.inner())) || !outer.list("allow").is_empty() {
         return None;
     }
-    let Some(location) = found else { return root.map(|root| join_root(root, uri)) };
+    let Some(location) = location else { return root.map(|root| join_root(root, uri)) };
     let is_answered = |directive: &Directive| {
         matches!(directive.name.as_str(), "proxy_pass" | "grpc_pass" | "return" | "rewrite" | "if" | "location")
             || is_protection(directive) && directive.name != "alias"
@@ -128,7 +128,8 @@ fn find_file(uri: &str, site: &[Directive], outer: &Scope) -> Option<String> {
     if location.inner().iter().any(is_answered) {
         return None;
     }
-    let own = |name: &str| location.inner().iter().find(|directive| directive.name == name).map(|found| found.arg(0));
+    let own =
+        |name: &str| location.inner().iter().find(|directive| directive.name == name).map(|directive| directive.arg(0));
     match (own("alias"), own("root").or(root)) {
         (Some(alias), _) if exact.is_some() => Some(alias.to_owned()),
         (Some(alias), _) => Some(format!("{alias}{}", uri.strip_prefix(&prefix(location)?)?)),

@@ -21,10 +21,14 @@ impl<'a> Scope<'a> {
         let mut scope = self.clone();
         scope.single.retain(|name, _| find_row(name).is_some_and(|row| row.is_inherited()));
         let mut own: HashMap<&str, Vec<&Directive>> = HashMap::new();
+        // Only files that nginx itself serves need this file.
+        let is_mime_types = |at: &Directive| at.name == "include" && at.arg(0).ends_with("mime.types");
         for directive in block.iter().filter(|directive| !is_mime_types(directive)) {
             let Some(row) = find_row(&directive.name) else { continue };
             if row.is_list {
-                own.entry(list_name(&directive.name)).or_default().push(directive);
+                // `allow` and `deny` share a list.
+                let name = if directive.name == "deny" { "allow" } else { &directive.name };
+                own.entry(name).or_default().push(directive);
             } else {
                 scope.single.insert(&directive.name, directive);
             }
@@ -51,25 +55,15 @@ impl<'a> Scope<'a> {
     /// Adds comments on the directives in force that may decide which clients are served, and cannot be translated.
     /// Returns the number of the first: a route without them must be closed.
     pub fn find_closing(&self, out: &mut ImportedConfig) -> Option<usize> {
-        let mut found: Vec<&Directive> = self.single.values().copied().filter(|at| is_protection(at)).collect();
-        found.sort_by_key(|directive| (&directive.file, directive.line, &directive.name));
+        let mut directives: Vec<&Directive> = self.single.values().copied().filter(|at| is_protection(at)).collect();
+        directives.sort_by_key(|directive| (&directive.file, directive.line, &directive.name));
         let close = |directive: &Directive| {
             let note = find_row(&directive.name).map_or("", |row| row.note);
             let note = if directive.name == "include" { "this file does not exist" } else { note };
             out.remarks.add(directive, &format!("{note}; until then, its routes are closed"))
         };
-        found.into_iter().map(close).collect::<Vec<_>>().first().copied()
+        directives.into_iter().map(close).collect::<Vec<_>>().first().copied()
     }
-}
-
-/// Returns the name of a directive's list. `allow` and `deny` share one.
-fn list_name(name: &str) -> &str {
-    if name == "deny" { "allow" } else { name }
-}
-
-/// Returns true for the file that only files served by nginx itself need.
-fn is_mime_types(directive: &Directive) -> bool {
-    directive.name == "include" && directive.arg(0).ends_with("mime.types")
 }
 
 /// Returns true for directives of the rewrite module that change what a block does, and that a route cannot have.

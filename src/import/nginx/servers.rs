@@ -68,32 +68,32 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
         let serving: Vec<&Site> = sites.iter().filter(|site| site.redirect.is_none()).collect();
         let scopes: Vec<Scope> = serving.iter().map(|site| self.scope.enter_block(site.server.inner())).collect();
         let checks = agree_on_checks(&serving, &scopes);
-        let mut closed = Vec::new();
+        let mut remarks = Vec::new();
         for (site, scope) in serving.iter().zip(&scopes) {
             let why = find_exposure(site, scope, &serving, &checks);
-            closed.push(why.map(|why| self.out.remarks.add(site.server, &why)));
+            remarks.push(why.map(|why| self.out.remarks.add(site.server, &why)));
         }
-        let is_closed = |at: usize| closed.get(at).is_some_and(Option::is_some);
+        let is_closed = |at: usize| remarks.get(at).is_some_and(Option::is_some);
         let default = find_default(&serving, is_closed);
         self.find_disputed(&serving);
         self.find_unreachable(&serving, default);
         let all: HashSet<&str> = serving.iter().flat_map(|site| site.addresses()).collect();
-        for (index, ((site, scope), closed)) in serving.iter().zip(&scopes).zip(&closed).enumerate() {
+        for (index, ((site, scope), remark)) in serving.iter().zip(&scopes).zip(&remarks).enumerate() {
             listeners.add_server(&site.listens, scope, &checks, self.out);
             if site.is_twin {
                 continue;
             }
             let own: HashSet<&str> = site.all_listens().map(|listen| listen.address.as_str()).collect();
-            if own != all && closed.is_none() {
+            if own != all && remark.is_none() {
                 let why = "routes apply to all listeners, so clients reach this server on all of them";
                 self.out.remarks.add(site.server, why);
             }
-            let shared = ServerDefaults {
+            let defaults = ServerDefaults {
                 compress: compress.as_deref(),
                 has_tls: serving.iter().any(|site| site.has_tls()),
-                closed: *closed,
+                closed: *remark,
             };
-            self.translate_server(index, index == default, site, scope, &shared)?;
+            self.translate_server(index, index == default, site, scope, &defaults)?;
         }
         for site in &sites {
             if let Some(redirect) = &site.redirect {
@@ -139,8 +139,8 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
     fn find_unreachable(&mut self, serving: &[&Site<'a>], default: usize) {
         for (index, site) in serving.iter().enumerate() {
             let names = site.names();
-            let named: Vec<&String> = names.iter().filter(|name| is_host(name)).collect();
-            let is_known = named.iter().any(|name| site.deferred.contains(*name)) || site.is_twin;
+            let hosts: Vec<&String> = names.iter().filter(|name| is_host(name)).collect();
+            let is_known = hosts.iter().any(|name| site.deferred.contains(*name)) || site.is_twin;
             let odd = names.iter().find(|name| !is_host(name) && !matches!(name.as_str(), "_" | "" | "-" | "*"));
             let has_own_address = site.all_listens().any(|listen| {
                 let others = serving.iter().enumerate().filter(|(other, _)| *other < index).map(|(_, site)| site);
@@ -149,7 +149,7 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
             });
             // The first server of an address answers all its requests for unknown hosts.
             let is_default_elsewhere = has_own_address || site.all_listens().any(|listen| listen.is_default);
-            let is_nameless = named.is_empty() && odd.is_none();
+            let is_nameless = hosts.is_empty() && odd.is_none();
             if index != default && !is_known && (odd.is_some() || is_nameless && is_default_elsewhere) {
                 let why = match odd {
                     Some(name) => format!("the name `{}` is not available", shorten(name)),
@@ -163,9 +163,9 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
 
     /// Writes a closed route for each disputed name.
     fn close_disputed(&mut self) -> Result<()> {
-        let mut disputed: Vec<(String, usize)> = self.disputed.drain().collect();
-        disputed.sort();
-        for (name, number) in disputed {
+        let mut hosts: Vec<(String, usize)> = self.disputed.drain().collect();
+        hosts.sort();
+        for (name, number) in hosts {
             let mut body = RouteBody::with_status(format!("host {name}"), 501);
             body.close(number);
             self.write_route(&[name], "/", body, None)?;
@@ -250,9 +250,9 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
             compress: shared.compress,
             inner_regex: None,
         };
-        let mut found = Vec::new();
+        let mut locations = Vec::new();
         let mut by_host: Vec<(Vec<String>, RouteBody)> = Vec::new();
-        let mut returned = None;
+        let mut answer = None;
         let tls = ListenTls { all: site.all_listens().all(|listen| listen.tls), any: site.has_tls() };
         for directive in server.inner() {
             let close = |context: &mut Context, why: &str| {
@@ -260,43 +260,43 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
             };
             match directive.name.as_str() {
                 "return" | "rewrite" if is_response(directive) => {
-                    returned = Some(directive);
+                    answer = Some(directive);
                     break;
                 }
                 "if" => match read_condition(directive, tls) {
                     Some(ServerCondition::Never | ServerCondition::SetsVariables) => {}
                     Some(ServerCondition::Always(response)) => {
-                        returned = Some(response);
+                        answer = Some(response);
                         break;
                     }
                     Some(ServerCondition::Host { name, is_host: is_name, response }) if is_host(&name) => {
-                        let redirected = hosts.split(&name, is_name, is_default, &self.known);
+                        let redirect_hosts = hosts.split(&name, is_name, is_default, &self.known);
                         let body =
                             context.translate_body(response, std::slice::from_ref(response), scope, &match_all())?;
-                        by_host.extend(redirected.map(|hosts| (hosts, body)));
+                        by_host.extend(redirect_hosts.map(|hosts| (hosts, body)));
                     }
                     _ => close(&mut context, "this condition is not available, so the server is closed"),
                 },
                 "rewrite" => match translate_prefix_redirect(server, directive, scope, context.out) {
-                    Some(location) => found.push(location),
+                    Some(location) => locations.push(location),
                     None => close(&mut context, "this rewrite is not available, so the server is closed"),
                 },
                 _ => {}
             }
         }
-        if let Some(directive) = returned {
+        if let Some(directive) = answer {
             let body = translate_return(&mut context, directive, scope, shared.has_tls, &hosts.own)?;
-            found.push(Location { matcher: match_all(), body });
+            locations.push(Location { matcher: match_all(), body });
         } else {
-            translate_locations(&mut context, server, scope, &mut found)?;
+            translate_locations(&mut context, server, scope, &mut locations)?;
         }
-        let closed = context.closed;
-        let fallback = self.translate_fallback(server, index, scope, closed, &found)?;
+        let remark = context.closed;
+        let fallback = self.translate_fallback(server, index, scope, remark, &locations)?;
         for (hosts, body) in by_host {
             self.write_route(&hosts, "/", body, Some(server))?;
         }
-        let found = order_routes(found, fallback, self.out);
-        self.write_routes(server, is_default, hosts, found)
+        let routes = order_routes(locations, fallback, self.out);
+        self.write_routes(server, is_default, hosts, routes)
     }
 
     /// Adds comments on the directives of a server that are left out.
@@ -357,13 +357,13 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
         // A wildcard of another server takes precedence over routes without a host. Requests for unknown hosts may be
         // for another server.
         let is_covered = |name: &String| self.unreachable.is_some() || self.known.find_wildcard(name).is_some();
-        let covered: Vec<String> = match is_default {
+        let covered_hosts: Vec<String> = match is_default {
             true => own.into_iter().filter(|name| !self.disputed.contains_key(name) && is_covered(name)).collect(),
             false => Vec::new(),
         };
         for (path, mut body) in found {
-            if !covered.is_empty() {
-                self.write_route(&covered, &path, body.clone(), Some(server))?;
+            if !covered_hosts.is_empty() {
+                self.write_route(&covered_hosts, &path, body.clone(), Some(server))?;
             }
             if let Some(number) = self.unreachable.filter(|_| is_default) {
                 body.close(number);
@@ -449,14 +449,14 @@ fn translate_prefix_redirect(
     scope: &Scope,
     out: &mut ImportedConfig,
 ) -> Option<Location> {
-    let found = read_prefix_rewrite(at).filter(|found| !has_location_below(server, found.prefix))?;
-    let PrefixTarget::Redirect(redirect) = found.target else { return None };
-    let origin = shorten(&format!("{}:{}: rewrite {}", at.file, at.line, found.prefix));
+    let rewrite = read_prefix_rewrite(at).filter(|rewrite| !has_location_below(server, rewrite.prefix))?;
+    let PrefixTarget::Redirect(redirect) = rewrite.target else { return None };
+    let origin = shorten(&format!("{}:{}: rewrite {}", at.file, at.line, rewrite.prefix));
     let mut body = RouteBody::new(origin, RouteAction::Redirect(redirect));
-    let strip = quote_literal(found.prefix.trim_end_matches('/'));
+    let strip = quote_literal(rewrite.prefix.trim_end_matches('/'));
     body.lines.push(format!("rewrite = {{ strip_prefix = {strip} }}"));
     translate_added_headers(scope, out, &mut body);
-    Some(Location { matcher: LocationMatcher::Prefix { path: found.prefix.to_owned(), first: true }, body })
+    Some(Location { matcher: LocationMatcher::Prefix { path: rewrite.prefix.to_owned(), first: true }, body })
 }
 
 /// Returns true if a redirect of all paths leads to one of the hosts that it applies to.

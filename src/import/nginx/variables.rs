@@ -29,7 +29,15 @@ fn replace_in_block(block: &mut [Directive], server: &Constants, is_server: bool
     let mut own = server.clone();
     for directive in block.iter() {
         match directive.name.as_str() {
-            "set" => set_variable(directive, &mut own),
+            "set" => {
+                let value = directive.arg(1);
+                let value = match find_variables(value).is_empty() {
+                    true => Some(value.to_owned()),
+                    false => replace_variables(value, &own).filter(|value| find_variables(value).is_empty()),
+                };
+                let value = value.filter(|value| value.len() <= VALUE_MAX);
+                own.insert(variable_name(directive).to_owned(), value);
+            }
             "if" => {
                 for inner in directive.inner().iter().filter(|inner| inner.name == "set") {
                     own.insert(variable_name(inner).to_owned(), None);
@@ -58,39 +66,30 @@ fn variable_name(set: &Directive) -> &str {
     set.arg(0).trim_start_matches('$')
 }
 
-fn set_variable(set: &Directive, own: &mut Constants) {
-    let value = set.arg(1);
-    let value = match find_variables(value).is_empty() {
-        true => Some(value.to_owned()),
-        false => replace_variables(value, own).filter(|value| find_variables(value).is_empty()),
-    };
-    own.insert(variable_name(set).to_owned(), value.filter(|value| value.len() <= VALUE_MAX));
-}
-
 /// Replaces the constant variables of a text. Returns `None` if it has none.
 fn replace_variables(text: &str, constants: &Constants) -> Option<String> {
-    let mut replaced = String::new();
-    let mut found = false;
+    let mut output = String::new();
+    let mut has_constant = false;
     let mut rest = text;
     while let Some(at) = rest.find('$') {
         let (before, after) = rest.split_at(at);
-        replaced.push_str(before);
-        let braced = after.get(1..2) == Some("{");
-        let name_at = if braced { 2 } else { 1 };
+        output.push_str(before);
+        let is_braced = after.get(1..2) == Some("{");
+        let name_at = if is_braced { 2 } else { 1 };
         let name = &after[name_at.min(after.len())..];
         let end = name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(name.len());
-        let closing = usize::from(braced && name[end..].starts_with('}'));
+        let closing = usize::from(is_braced && name[end..].starts_with('}'));
         match constants.get(&name[..end]) {
-            Some(Some(value)) if !braced || closing == 1 => {
-                replaced.push_str(value);
-                found = true;
+            Some(Some(value)) if !is_braced || closing == 1 => {
+                output.push_str(value);
+                has_constant = true;
             }
-            _ => replaced.push_str(&after[..name_at.min(after.len()) + end + closing]),
+            _ => output.push_str(&after[..name_at.min(after.len()) + end + closing]),
         }
         rest = &name[end + closing..];
     }
-    replaced.push_str(rest);
-    (found && replaced.len() <= VALUE_MAX).then_some(replaced)
+    output.push_str(rest);
+    (has_constant && output.len() <= VALUE_MAX).then_some(output)
 }
 
 #[cfg(test)]

@@ -68,21 +68,21 @@ pub fn translate_domains(documents: &[YamlNode], out: &mut ImportedConfig) -> Re
 
 /// Replaces each Kubernetes ConfigMap by the documents in its `data`. Other files there, and other manifests, are skipped.
 fn unpack_config_maps(documents: &[YamlNode]) -> Result<Vec<YamlNode>> {
-    let mut found = Vec::new();
+    let mut configs = Vec::new();
     for document in documents {
         match document.text_at(&["kind"]) {
             Some("ConfigMap") => {
                 for (name, node) in document.get("data").map_or(&[][..], YamlNode::entries) {
                     let file = format!("{}:{}: {}", document.file, node.line, shorten(name));
                     let inner = parse_text(node.text().unwrap_or(""), file.into())?;
-                    found.extend(inner.into_iter().filter(|inner| inner.get("domain").is_some()));
+                    configs.extend(inner.into_iter().filter(|inner| inner.get("domain").is_some()));
                 }
             }
             Some(_) if document.get("apiVersion").is_some() => {}
-            _ => found.push(document.clone()),
+            _ => configs.push(document.clone()),
         }
     }
-    Ok(found)
+    Ok(configs)
 }
 
 /// Adds a remark about a setting.
@@ -95,8 +95,11 @@ fn write_rule(domain: &str, rule: &FlatRule, out: &mut ImportedConfig) {
         RuleOutcome::Exempt => Vec::new(),
         RuleOutcome::Limited(rate) => vec![define_limit(domain, rule, rate, out)],
     };
+    let is_bare =
+        |key: &str| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
     let entry = |entry: &TreeEntry| {
-        format!("{{ {} = {} }}", format_key(&entry.key), quote_literal(entry.value.as_deref().unwrap_or("*")))
+        let key = if is_bare(&entry.key) { entry.key.clone() } else { quote_literal(&entry.key) };
+        format!("{{ {key} = {} }}", quote_literal(entry.value.as_deref().unwrap_or("*")))
     };
     let entries: Vec<String> = rule.entries.iter().map(entry).collect();
     let descriptor = match entries.as_slice() {
@@ -120,9 +123,9 @@ fn define_limit(domain: &str, rule: &FlatRule, rate: &ImportedRate, out: &mut Im
     } else {
         lines.extend(["algorithm = \"fixed_window\"".to_owned(), "anchor = \"clock\"".to_owned()]);
     }
-    let repeated = find_repeated(rule, &varying);
+    let occurrence = find_repeated(rule, &varying);
     // The budget of a rate of 0, or of a key that cannot be translated, refuses every request.
-    let is_closed = rate.requests == 0 || repeated == Occurrence::Several;
+    let is_closed = rate.requests == 0 || occurrence == Occurrence::Several;
     lines.push(format!("rate = \"{}/{}\"", rate.requests.max(1), rate.unit.word()));
     let mut names: Vec<&str> = Vec::with_capacity(varying.len());
     for entry in &varying {
@@ -130,7 +133,7 @@ fn define_limit(domain: &str, rule: &FlatRule, rate: &ImportedRate, out: &mut Im
             names.push(&entry.key);
         }
     }
-    if repeated == Occurrence::Several {
+    if occurrence == Occurrence::Several {
         let why =
             "several entries of one name have budgets of their own, which a key cannot have; every request is refused";
         out.remarks.add_text(format!(
@@ -147,7 +150,7 @@ fn define_limit(domain: &str, rule: &FlatRule, rate: &ImportedRate, out: &mut Im
         (true, false) => vec!["all".to_owned()],
     };
     lines.push(format!("key = {}", format_array(&parts)));
-    match repeated {
+    match occurrence {
         Occurrence::Single if !is_closed || rule.count_of(first) < 2 => {}
         Occurrence::First => lines.push("repeated = \"first\"".to_owned()),
         _ => lines.push("repeated = \"last\"".to_owned()),
@@ -159,14 +162,14 @@ fn define_limit(domain: &str, rule: &FlatRule, rate: &ImportedRate, out: &mut Im
         let any: Vec<&str> = parts.iter().map(|_| "*").collect();
         lines.push(format!("overrides = [{{ key = {}, rate = 0 }}]", format_array(&any)));
     }
-    let wanted = rate.name.clone().unwrap_or_else(|| {
+    let name = rate.name.clone().unwrap_or_else(|| {
         let values = rule.entries.iter().map(|entry| match &entry.value {
             Some(value) if value != "*" => format!("-{}-{value}", entry.key),
             _ => format!("-{}", entry.key),
         });
         values.fold(domain.to_owned(), |name, part| name + &part)
     });
-    out.define_limit(format!("rls {domain} {}:{}", rule.file, rule.line), &clean_name(&wanted), lines, STATUS).0
+    out.define_limit(format!("rls {domain} {}:{}", rule.file, rule.line), &clean_name(&name), lines, STATUS).0
 }
 
 /// Which of several entries with one name has budgets of its own.
@@ -180,7 +183,7 @@ enum Occurrence {
 }
 
 fn find_repeated(rule: &FlatRule, varying: &[&TreeEntry]) -> Occurrence {
-    let mut found = Occurrence::Single;
+    let mut result = Occurrence::Single;
     for entry in varying.iter().filter(|entry| rule.count_of(&entry.key) > 1) {
         let places: Vec<usize> = (0..rule.entries.len()).filter(|at| rule.entries[*at].key == entry.key).collect();
         let own: Vec<&usize> = places.iter().filter(|at| rule.entries[**at].has_own_budgets()).collect();
@@ -189,13 +192,7 @@ fn find_repeated(rule: &FlatRule, varying: &[&TreeEntry]) -> Occurrence {
             [one] if Some(*one) == places.last() => Occurrence::Last,
             _ => Occurrence::Several,
         };
-        found = if found == Occurrence::Single || found == occurrence { occurrence } else { Occurrence::Several };
+        result = if result == Occurrence::Single || result == occurrence { occurrence } else { Occurrence::Several };
     }
-    found
-}
-
-/// Formats a key of a table.
-fn format_key(key: &str) -> String {
-    let is_bare = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
-    if is_bare { key.to_owned() } else { quote_literal(key) }
+    result
 }

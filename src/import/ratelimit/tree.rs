@@ -170,7 +170,7 @@ fn read_level(list: &YamlNode, depth: usize, out: &mut ImportedConfig) -> Result
         entry.value = (!is_alone).then(|| "**".to_owned());
     }
     branches.sort_by_key(|(entry, _)| entry.rank());
-    let mut found = Vec::new();
+    let mut flat_rules = Vec::new();
     for (place, (entry, rules)) in branches.iter().enumerate() {
         let hidden = branches[place + 1..].iter().filter(|(other, _)| entry.may_overlap(other));
         let mut all = rules.clone();
@@ -185,13 +185,13 @@ fn read_level(list: &YamlNode, depth: usize, out: &mut ImportedConfig) -> Result
         }
         for mut rule in all {
             rule.entries.insert(0, entry.clone());
-            found.push(rule);
+            flat_rules.push(rule);
         }
-        if is_too_long(found.len()) {
+        if is_too_long(flat_rules.len()) {
             return fault(list, too_long());
         }
     }
-    Ok(found)
+    Ok(flat_rules)
 }
 
 fn has_same_pattern(one: &FlatRule, other: &FlatRule) -> bool {

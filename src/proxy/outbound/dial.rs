@@ -21,7 +21,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::descriptors;
-use crate::descriptors::ServerDescriptor;
+use crate::descriptors::DescriptorPermit;
 use crate::ends::End;
 use crate::net::enable_keepalive;
 use crate::proxy::outbound::bulk::{BulkBudget, BulkMeter, set_receive_buffer};
@@ -39,7 +39,7 @@ const READ_MAX: usize = 64 * 1024;
 /// A connection to one server.
 pub struct UpstreamConnection {
     stream: UpstreamStream,
-    _descriptor: ServerDescriptor,
+    _descriptor: DescriptorPermit,
     /// True if the connection speaks HTTP/2.
     pub http2: bool,
     /// Bytes that were received and not used yet.

@@ -65,7 +65,7 @@ impl Diff {
             settings: setting_contents(old, new),
             lines: ChangeLines::default(),
         };
-        let changed = ChangedSections {
+        let sections = ChangedSections {
             kinds: [
                 (root::LISTENER.name, &diff.listeners),
                 (root::UPSTREAM.name, &diff.upstreams),
@@ -75,7 +75,7 @@ impl Diff {
             ],
             settings: &diff.settings.changed,
         };
-        diff.lines = ChangeLines::new(options::list_changes(old, new, &changed));
+        diff.lines = ChangeLines::new(options::list_changes(old, new, &sections));
         diff
     }
 
@@ -142,8 +142,8 @@ impl fmt::Display for Diff {
                     continue;
                 }
                 let kind = if names.len() == 1 { kind } else { plural };
-                let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
-                write!(f, "{separator}{kind} {verb}: {shown}")?;
+                let list = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+                write!(f, "{separator}{kind} {verb}: {list}")?;
                 if names.len() > SHOWN {
                     write!(f, " and {} more", names.len() - SHOWN)?;
                 }
@@ -217,7 +217,9 @@ fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + u
         Action::Upstream(index) => Err(config.upstreams.get(*index).map(|upstream| &upstream.name)),
         other => Ok(other),
     };
-    let limits: Vec<&str> = named_limits(limits).collect();
+    // Candidates and wider tiers are added by themselves.
+    let limits = limits.iter().filter(|limit| limit.candidate_of.is_none() && !limit.is_wider_tier());
+    let limits: Vec<&str> = limits.map(|limit| limit.name.as_str()).collect();
     (
         (matcher_content(matcher), action, auth, limits, allow, deny, rewrite),
         (
@@ -247,12 +249,6 @@ fn matcher_content(matcher: &Matcher) -> impl PartialEq + use<'_> {
     methods.sort_unstable();
     headers.sort_unstable();
     (hosts, path, methods, headers)
-}
-
-/// Returns the names of those limits in a list that are not added by themselves, as candidates and wider tiers are.
-fn named_limits(limits: &[Arc<Limit>]) -> impl Iterator<Item = &str> {
-    let named = limits.iter().filter(|limit| limit.candidate_of.is_none() && !limit.is_wider_tier());
-    named.map(|limit| limit.name.as_str())
 }
 
 /// Returns the limits of each section: with tiers, it has several.
@@ -296,8 +292,8 @@ fn setting_contents(old: &Config, new: &Config) -> Changes {
         (root::SERVER.name, old.server == new.server),
         (root::STORE.name, old.store == new.store),
     ];
-    let changed = tables.into_iter().filter(|(_, same)| !same).map(|(name, _)| name.to_owned());
-    Changes { changed: changed.collect(), ..Changes::default() }
+    let names = tables.into_iter().filter(|(_, same)| !same).map(|(name, _)| name.to_owned());
+    Changes { changed: names.collect(), ..Changes::default() }
 }
 
 #[cfg(test)]

@@ -72,9 +72,13 @@ pub fn list_changes(old: &Config, new: &Config, changed: &ChangedSections) -> Ve
     // Sections that differ though none of their options does: they inherit the difference, or it is in a file.
     let (mut own, mut unexplained) = (Vec::new(), Vec::new());
     for (kind, changes) in changed.kinds {
-        let mut seen = HashSet::new();
-        let sections = changes.changed.iter().map(|name| comparison.section_of(kind, name));
-        for name in sections.filter(|name| seen.insert(*name)) {
+        let mut earlier = HashSet::new();
+        // The options of a wider tier are in the section of its limit.
+        let sections = changes.changed.iter().map(|name| {
+            let tier = (kind == limit::TABLE.name).then(|| new.limits.find(name)).flatten();
+            tier.and_then(|limit| limit.tier_of.as_deref()).unwrap_or(name)
+        });
+        for name in sections.filter(|name| earlier.insert(*name)) {
             let lines = comparison.compare_section(kind, name);
             if lines.is_empty() {
                 unexplained.push((kind, name));
@@ -84,9 +88,10 @@ pub fn list_changes(old: &Config, new: &Config, changed: &ChangedSections) -> Ve
     }
     let mut lines = comparison.list_restarts();
     let settings = comparison.compare_settings(changed, &unexplained);
-    let explained: HashSet<&str> = settings.iter().map(|line| line.kind.as_str()).collect();
+    let setting_kinds: HashSet<&str> = settings.iter().map(|line| line.kind.as_str()).collect();
     for (kind, name) in unexplained {
-        own.extend(comparison.explain_rest(kind, name, &explained));
+        let inherits = INHERITED.iter().any(|(from, users)| users.contains(&kind) && setting_kinds.contains(from));
+        own.extend((!inherits).then(|| ChangeLine::new(kind, name, "a file that it names changed")));
     }
     lines.extend(settings);
     lines.extend(comparison.list_order_of_patterns());
@@ -113,15 +118,6 @@ fn sections_by_name(config: &Config) -> Sections<'_> {
 }
 
 impl<'c> Comparison<'c> {
-    /// Returns the name of the section that has the options. Those of a wider tier are in the section of its limit.
-    fn section_of<'n>(&self, kind: &str, name: &'n str) -> &'n str
-    where
-        'c: 'n,
-    {
-        let tiered = (kind == limit::TABLE.name).then(|| self.new.limits.find(name)).flatten();
-        tiered.and_then(|limit| limit.tier_of.as_deref()).unwrap_or(name)
-    }
-
     /// Returns a line for each option of a section that differs. If only the way of writing does, those that are
     /// written differently count, because something must differ.
     fn compare_section(&self, kind: &'static str, name: &str) -> Vec<ChangeLine> {
@@ -129,9 +125,9 @@ impl<'c> Comparison<'c> {
         if lines.is_empty() {
             lines = self.compare_options(kind, name, true);
         }
-        let named: HashSet<String> = lines.iter().filter_map(|line| line.option.clone()).collect();
+        let paths: HashSet<String> = lines.iter().filter_map(|line| line.option.clone()).collect();
         let is_named =
-            |option: &str| named.iter().any(|path| path == option || path.starts_with(&format!("{option}.")));
+            |option: &str| paths.iter().any(|path| path == option || path.starts_with(&format!("{option}.")));
         for (option, effect) in [(route::ALLOW.name, "more"), (route::DENY.name, "fewer")] {
             if self.weaker.has(kind, name, &[option]) && !is_named(option) {
                 let what = format!("{option} covers {effect} clients");
@@ -173,7 +169,7 @@ impl<'c> Comparison<'c> {
             return None;
         }
         let is_list = |option: Option<&WrittenOption>| option.is_some_and(WrittenOption::is_list);
-        let shown = after.or(before).map_or_else(|| path.to_owned(), WrittenOption::shown_path);
+        let label = after.or(before).map_or_else(|| path.to_owned(), WrittenOption::shown_path);
         let what = match (before, after) {
             (Some(option), _) | (_, Some(option)) if option.is_secret(kind) => {
                 let verb = match (before, after) {
@@ -181,16 +177,16 @@ impl<'c> Comparison<'c> {
                     (_, None) => "removed",
                     _ => "changed",
                 };
-                format!("{shown} {verb}")
+                format!("{label} {verb}")
             }
-            _ if is_list(before) || is_list(after) => describe_list(kind, option, &shown, before, after)?,
+            _ if is_list(before) || is_list(after) => describe_list(kind, option, &label, before, after)?,
             _ => {
                 let text =
                     |option: Option<&WrittenOption>| option.map_or("default".to_owned(), |it| it.shown_text(kind));
                 let (before, after) = (text(before), text(after));
                 match before == after {
-                    true => format!("{shown} changed"),
-                    false => format!("{shown} {before} \u{2192} {after}"),
+                    true => format!("{label} changed"),
+                    false => format!("{label} {before} \u{2192} {after}"),
                 }
             }
         };
@@ -204,7 +200,7 @@ impl<'c> Comparison<'c> {
                 }
                 _ => self.is_weaker(kind, name, keys, option),
             };
-        let line = ChangeLine::new(kind, name, what).with_option(&shown).with_weaker(is_weaker);
+        let line = ChangeLine::new(kind, name, what).with_option(&label).with_weaker(is_weaker);
         Some(line.with_note(keeps.then_some("keys keep what they used")))
     }
 
@@ -254,11 +250,11 @@ impl<'c> Comparison<'c> {
 
     /// Returns lines for the sections that have no name, and for those that only other sections use.
     fn compare_settings(&self, changed: &ChangedSections, unexplained: &[(&str, &str)]) -> Vec<ChangeLine> {
-        let named: HashSet<&str> = changed.kinds.iter().map(|(kind, _)| *kind).collect();
+        let section_kinds: HashSet<&str> = changed.kinds.iter().map(|(kind, _)| *kind).collect();
         let keys: BTreeSet<&String> = self.old_sections.keys().chain(self.new_sections.keys()).collect();
         let mut lines = Vec::new();
         let parts = keys.into_iter().filter_map(|key| key.split_once(' '));
-        for (kind, name) in parts.filter(|(kind, _)| !named.contains(kind)) {
+        for (kind, name) in parts.filter(|(kind, _)| !section_kinds.contains(kind)) {
             let users = INHERITED.iter().find(|(inherited, _)| *inherited == kind).map(|(_, users)| *users);
             let is_compiled = COMPILED.contains(&kind);
             let is_changed = changed.settings.iter().any(|changed| changed == kind);
@@ -267,7 +263,9 @@ impl<'c> Comparison<'c> {
                     changed.kinds.iter().any(|(user, changes)| users.contains(user) && !changes.is_empty())
                 }
                 _ if kind == server::TABLE.name => {
-                    unexplained.iter().any(|(user, _)| users.contains(user)) || self.has_other_listeners(changed)
+                    let is_listener = |kind: &str| kind == listener::TABLE.name;
+                    unexplained.iter().any(|(user, _)| users.contains(user))
+                        || changed.kinds.iter().any(|(kind, changes)| is_listener(kind) && !changes.is_empty())
                 }
                 _ => unexplained.iter().any(|(user, _)| users.contains(user)),
             });
@@ -275,16 +273,12 @@ impl<'c> Comparison<'c> {
                 lines.extend(self.compare_options(kind, name, false));
             }
         }
-        let explained: HashSet<&str> = lines.iter().map(|line| line.kind.as_str()).collect();
-        let silent = |kind: &&String| !explained.contains(kind.as_str()) && !self.has_only_restarts(kind);
+        let setting_kinds: HashSet<&str> = lines.iter().map(|line| line.kind.as_str()).collect();
+        let silent = |kind: &&String| !setting_kinds.contains(kind.as_str()) && !self.has_only_restarts(kind);
         let rest = changed.settings.iter().filter(silent);
         let rest: Vec<_> = rest.map(|kind| ChangeLine::new(kind, "", "a file that it names changed")).collect();
         lines.extend(rest);
         lines
-    }
-
-    fn has_other_listeners(&self, changed: &ChangedSections) -> bool {
-        changed.kinds.iter().any(|(kind, changes)| *kind == listener::TABLE.name && !changes.is_empty())
     }
 
     /// Returns whether `[server]` differs by options only that need a restart.
@@ -293,13 +287,6 @@ impl<'c> Comparison<'c> {
         after.workers = self.old.server.workers;
         after.handover.clone_from(&self.old.server.handover);
         kind == server::TABLE.name && after == self.old.server
-    }
-
-    /// Returns the line of a section that differs though none of its options does, unless a section that it inherits
-    /// from explains it.
-    fn explain_rest(&self, kind: &str, name: &str, explained: &HashSet<&str>) -> Option<ChangeLine> {
-        let inherits = INHERITED.iter().any(|(from, users)| users.contains(&kind) && explained.contains(from));
-        (!inherits).then(|| ChangeLine::new(kind, name, "a file that it names changed"))
     }
 
     fn list_restarts(&self) -> Vec<ChangeLine> {
@@ -323,9 +310,10 @@ impl<'c> Comparison<'c> {
     /// Returns a line if the paths with regular expressions, which are tried in file order, are in another order.
     fn list_order_of_patterns(&self) -> Option<ChangeLine> {
         let names = |config: &'_ Config, other: &Config| -> Vec<String> {
-            let known: HashSet<&str> =
+            let other_names: HashSet<&str> =
                 other.routes.iter().filter(|route| has_pattern(route)).map(|route| route.name.as_str()).collect();
-            let routes = config.routes.iter().filter(|route| has_pattern(route) && known.contains(route.name.as_str()));
+            let routes =
+                config.routes.iter().filter(|route| has_pattern(route) && other_names.contains(route.name.as_str()));
             routes.map(|route| route.name.clone()).collect()
         };
         let differs = names(self.old, self.new) != names(self.new, self.old);
@@ -338,16 +326,16 @@ impl<'c> Comparison<'c> {
             |route: &&Route| kind == route::TABLE.name && route.limits.is_empty() && !self.new.limits.is_empty();
         let free: HashSet<&str> =
             self.new.routes.iter().filter(is_limitless).map(|route| route.name.as_str()).collect();
-        let added = changes.added.iter().map(|name| {
+        let additions = changes.added.iter().map(|name| {
             let is_free = free.contains(name.as_str());
             let what = if is_free { "added, without limits" } else { "added" };
             ChangeLine::new(kind, name, what).with_weaker(is_free)
         });
-        let removed = changes
+        let removals = changes
             .removed
             .iter()
             .map(|name| ChangeLine::new(kind, name, "removed").with_weaker(self.is_removal_weaker(kind, name)));
-        added.chain(removed).collect()
+        additions.chain(removals).collect()
     }
 
     fn is_removal_weaker(&self, kind: &str, name: &str) -> bool {
@@ -402,14 +390,14 @@ fn describe_list(
 ) -> Option<String> {
     let items = |option: Option<&WrittenOption>| option.map_or_else(Vec::new, |option| option.list_items(kind));
     let (before, after) = (items(before), items(after));
-    let known = |items: &[ListItem]| items.iter().map(|item| item.canonical.clone()).collect::<HashSet<_>>();
-    let (old, new) = (known(&before), known(&after));
+    let canonical = |items: &[ListItem]| items.iter().map(|item| item.canonical.clone()).collect::<HashSet<_>>();
+    let (old, new) = (canonical(&before), canonical(&after));
     let only = |items: &[ListItem], others: &HashSet<String>| {
         let only: Vec<&str> =
             items.iter().filter(|item| !others.contains(&item.canonical)).map(|item| item.shown.as_str()).collect();
         let more = only.len().saturating_sub(ITEMS_SHOWN);
-        let shown = only.iter().take(ITEMS_SHOWN).copied().collect::<Vec<_>>().join(", ");
-        (!only.is_empty()).then(|| if more > 0 { format!("{shown} and {more} more") } else { shown })
+        let list = only.iter().take(ITEMS_SHOWN).copied().collect::<Vec<_>>().join(", ");
+        (!only.is_empty()).then(|| if more > 0 { format!("{list} and {more} more") } else { list })
     };
     let (removed, added) = (only(&before, &new), only(&after, &old));
     let is_limits = kind == route::TABLE.name && path == route::LIMITS.name;

@@ -86,17 +86,17 @@ impl WeakerOptions {
     pub fn find(old: &Config, new: &Config, replaced: &ReplacedLimits) -> WeakerOptions {
         let (mut found, mut lists) = (WeakerOptions::default(), ComparedLists::default());
         let routes: HashMap<&str, &Route> = old.routes.iter().map(|route| (route.name.as_str(), route)).collect();
-        let mut kept = HashSet::new();
+        let mut names = HashSet::new();
         let mut by_path: HashMap<String, Vec<&Route>> = HashMap::new();
         for route in &new.routes {
             if let Some(before) = routes.get(route.name.as_str()) {
                 found.add(route::TABLE.name, &route.name, weaker_route_options(before, route, replaced, &mut lists));
-                kept.insert(route.name.as_str());
+                names.insert(route.name.as_str());
             } else {
                 by_path.entry(route.matcher.path.to_string()).or_default().push(route);
             }
         }
-        for before in old.routes.iter().filter(|route| is_protective(route) && !kept.contains(route.name.as_str())) {
+        for before in old.routes.iter().filter(|route| is_protective(route) && !names.contains(route.name.as_str())) {
             let same_path = by_path.get(&before.matcher.path.to_string()).map_or(&[][..], Vec::as_slice);
             if !same_path.iter().any(|route| weaker_route_options(before, route, replaced, &mut lists).is_empty()) {
                 found.removed_routes.insert(before.name.clone());
@@ -169,11 +169,11 @@ impl ReplacedLimits {
     /// Compares the limits of such pairs, by what they are in the old and in the new config. `has_weaker_option`
     /// compares the options that both have.
     pub fn find(old: &Config, new: &Config, has_weaker_option: impl Fn(&Limit, &Limit) -> bool) -> ReplacedLimits {
-        let turned = |config: &'_ Config| -> Vec<(String, String)> {
+        let candidate_pairs = |config: &'_ Config| -> Vec<(String, String)> {
             let candidates = config.limits.iter().filter(|limit| !limit.is_wider_tier());
             candidates.filter_map(|limit| Some((limit.candidate_of.clone()?, limit.name.clone()))).collect()
         };
-        let of_new = turned(new).into_iter().map(|(incumbent, candidate)| (candidate, incumbent));
+        let of_new = candidate_pairs(new).into_iter().map(|(incumbent, candidate)| (candidate, incumbent));
         let is_as_strict = |(before, after): &(String, String)| {
             let (Some(before), Some(after)) = (old.limits.find(before), new.limits.find(after)) else { return false };
             // With both in force, the loss of one is no replacement.
@@ -188,7 +188,7 @@ impl ReplacedLimits {
                 && !allows_more(&after.rule, &before.rule)
                 && !has_weaker_option(before, after)
         };
-        ReplacedLimits(turned(old).into_iter().chain(of_new).filter(is_as_strict).collect())
+        ReplacedLimits(candidate_pairs(old).into_iter().chain(of_new).filter(is_as_strict).collect())
     }
 
     /// Returns whether `after` replaces `before` without being weaker.

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 
-use crate::telemetry::access_log::field::LogField;
 use crate::telemetry::access_log::settings::{AccessLogSettings, LineFormat};
-use crate::telemetry::access_log::template::TemplatePiece;
+use crate::telemetry::access_log::template::{LogField, TemplatePiece};
 use crate::telemetry::access_log::{Attempts, LogRecord, Template};
 use crate::telemetry::metrics::Decision;
 
@@ -100,11 +99,11 @@ fn write_user(line: &mut String, user: Option<&str>) {
 }
 
 fn fill_template(line: &mut String, template: &Template, record: &LogRecord) {
-    let mut quoted = false;
+    let mut is_quoted = false;
     for piece in template.pieces() {
         match piece {
             TemplatePiece::Text(text) => {
-                quoted ^= text.matches('"').count() % 2 == 1;
+                is_quoted ^= text.matches('"').count() % 2 == 1;
                 line.push_str(text);
             }
             TemplatePiece::Field(field) => match field_value(*field, record) {
@@ -112,7 +111,7 @@ fn fill_template(line: &mut String, template: &Template, record: &LogRecord) {
                 FieldValue::Number(number) => line.push_str(itoa::Buffer::new().format(number)),
                 FieldValue::Time(time) => write_milliseconds(line, time),
                 FieldValue::Text(text) if text.is_empty() => line.push('-'),
-                FieldValue::Text(text) if quoted => escape(line, &text),
+                FieldValue::Text(text) if is_quoted => escape(line, &text),
                 // A space would end the field.
                 FieldValue::Text(text) => {
                     for (at, word) in text.split(' ').enumerate() {

@@ -56,21 +56,21 @@ impl Masks {
         if self.0.is_empty() || !query.split(['&', ';']).any(|pair| self.masks(pair)) {
             return Cow::Borrowed(query);
         }
-        let mut masked = String::with_capacity(query.len());
+        let mut output = String::with_capacity(query.len());
         for pair in query.split_inclusive(['&', ';']) {
             let end = pair.trim_end_matches(['&', ';']).len();
             let (own, separator) = pair.split_at(end);
             match own.split_once('=') {
                 Some((name, _)) if self.masks(own) => {
-                    masked.push_str(name);
-                    masked.push('=');
-                    masked.push_str(MASKED);
+                    output.push_str(name);
+                    output.push('=');
+                    output.push_str(MASKED);
                 }
-                _ => masked.push_str(own),
+                _ => output.push_str(own),
             }
-            masked.push_str(separator);
+            output.push_str(separator);
         }
-        Cow::Owned(masked)
+        Cow::Owned(output)
     }
 
     /// Masks the query of a URL such as `Referer`, and its user and password unless masking is off.
@@ -93,14 +93,14 @@ impl Masks {
             return self.mask_user_info(reference);
         }
         let mut parts = reference.split(';');
-        let mut masked = self.mask_user_info(parts.next().unwrap_or_default()).into_owned();
+        let mut output = self.mask_user_info(parts.next().unwrap_or_default()).into_owned();
         for part in parts {
             let (pair, rest) = part.split_at(part.find('/').unwrap_or(part.len()));
             let name = pair.split('=').next().unwrap_or_default();
-            let shown = if self.masks(pair) { format!("{name}={MASKED}") } else { pair.to_owned() };
-            masked.push_str(&format!(";{shown}{rest}"));
+            let text = if self.masks(pair) { format!("{name}={MASKED}") } else { pair.to_owned() };
+            output.push_str(&format!(";{text}{rest}"));
         }
-        Cow::Owned(masked)
+        Cow::Owned(output)
     }
 
     /// Masks user and password of `reference`, which has no query: `http://***@HOST/PATH`.

@@ -1,14 +1,13 @@
 //! Access log: one line per request, in the format and at the target that the config sets.
 //!
 //! Input: `proxy::account` and the connections hand over one [`LogRecord`] per request that ended. Output:
-//! `line` formats it as JSON, combined or a `template` of `field`s, with secrets removed by `mask`; the `writer`
+//! `line` formats it as JSON, combined or a `template` of fields, with secrets removed by `mask`; the `writer`
 //! thread writes it. Neither a slow reader nor a full disk blocks a worker: the queue is bounded, and lines that do
 //! not fit are dropped and counted. `control` opens and reopens the target.
 //!
-//! To add a field, add it to `field` and to `LogRecord` (`record`), fill it in `proxy::account::log_entry`, format it
+//! To add a field, add it to `template` and to `LogRecord` (`record`), fill it in `proxy::account::log_entry`, format it
 //! in `line` and describe it in `docs/reference/log-fields.md`.
 
-mod field;
 mod line;
 mod mask;
 mod record;

@@ -119,12 +119,12 @@ impl Attempts {
         self.tries.set(self.tries.get() + 1);
         self.started.set(Some(Instant::now()));
         self.response_time.set(None);
-        let mut sent = self.sent.as_ref()?.borrow_mut();
-        if sent.len() == SENT_MAX {
+        let mut attempts = self.sent.as_ref()?.borrow_mut();
+        if attempts.len() == SENT_MAX {
             return None;
         }
         let (id, server) = (rand::random::<u64>().max(1), authority.to_owned());
-        sent.push(Attempt { id, server, at: SystemTime::now(), ended: None });
+        attempts.push(Attempt { id, server, at: SystemTime::now(), ended: None });
         Some(id)
     }
 

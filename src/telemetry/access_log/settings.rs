@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::telemetry::access_log::field::LogField;
-use crate::telemetry::access_log::template::TemplatePiece;
+use crate::telemetry::access_log::template::{LogField, TemplatePiece};
 use crate::telemetry::access_log::{Masks, Template};
 
 #[derive(Clone, Debug, Default, PartialEq)]

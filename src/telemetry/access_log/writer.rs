@@ -101,7 +101,7 @@ impl LogWriter {
     /// Closes the open target and opens the configured one.
     fn open_target(&mut self) {
         (self.output, self.is_partial, self.checked_at) = (None, false, Instant::now());
-        let opened = match &self.target {
+        let result = match &self.target {
             None => return,
             Some(LogTarget::Stdout) => io::stdout().as_fd().try_clone_to_owned().map(File::from),
             Some(LogTarget::File(path)) => OpenOptions::new().append(true).create(true).open(path),
@@ -109,7 +109,7 @@ impl LogWriter {
                 OpenOptions::new().append(true).create(true).mode(PRIVATE_MODE).open(path)
             }
         };
-        match opened {
+        match result {
             Ok(file) => self.output = Some(file),
             Err(error) => self.log_error("cannot open", "", &error),
         }
@@ -147,16 +147,16 @@ impl LogWriter {
         let Some(mut file) = self.output.as_ref() else {
             return (0, Some(io::Error::new(io::ErrorKind::NotFound, "it is not open")));
         };
-        let mut written = 0;
-        while written < self.batch.len() {
-            match file.write(&self.batch[written..]) {
-                Ok(0) => return (written, Some(io::ErrorKind::WriteZero.into())),
-                Ok(count) => written += count,
+        let mut offset = 0;
+        while offset < self.batch.len() {
+            match file.write(&self.batch[offset..]) {
+                Ok(0) => return (offset, Some(io::ErrorKind::WriteZero.into())),
+                Ok(count) => offset += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return (written, Some(error)),
+                Err(error) => return (offset, Some(error)),
             }
         }
-        (written, None)
+        (offset, None)
     }
 
     /// Returns whether the path leads to a different file than the open one, to none, or no file is open.

@@ -1,8 +1,8 @@
-//! Metrics of the admin listener: refused requests, and lines missing in its audit log.
+//! Metrics of the admin listener: refused requests, lines missing in its audit log, and events of taps.
 
 use prometheus::{IntCounter, IntCounterVec};
 
-use crate::labels::Label;
+use crate::labels::{Label, labels};
 use crate::telemetry::metrics::families::Families;
 
 #[derive(Clone)]
@@ -30,5 +30,33 @@ impl AdminMetrics {
     /// Returns the counter of requests that were refused for `reason`.
     pub fn refused_counter(&self, reason: impl Label) -> IntCounter {
         self.refused.with_label_values(&[reason.label()])
+    }
+}
+
+labels! {
+    /// Result for a request that matched a tap.
+    TapResult:
+    Sent = "sent",
+    SampledOut = "sampled_out",
+    Lost = "lost",
+}
+
+#[derive(Clone)]
+pub struct TapMetrics {
+    pub sent: IntCounter,
+    pub sampled_out: IntCounter,
+    pub lost: IntCounter,
+}
+
+impl TapMetrics {
+    pub(super) fn new(families: &Families) -> prometheus::Result<TapMetrics> {
+        let help = "Requests that matched a tap, by what happened to their event.";
+        let events = families.counters("tap_events_total", help, &["result"])?;
+        let counter = |result: TapResult| events.with_label_values(&[result.label()]);
+        Ok(TapMetrics {
+            sent: counter(TapResult::Sent),
+            sampled_out: counter(TapResult::SampledOut),
+            lost: counter(TapResult::Lost),
+        })
     }
 }

@@ -26,11 +26,11 @@ impl CompressionMetrics {
             "Bytes of compressed response bodies, before (in) and after (out) compression.",
             &["algorithm", "side"],
         )?;
-        let skipped = families.counter(
+        let skips = families.counter(
             "compressions_skipped_total",
             "Responses sent uncompressed because max_compress_memory was used up.",
         )?;
-        Ok(CompressionMetrics { bytes, skipped })
+        Ok(CompressionMetrics { bytes, skipped: skips })
     }
 
     pub(super) fn counters_for(&self, worker: usize, algorithm: impl Label) -> CompressionCounters {

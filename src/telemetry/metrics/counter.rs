@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
-use crate::telemetry::metrics::exposition::shown;
+use crate::telemetry::metrics::exposition::series;
 use crate::telemetry::metrics::shards::{Count, Shard, Shards};
 
 /// One worker's shard of one series. It stays on the thread that counts in it.
@@ -71,8 +71,8 @@ impl Collector for Counters {
         let series = self.lock();
         let metrics = series.iter().map(|(values, shards)| {
             let labels = self.desc.variable_labels.iter().map(String::as_str).zip(values.iter().map(String::as_str));
-            shown::counter_metric(shards.iter().map(Count::get).sum(), &labels.collect::<Vec<_>>())
+            series::counter_metric(shards.iter().map(Count::get).sum(), &labels.collect::<Vec<_>>())
         });
-        vec![shown::build_family(&self.desc, proto::MetricType::COUNTER, metrics.collect())]
+        vec![series::build_family(&self.desc, proto::MetricType::COUNTER, metrics.collect())]
     }
 }

@@ -98,11 +98,11 @@ impl Codes {
         let mut link = self;
         loop {
             for (place, count) in link.codes.iter().zip(&link.counts) {
-                let taken = place.load(Ordering::Relaxed);
-                if taken == 0 {
+                let current = place.load(Ordering::Relaxed);
+                if current == 0 {
                     place.store(code.0, Ordering::Relaxed);
                 }
-                if taken == 0 || taken == code.0 {
+                if current == 0 || current == code.0 {
                     return count.inc();
                 }
             }

@@ -10,7 +10,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
 use crate::labels::labels;
-use crate::telemetry::metrics::exposition::shown::{build_family, counter_metric, gauge_metric, number_metric};
+use crate::telemetry::metrics::exposition::series::{build_family, counter_metric, gauge_metric, number_metric};
 use crate::telemetry::metrics::shards::{Count, Shards};
 
 labels! {
@@ -272,8 +272,8 @@ impl Collector for LimitCollector {
         for (name, record) in self.limits.lock().iter() {
             let sums = record.sum_headroom();
             for (left, admitted) in LeftOver::ALL.iter().zip(sums.admitted) {
-                let refused = if *left == LeftOver::Nothing { sums.refused } else { 0 };
-                headroom.push(counter_metric(admitted + refused, &[("left", left.label()), ("limit", name)]));
+                let refusals = if *left == LeftOver::Nothing { sums.refused } else { 0 };
+                headroom.push(counter_metric(admitted + refusals, &[("left", left.label()), ("limit", name)]));
             }
             let labels = [("limit", name.as_str())];
             quotas.push(gauge_metric(gauge(&record.quota), &labels));

@@ -3,7 +3,7 @@
 //! Label values come from config names and closed enums (`labels`), never from request bytes, so the config bounds the
 //! number of series. Input: workers count into per-worker shards (`shards`, `counter`, `counts`) without locks;
 //! `record` and `routes` hold the series of routes and limits, and `traffic` adds them up; `store`, `tls`, `passwords`,
-//! `settlements`, `gateways` and `process` hold those of the parts they are named after. Output: [`Metrics::render`]
+//! `settlements` and `process` hold those of the parts they are named after. Output: [`Metrics::render`]
 //! adds the shards up (`exposition`).
 //!
 //! To add a metric, add a field to [`Metrics`], create and register it in [`Metrics::new`], count it where the event
@@ -15,7 +15,6 @@ mod counter;
 mod counts;
 pub(crate) mod exposition;
 mod families;
-mod gateways;
 mod labels;
 mod limits;
 mod overhead;
@@ -27,7 +26,6 @@ mod services;
 mod settlements;
 mod shards;
 mod store;
-mod taps;
 mod tls;
 mod traffic;
 
@@ -40,14 +38,13 @@ use prometheus::{Encoder, Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVe
 
 use crate::ends::{End, UpstreamOutcome};
 use crate::labels::Label;
-pub use crate::telemetry::metrics::admin::AdminMetrics;
+pub use crate::telemetry::metrics::admin::{AdminMetrics, TapMetrics};
 pub use crate::telemetry::metrics::compression::CompressionCounters;
 use crate::telemetry::metrics::compression::CompressionMetrics;
 pub use crate::telemetry::metrics::counter::Counter;
 use crate::telemetry::metrics::counter::Counters;
 pub use crate::telemetry::metrics::counts::{Code, LimitCounts, RouteCounts};
 use crate::telemetry::metrics::families::Families;
-pub use crate::telemetry::metrics::gateways::GatewayGauges;
 pub use crate::telemetry::metrics::labels::{
     CandidateEffect, Decision, ForwardAuthOutcome, HandshakeResult, OrderResult, PasswordCheck, Protocol, SpanResult,
 };
@@ -61,13 +58,13 @@ pub use crate::telemetry::metrics::passwords::PasswordMetrics;
 use crate::telemetry::metrics::process::ProcessCollector;
 pub use crate::telemetry::metrics::record::{LimitRecord, RouteRecord};
 use crate::telemetry::metrics::routes::{RouteCollector, Routes};
-use crate::telemetry::metrics::services::decide::DecideMetrics;
-pub use crate::telemetry::metrics::services::decide::{QuestionCounters, QuestionResult};
-pub use crate::telemetry::metrics::services::rpc::{DescriptorResult, RpcMethod, RpcMetrics};
+use crate::telemetry::metrics::services::DecideMetrics;
+pub use crate::telemetry::metrics::services::{
+    DescriptorResult, QuestionCounters, QuestionResult, RpcMethod, RpcMetrics,
+};
 pub use crate::telemetry::metrics::settlements::{ScanFault, SettlementMetrics, SettlementResult};
 pub use crate::telemetry::metrics::shards::{Shard, Shards};
-pub use crate::telemetry::metrics::store::{StoreHealth, StoreMetrics, StoreView};
-pub use crate::telemetry::metrics::taps::TapMetrics;
+pub use crate::telemetry::metrics::store::{GatewayGauges, StoreHealth, StoreMetrics, StoreView};
 pub use crate::telemetry::metrics::tls::{HandshakeCounters, TlsMetrics};
 pub use crate::telemetry::metrics::traffic::Traffic;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
-use crate::telemetry::metrics::exposition::shown;
+use crate::telemetry::metrics::exposition::series;
 use crate::telemetry::metrics::shards::{Count, Shards};
 
 /// Upper bounds of the buckets in nanoseconds: from 10 µs to 1 s.
@@ -79,8 +79,8 @@ impl Collector for OverheadCollector {
             sum_ns += part.sum_ns.get();
         }
         let bounds = BOUNDS_NS.map(|bound| bound as f64 / 1e9);
-        let metric = shown::histogram_metric(&bounds, &cumulative, count, sum_ns as f64 / 1e9, &[]);
-        vec![shown::build_family(&self.desc, proto::MetricType::HISTOGRAM, vec![metric])]
+        let metric = series::histogram_metric(&bounds, &cumulative, count, sum_ns as f64 / 1e9, &[]);
+        vec![series::build_family(&self.desc, proto::MetricType::HISTOGRAM, vec![metric])]
     }
 }
 

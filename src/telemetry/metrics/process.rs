@@ -8,7 +8,7 @@ use procfs::{CurrentSI, KernelStats, WithCurrentSystemInfo};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{self, MetricType};
 
-use crate::telemetry::metrics::exposition::shown;
+use crate::telemetry::metrics::exposition::series;
 
 pub struct ProcessCollector {
     families: Vec<Desc>,
@@ -75,7 +75,7 @@ impl Collector for ProcessCollector {
 
     fn collect(&self) -> Vec<proto::MetricFamily> {
         let families = self.families.iter().zip(FAMILIES).zip(self.read_values());
-        let shown = families.filter_map(|((desc, (_, kind, _)), value)| {
+        let families = families.filter_map(|((desc, (_, kind, _)), value)| {
             let mut metric = proto::Metric::default();
             match kind {
                 MetricType::COUNTER => {
@@ -89,8 +89,8 @@ impl Collector for ProcessCollector {
                     metric.set_gauge(gauge);
                 }
             }
-            Some(shown::build_family(desc, kind, vec![metric]))
+            Some(series::build_family(desc, kind, vec![metric]))
         });
-        shown.collect()
+        families.collect()
     }
 }

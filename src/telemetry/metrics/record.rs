@@ -59,9 +59,9 @@ impl ExportedSeries {
         for part in parts {
             counts.iter_mut().enumerate().for_each(|(index, count)| *count += part.get(index));
         }
-        let wanted = self.0.load(Ordering::Relaxed);
-        let shown = counts.into_iter().enumerate();
-        shown.filter(|(index, count)| *count > 0 || wanted & (1 << index) != 0).collect()
+        let exported_bits = self.0.load(Ordering::Relaxed);
+        let series = counts.into_iter().enumerate();
+        series.filter(|(index, count)| *count > 0 || exported_bits & (1 << index) != 0).collect()
     }
 }
 
@@ -107,11 +107,11 @@ impl RouteRecord {
 
     /// Returns the existing series of responses, by method and status.
     pub fn count_requests(&self) -> BTreeMap<Code, u64> {
-        let mut shown: BTreeMap<Code, u64> = lock(&self.codes).iter().map(|code| (*code, 0)).collect();
+        let mut counts: BTreeMap<Code, u64> = lock(&self.codes).iter().map(|code| (*code, 0)).collect();
         for (code, count) in self.shards.iter().map(|part| &part.requests).flat_map(Codes::iter_counts) {
-            *shown.entry(code).or_default() += count;
+            *counts.entry(code).or_default() += count;
         }
-        shown
+        counts
     }
 
     pub fn sum_durations(&self) -> Histogram {
@@ -135,8 +135,8 @@ impl RouteRecord {
     /// Returns the number of requests in progress.
     pub fn count_in_flight(&self) -> i64 {
         let parts = self.shards.iter().map(|part| &part.in_flight);
-        let uncapped = parts.map(Count::get).fold(0, u64::wrapping_add);
-        self.capped.load(Ordering::Relaxed).wrapping_add(uncapped.cast_signed())
+        let sum = parts.map(Count::get).fold(0, u64::wrapping_add);
+        self.capped.load(Ordering::Relaxed).wrapping_add(sum.cast_signed())
     }
 
     /// Counts a request in if fewer than `max` are in progress. Returns false if the route is full.

@@ -10,8 +10,8 @@ use prometheus::proto;
 use crate::ends::End;
 use crate::telemetry::metrics::counts::{BUCKETS, Histogram};
 use crate::telemetry::metrics::exposition::openmetrics::FamilyExemplars;
-use crate::telemetry::metrics::exposition::shown;
-use crate::telemetry::metrics::exposition::shown::{build_family, counter_metric, gauge_metric};
+use crate::telemetry::metrics::exposition::series;
+use crate::telemetry::metrics::exposition::series::{build_family, counter_metric, gauge_metric};
 use crate::telemetry::metrics::labels::{CandidateEffect, Decision, ForwardAuthOutcome};
 use crate::telemetry::metrics::record::RouteRecord;
 
@@ -140,5 +140,5 @@ impl Collector for RouteCollector {
 
 fn histogram(record: &RouteRecord, route: &str) -> proto::Metric {
     let Histogram { cumulative, count, sum_seconds } = record.sum_durations();
-    shown::histogram_metric(&BUCKETS, &cumulative, count, sum_seconds, &[("route", route)])
+    series::histogram_metric(&BUCKETS, &cumulative, count, sum_seconds, &[("route", route)])
 }

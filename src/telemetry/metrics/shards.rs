@@ -61,8 +61,8 @@ impl<T: Default> Shards<T> {
     pub fn shard_for(&self, worker: usize) -> Arc<Shard<T>> {
         let mut link = self;
         loop {
-            let made = || Arc::new(Shard { counts: T::default(), worker, next: Shards::default() });
-            let shard = link.0.get_or_init(made);
+            let new_shard = || Arc::new(Shard { counts: T::default(), worker, next: Shards::default() });
+            let shard = link.0.get_or_init(new_shard);
             if shard.worker == worker {
                 return shard.clone();
             }

@@ -70,7 +70,7 @@ impl TlsMetrics {
     /// Returns the exported expiry of all certificates, the earliest first.
     pub fn list_expiries(&self) -> Vec<CertExpiry> {
         let families = self.not_after.collect();
-        let mut found: Vec<CertExpiry> = families
+        let mut expiries: Vec<CertExpiry> = families
             .iter()
             .flat_map(|family| family.get_metric())
             .map(|metric| {
@@ -83,15 +83,15 @@ impl TlsMetrics {
                 CertExpiry { listener: label("listener"), name: label("name"), not_after }
             })
             .collect();
-        found.sort_by(|a, b| (a.not_after, &a.name, &a.listener).cmp(&(b.not_after, &b.name, &b.listener)));
-        found
+        expiries.sort_by(|a, b| (a.not_after, &a.name, &a.listener).cmp(&(b.not_after, &b.name, &b.listener)));
+        expiries
     }
 
     /// Exports exactly these listeners, each with the names of its certificates and their expiry in seconds of Unix
     /// time.
     pub fn export_listeners(&self, listeners: impl Iterator<Item = (String, Vec<(String, i64)>)>) {
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut removed = std::mem::take(&mut *shown);
+        let mut current = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stale = std::mem::take(&mut *current);
         self.not_after.reset();
         for (listener, certificates) in listeners {
             let mut first = BTreeMap::<String, i64>::new();
@@ -102,10 +102,10 @@ impl TlsMetrics {
                 self.not_after.with_label_values(&[&*listener, &*name]).set(not_after);
             }
             self.handshake_counters(&listener);
-            removed.remove(&listener);
-            shown.insert(listener);
+            stale.remove(&listener);
+            current.insert(listener);
         }
-        for listener in removed {
+        for listener in stale {
             for result in HandshakeResult::ALL {
                 // The label set has exactly one series per result.
                 let _ = self.handshakes.remove_label_values(&[&*listener, result.label()]);

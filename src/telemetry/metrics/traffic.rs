@@ -98,9 +98,9 @@ impl LimitTraffic {
                 _ => {}
             }
         }
-        let refused = sum_counts(&limit.count_rejections());
-        self.refused += refused;
-        refused
+        let refusals = sum_counts(&limit.count_rejections());
+        self.refused += refusals;
+        refusals
     }
 }
 

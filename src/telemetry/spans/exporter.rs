@@ -90,13 +90,13 @@ impl Exporter {
         }
         let limit =
             self.end.map_or(SEND_TIMEOUT, |end| end.saturating_duration_since(Instant::now()).min(SEND_TIMEOUT));
-        let sent = self.open_exporter(settings).and_then(|exporter| {
+        let result = self.open_exporter(settings).and_then(|exporter| {
             match runtime.block_on(async { timeout(limit, exporter.export(batch)).await }) {
                 Ok(taken) => taken.map_err(|error| error.to_string()),
                 Err(_) => Err(format!("no response within {limit:?}")),
             }
         });
-        match sent {
+        match result {
             Ok(()) => self.exported.inc_by(count),
             Err(error) => {
                 self.failed.inc_by(count);
@@ -115,8 +115,8 @@ impl Exporter {
     }
 
     fn open_exporter(&mut self, settings: &Arc<SpanSettings>) -> Result<&OtlpExporter, String> {
-        let kept = self.open.take().filter(|(of, _)| of == settings);
-        let open = match kept {
+        let previous = self.open.take().filter(|(of, _)| of == settings);
+        let open = match previous {
             Some((_, exporter)) => exporter,
             None => exporter(settings)?,
         };

@@ -67,9 +67,9 @@ impl OpenSpan {
         let start = SystemTime::from(record.time);
         let end_time = start + record.duration;
         let error = |is_error| if is_error { Status::error("") } else { Status::Unset };
-        let sent = record.attempts.as_ref().map(|attempts| attempts.recorded_attempts()).unwrap_or_default();
-        let last = sent.len().saturating_sub(1);
-        for (i, request) in sent.into_iter().enumerate() {
+        let attempts = record.attempts.as_ref().map(|attempts| attempts.recorded_attempts()).unwrap_or_default();
+        let last = attempts.len().saturating_sub(1);
+        for (i, request) in attempts.into_iter().enumerate() {
             // The last attempt lasts until the end of its response.
             let after = request.ended.filter(|(_, end)| i < last || !matches!(end, AttemptEnd::Response(_)));
             let error_type = attempt_error(record, &request, i == last);

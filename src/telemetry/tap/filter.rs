@@ -124,10 +124,10 @@ impl PathTerm {
 }
 
 fn parse_decision(value: &str) -> Result<Decision, String> {
-    let found = Decision::ALL.iter().find(|decision| decision.label() == value).copied();
-    found.ok_or_else(|| {
-        let known: Vec<&str> = Decision::ALL.iter().map(|decision| decision.label()).collect();
-        format!("`decision` is one of {}", known.join(", "))
+    let decision = Decision::ALL.iter().find(|decision| decision.label() == value).copied();
+    decision.ok_or_else(|| {
+        let labels: Vec<&str> = Decision::ALL.iter().map(|decision| decision.label()).collect();
+        format!("`decision` is one of {}", labels.join(", "))
     })
 }
 
@@ -140,8 +140,9 @@ fn parse_status(value: &str) -> Result<RangeInclusive<u16>, String> {
     let code = |text: &str| text.parse::<u16>().ok().filter(|code| text.len() == 3 && (100..=999).contains(code));
     let class = value.strip_suffix("xx").and_then(|digit| code(&format!("{digit}00"))).map(|first| first..=first + 99);
     let range = value.split_once('-').and_then(|(first, last)| Some(code(first)?..=code(last)?));
-    let found = class.or(range).or_else(|| code(value).map(|one| one..=one)).filter(|range| !range.is_empty());
-    found.ok_or_else(|| "`status` is a status such as 429, a class such as 4xx, or a range such as 500-503".to_owned())
+    let statuses = class.or(range).or_else(|| code(value).map(|one| one..=one)).filter(|range| !range.is_empty());
+    statuses
+        .ok_or_else(|| "`status` is a status such as 429, a class such as 4xx, or a range such as 500-503".to_owned())
 }
 
 fn parse_method(value: &str) -> Result<String, String> {

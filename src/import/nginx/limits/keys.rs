@@ -264,15 +264,15 @@ fn translate_geo(
     rules.sort_by_key(|(net, _)| std::cmp::Reverse(net.prefix_len()));
     rules.extend(crate::import::access::all_networks().map(|net| (net, default.clone())));
     let variables = remove_variable(geo, variables);
-    let mut found = TranslatedKey::default();
+    let mut translation = TranslatedKey::default();
     for template in list_templates(rules.iter().map(|(_, template)| template.as_str()))? {
-        let counted: Vec<(bool, IpNet)> = rules.iter().map(|(net, own)| (*own == template, *net)).collect();
-        let ClientAccess { allowed, denied } = ClientAccess::new(&counted);
+        let access_rules: Vec<(bool, IpNet)> = rules.iter().map(|(net, own)| (*own == template, *net)).collect();
+        let ClientAccess { allowed, denied } = ClientAccess::new(&access_rules);
         if allowed.is_empty() {
             continue;
         }
         let TranslatedKey { keys, remark } = translate_key(template, &variables)?;
-        found.remark = found.remark.or(remark);
+        translation.remark = translation.remark.or(remark);
         for mut key in keys {
             if !denied.is_empty() {
                 let client: Vec<String> = match denied.len() <= allowed.len() {
@@ -281,24 +281,24 @@ fn translate_geo(
                 };
                 key.add_condition("client", "", client)?;
             }
-            found.keys.push(key);
+            translation.keys.push(key);
         }
     }
-    check_cases(found)
+    check_cases(translation)
 }
 
 /// Lists the distinct keys that are not empty, in order.
 fn list_templates<'t>(templates: impl Iterator<Item = &'t str>) -> Result<Vec<&'t str>, String> {
-    let mut found: Vec<&str> = Vec::new();
+    let mut distinct: Vec<&str> = Vec::new();
     for template in templates.filter(|template| !template.is_empty()) {
-        if !found.contains(&template) {
-            found.push(template);
+        if !distinct.contains(&template) {
+            distinct.push(template);
         }
     }
-    match found.len() {
+    match distinct.len() {
         0 => Err("the key is empty for all requests, so nothing is limited".to_owned()),
         count if count > CASES_MAX => Err(format!("requests have more than {CASES_MAX} different keys")),
-        _ => Ok(found),
+        _ => Ok(distinct),
     }
 }
 
@@ -361,24 +361,24 @@ fn translate_map(map: &Directive, variables: &Variables) -> Result<TranslatedKey
     }
     let templates = list_templates(entries.iter().map(|entry| entry.template).chain([default]).chain(empty))?;
     let variables = remove_variable(map, variables);
-    let mut found = TranslatedKey {
+    let mut translation = TranslatedKey {
         keys: Vec::new(),
         remark: find_overlap(&entries).then_some(OVERLAP).or(has_case.then_some(NAME_CASE)),
     };
     for template in templates {
         for patterns in list_conditions(template, default, empty, &entries)? {
             let TranslatedKey { keys, remark } = translate_key(template, &variables)?;
-            found.remark = found.remark.or(remark);
+            translation.remark = translation.remark.or(remark);
             for mut key in keys {
                 if !patterns.is_empty() {
                     key.repeats |= !name.is_empty();
                     key.add_condition(group, &name, patterns.clone())?;
                 }
-                found.keys.push(key);
+                translation.keys.push(key);
             }
         }
     }
-    check_cases(found)
+    check_cases(translation)
 }
 
 /// Lists the conditions under which requests have a key. Each is a list of patterns; an empty list is always true.

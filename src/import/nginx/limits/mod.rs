@@ -197,9 +197,9 @@ impl Zones {
             lines
         };
         let limits: Vec<Vec<String>> = keys.iter().map(format).collect();
-        let shared = limits.concat().join("\n");
-        let first = self.uses.entry(name.to_owned()).or_insert_with(|| shared.clone());
-        if *first != shared {
+        let text = limits.concat().join("\n");
+        let first = self.uses.entry(name.to_owned()).or_insert_with(|| text.clone());
+        if *first != text {
             let why = "this zone is used with other numbers elsewhere, so this use is a limit with its own budget";
             body.add_remark(out.remarks.add(at, why));
         }

@@ -7,22 +7,21 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::import::nginx::scope::Scope;
 use crate::import::nginx::sites::Site;
-use crate::import::nginx::sites::certificate_checks::{CertificateCheck, read_check};
-use crate::import::nginx::sites::listeners::join_family;
+use crate::import::nginx::sites::listeners::{CertificateCheck, join_family, read_check};
 
 /// Returns the check of each listener with TLS, by its address: that of its servers, if they agree.
 pub fn agree_on_checks(sites: &[&Site], scopes: &[Scope]) -> HashMap<String, CertificateCheck> {
-    let mut agreed: HashMap<String, CertificateCheck> = HashMap::new();
+    let mut checks: HashMap<String, CertificateCheck> = HashMap::new();
     for (site, scope) in sites.iter().zip(scopes) {
         let own = read_check(scope);
         for listen in site.listens.iter().filter(|listen| listen.tls) {
-            let check = agreed.entry(join_family(&listen.address)).or_insert_with(|| own.clone());
+            let check = checks.entry(join_family(&listen.address)).or_insert_with(|| own.clone());
             if *check != own {
                 *check = CertificateCheck::None;
             }
         }
     }
-    agreed
+    checks
 }
 
 /// Returns why a server must be closed, or `None` if nobody else can reach it.

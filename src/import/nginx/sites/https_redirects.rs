@@ -44,7 +44,7 @@ pub fn find_https_redirect(server: &Directive, is_served_elsewhere: bool) -> Opt
     match response {
         // Certbot writes one `if` for each name, and `return 404`.
         Some(other) if !is_redirect(other) && locations().next().is_none() => {
-            let mut found = None;
+            let mut result = None;
             for condition in block.iter().filter(|directive| directive.name == "if") {
                 let words = read_words(condition);
                 let ([at], [variable, sign, host]) = (condition.inner(), words.as_slice()) else {
@@ -58,9 +58,9 @@ pub fn find_https_redirect(server: &Directive, is_served_elsewhere: bool) -> Opt
                 if redirect.host.as_deref().is_some_and(|own| own != *host) {
                     return None;
                 }
-                found = Some(HttpsRedirect { host: None, ..redirect });
+                result = Some(HttpsRedirect { host: None, ..redirect });
             }
-            found
+            result
         }
         Some(_) => None,
         None => {

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, HashMap};
 use crate::import::error::Result;
 use crate::import::model::ImportedConfig;
 use crate::import::nginx::scope::Scope;
-use crate::import::nginx::sites::certificate_checks::CertificateCheck;
 use crate::import::syntax::Directive;
 use crate::import::text::format_list;
 use crate::text::quote_literal;
@@ -38,6 +37,31 @@ pub struct Listen {
     proxy_protocol: bool,
 }
 
+/// The check of client certificates that a server requires.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum CertificateCheck {
+    #[default]
+    None,
+    /// The client may send a certificate of this CA.
+    Optional(String),
+    /// The client must send a certificate of this CA.
+    Required(String),
+    /// The client must send a certificate, and the gateway cannot check it.
+    Unavailable,
+}
+
+/// Reads the check of client certificates that a server requires, from `ssl_verify_client` and the CA.
+pub fn read_check(scope: &Scope) -> CertificateCheck {
+    let Some(verify) = scope.get("ssl_verify_client") else { return CertificateCheck::None };
+    let ca = scope.get("ssl_client_certificate").and_then(Directive::find_file);
+    match (verify.arg(0), ca) {
+        ("optional", Some(ca)) => CertificateCheck::Optional(ca),
+        ("off" | "optional" | "optional_no_ca", _) => CertificateCheck::None,
+        ("on", Some(ca)) => CertificateCheck::Required(ca),
+        _ => CertificateCheck::Unavailable,
+    }
+}
+
 /// Returns the address under which listeners of both families are the same: `0.0.0.0:80` and `[::]:80`.
 pub fn join_family(address: &str) -> String {
     match address.strip_prefix("0.0.0.0:") {
@@ -48,7 +72,7 @@ pub fn join_family(address: &str) -> String {
 
 /// Reads the `listen` directives of a server. Without any, the server listens on port 80.
 pub fn read_listens(server: &Directive, out: &mut ImportedConfig) -> Result<Vec<Listen>> {
-    let mut found = Vec::new();
+    let mut listens = Vec::new();
     let mut any = false;
     for directive in server.inner().iter().filter(|directive| directive.name == "listen") {
         any = true;
@@ -57,7 +81,7 @@ pub fn read_listens(server: &Directive, out: &mut ImportedConfig) -> Result<Vec<
             Some(_) if has("quic") => {
                 out.remarks.add(directive, "HTTP/3 is not available");
             }
-            Some(address) => found.push(Listen {
+            Some(address) => listens.push(Listen {
                 address,
                 is_default: has("default_server") || has("default"),
                 tls: has("ssl"),
@@ -69,9 +93,9 @@ pub fn read_listens(server: &Directive, out: &mut ImportedConfig) -> Result<Vec<
         }
     }
     if !any {
-        found.push(Listen { address: "0.0.0.0:80".to_owned(), is_default: false, tls: false, proxy_protocol: false });
+        listens.push(Listen { address: "0.0.0.0:80".to_owned(), is_default: false, tls: false, proxy_protocol: false });
     }
-    Ok(found)
+    Ok(listens)
 }
 
 fn parse_address(text: &str) -> Option<String> {

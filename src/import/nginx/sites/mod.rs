@@ -1,11 +1,10 @@
 //! The servers with their listeners and names. In nginx a name belongs to one address; in Sluicegate routes apply to
 //! all listeners.
 //!
-//! - `listeners`: `listen` and TLS; `certificate_checks`: client certificates.
+//! - `listeners`: `listen`, TLS and the check of client certificates.
 //! - `hosts`: the hosts of a server, without those that an `if` takes; `https_redirects`: servers that only redirect to HTTPS.
 //! - `exposure`: servers that must be closed, because clients of other addresses would reach them.
 
-mod certificate_checks;
 pub mod exposure;
 pub mod hosts;
 pub mod https_redirects;
@@ -80,9 +79,9 @@ pub fn read_sites<'a>(servers: &[&'a Directive], out: &mut ImportedConfig) -> Re
             twins: Vec::new(),
         });
     }
-    let secured: HashSet<String> = sites.iter().filter(|site| site.has_tls()).flat_map(Site::names).collect();
+    let tls_names: HashSet<String> = sites.iter().filter(|site| site.has_tls()).flat_map(Site::names).collect();
     for site in sites.iter_mut().filter(|site| !site.has_tls()) {
-        let is_served = site.names().iter().any(|name| secured.contains(name));
+        let is_served = site.names().iter().any(|name| tls_names.contains(name));
         site.redirect = find_https_redirect(site.server, is_served);
         site.only_redirects |= site.redirect.is_some();
     }
@@ -133,16 +132,16 @@ fn is_equal(a: &[Directive], b: &[Directive]) -> bool {
 /// Finds the names of redirecting servers that a server with locations has at another address. nginx would ignore the
 /// second server at the same address.
 fn defer_redirects(sites: &mut [Site]) {
-    let mut served: HashMap<String, HashSet<String>> = HashMap::new();
+    let mut by_name: HashMap<String, HashSet<String>> = HashMap::new();
     for site in sites.iter().filter(|site| !site.only_redirects) {
         for name in site.names() {
-            served.entry(name).or_default().extend(site.joined_addresses());
+            by_name.entry(name).or_default().extend(site.joined_addresses());
         }
     }
     for site in sites.iter_mut().filter(|site| site.only_redirects) {
         let own: HashSet<String> = site.joined_addresses().collect();
         let mut names = site.names();
-        names.retain(|name| served.get(name).is_some_and(|addresses| !addresses.is_subset(&own)));
+        names.retain(|name| by_name.get(name).is_some_and(|addresses| !addresses.is_subset(&own)));
         site.deferred = names.into_iter().collect();
     }
 }
@@ -160,16 +159,16 @@ pub fn find_default(serving: &[&Site], is_closed: impl Fn(usize) -> bool) -> usi
 
 /// Expands `.example.com` to two names.
 pub fn expand_name(arg: &str) -> Vec<String> {
-    let given = arg.to_ascii_lowercase();
-    match given.strip_prefix('.') {
+    let name = arg.to_ascii_lowercase();
+    match name.strip_prefix('.') {
         Some(name) => vec![name.to_owned(), format!("*.{name}")],
-        None => vec![given],
+        None => vec![name],
     }
 }
 
 fn list_names(server: &Directive) -> Vec<String> {
-    let given = server.inner().iter().filter(|directive| directive.name == "server_name");
-    given.flat_map(|directive| &directive.args).flat_map(|arg| expand_name(arg)).collect()
+    let directives = server.inner().iter().filter(|directive| directive.name == "server_name");
+    directives.flat_map(|directive| &directive.args).flat_map(|arg| expand_name(arg)).collect()
 }
 
 /// Returns true for names that a route can have as `host`.

@@ -156,9 +156,9 @@ fn translate_block(
                     out.remarks.add(directive, "backup servers are not available, so this one is left out");
                     continue;
                 }
-                let wanted = server.ejection();
-                differ |= wanted.is_some() && ejects.is_some() && ejects != wanted;
-                ejects = ejects.or(wanted);
+                let ejection = server.ejection();
+                differ |= ejection.is_some() && ejects.is_some() && ejects != ejection;
+                ejects = ejects.or(ejection);
                 servers.push(server.format_server(&url));
             }
             "least_conn" => balance = "balance = \"least_requests\"".to_owned(),
@@ -203,8 +203,8 @@ fn address_with_port(text: &str) -> String {
 
 /// Translates the key of `hash` to the lines of a consistent hash. Returns `None` if Sluicegate cannot hash this key.
 fn translate_hash(text: &str) -> Option<String> {
-    let found = translate_key(text, &Variables::default()).ok()?;
-    let [only] = found.keys.as_slice() else { return None };
+    let translation = translate_key(text, &Variables::default()).ok()?;
+    let [only] = translation.keys.as_slice() else { return None };
     let lines = only.format_lines();
     let key = lines.first().filter(|line| *line != "key = \"all\"")?;
     let on = key.replacen("key", "hash_on", 1).replace("ip/32/128", "ip");

@@ -70,11 +70,11 @@ fn translate_redirects(
         (Some(_), LocationMatcher::Segments(_) | LocationMatcher::Regex { .. }) => None,
     };
     let mut pairs: Vec<(String, String)> = Vec::new();
-    let given = scope.list("proxy_redirect");
-    if given.is_empty() {
+    let directives = scope.list("proxy_redirect");
+    if directives.is_empty() {
         pairs.extend(by_default.clone());
     }
-    for directive in given {
+    for directive in directives {
         match directive.args.as_slice() {
             [word] if word == "off" => {
                 pairs.clear();
@@ -85,8 +85,8 @@ fn translate_redirects(
             _ => body.add_remark(out.remarks.add(directive, "left out: only texts without variables are available")),
         }
     }
-    let mut seen = HashSet::new();
-    pairs.retain(|(from, _)| seen.insert(from.clone()));
+    let mut earlier = HashSet::new();
+    pairs.retain(|(from, _)| earlier.insert(from.clone()));
     if !pairs.is_empty() {
         body.lines.push(format!("rewrite_location = {}", format_pairs(&pairs)));
     }
@@ -132,15 +132,15 @@ fn translate_rewrite(matcher: &LocationMatcher, uri: &str) -> Result<PathRewrite
     }
     // The last segments that both paths share stay.
     let (mut strip, mut add) = (path.trim_end_matches('/'), uri.trim_end_matches('/'));
-    let mut kept = path.ends_with('/') && uri.ends_with('/');
+    let mut has_common_end = path.ends_with('/') && uri.ends_with('/');
     while path.ends_with('/') == uri.ends_with('/')
         && let (Some((before, last)), Some((added, same))) = (strip.rsplit_once('/'), add.rsplit_once('/'))
         && last == same
     {
-        (strip, add, kept) = (before, added, true);
+        (strip, add, has_common_end) = (before, added, true);
     }
     let differs = match () {
-        () if kept => None,
+        () if has_common_end => None,
         () if exact && uri.ends_with('/') => None,
         () if exact => return Err("a route cannot replace its whole path; only prefixes are rewritten"),
         () if uri == "/" => Some("nginx sends two slashes at the start of the path, Sluicegate one"),

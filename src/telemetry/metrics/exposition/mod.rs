@@ -1,8 +1,8 @@
-//! Formats of metrics for Prometheus. `shown` builds the metric values of the collectors, and `openmetrics` writes all
+//! Formats of metrics for Prometheus. `series` builds the metric values of the collectors, and `openmetrics` writes all
 //! families in the newer text format, with exemplars.
 //!
 //! Input: the added-up counts of all workers. Output: metric values of the `prometheus` library, and text. To add a
 //! format, write a file that encodes gathered families, call it in `Metrics`, and offer it in `admin::metrics_text`.
 
 pub mod openmetrics;
-pub mod shown;
+pub mod series;

@@ -45,8 +45,9 @@ fn write_family(text: &mut String, family: &MetricFamily, exemplars: &FamilyExem
         writeln!(text, "# UNIT {name} {unit}")?;
     }
     writeln!(text, "# HELP {name} {}", Escaped(family.help()))?;
-    let known = exemplars.by_label.iter().filter(|_| exemplars.family == family.name());
-    let known: BTreeMap<&str, &BucketExemplars> = known.map(|(label, found)| (label.as_str(), found)).collect();
+    let of_family = exemplars.by_label.iter().filter(|_| exemplars.family == family.name());
+    let by_label: BTreeMap<&str, &BucketExemplars> =
+        of_family.map(|(label, buckets)| (label.as_str(), buckets)).collect();
     for metric in family.get_metric() {
         let labels = metric.get_label();
         match kind {
@@ -54,8 +55,8 @@ fn write_family(text: &mut String, family: &MetricFamily, exemplars: &FamilyExem
             "unknown" => write_sample(text, name, "", labels, None, metric.get_counter().get_value())?,
             "gauge" => write_sample(text, name, "", labels, None, metric.get_gauge().get_value())?,
             _ => {
-                let found = labels.first().and_then(|label| known.get(label.value()).copied());
-                write_histogram(text, name, metric, found)?;
+                let buckets = labels.first().and_then(|label| by_label.get(label.value()).copied());
+                write_histogram(text, name, metric, buckets)?;
             }
         }
     }
@@ -70,17 +71,15 @@ fn write_histogram(text: &mut String, name: &str, metric: &Metric, exemplars: Op
     let all = bounds.chain([("+Inf".to_owned(), histogram.get_sample_count())]);
     for (place, (bound, count)) in all.enumerate() {
         write_sample(text, name, "_bucket", labels, Some(&bound), count as f64)?;
-        if let Some(exemplar) = exemplars.and_then(|found| found.get(place).copied().flatten()) {
+        let exemplar = exemplars.and_then(|exemplars| exemplars.get(place).copied().flatten());
+        if let Some(Exemplar { trace_id, seconds, time_ms }) = exemplar {
+            let (whole, ms) = (time_ms / 1000, time_ms % 1000);
             text.pop();
-            write_exemplar(text, exemplar)?;
+            writeln!(text, " # {{trace_id=\"{trace_id:032x}\"}} {seconds} {whole}.{ms:03}")?;
         }
     }
     write_sample(text, name, "_count", labels, None, histogram.get_sample_count() as f64)?;
     write_sample(text, name, "_sum", labels, None, histogram.get_sample_sum())
-}
-
-fn write_exemplar(text: &mut String, Exemplar { trace_id, seconds, time_ms }: Exemplar) -> fmt::Result {
-    writeln!(text, " # {{trace_id=\"{trace_id:032x}\"}} {seconds} {}.{:03}", time_ms / 1000, time_ms % 1000)
 }
 
 /// Writes a line. `bound`: the value of the label `le`.

@@ -7,7 +7,6 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 
 use crate::auth::AuthMethod;
-use crate::auth::forward::ForwardAuth;
 use crate::config::Config;
 use crate::ends::End;
 use crate::limiting::algorithm::fair::FairFacts;
@@ -290,15 +289,6 @@ impl LimitCounters {
     }
 }
 
-/// Creates the series that requests to an auth server can produce.
-fn create_forward_auth_series(record: &RouteRecord, rule: &ForwardAuth) {
-    let failed = if rule.is_open_on_error { ForwardAuthOutcome::ErrorOpen } else { ForwardAuthOutcome::ErrorClosed };
-    for outcome in [ForwardAuthOutcome::Admitted, ForwardAuthOutcome::Refused, failed] {
-        record.forward_auth.export_series(outcome as usize);
-    }
-    record.rejections.export_series(End::AuthServer.rejection_index());
-}
-
 /// Returns the end of a request that the process rule refuses.
 pub fn overload_end(condition: OverloadCondition) -> End {
     match condition {
@@ -323,7 +313,14 @@ fn create_route_series(record: &RouteRecord, route: &Route, config: &Config) {
         match &auth.method {
             AuthMethod::Basic(_) => record.rejections.export_series(End::PasswordQueueFull.rejection_index()),
             AuthMethod::Jwt(_) => {}
-            AuthMethod::Forward(rule) => create_forward_auth_series(record, rule),
+            AuthMethod::Forward(rule) => {
+                let error =
+                    if rule.is_open_on_error { ForwardAuthOutcome::ErrorOpen } else { ForwardAuthOutcome::ErrorClosed };
+                for outcome in [ForwardAuthOutcome::Admitted, ForwardAuthOutcome::Refused, error] {
+                    record.forward_auth.export_series(outcome as usize);
+                }
+                record.rejections.export_series(End::AuthServer.rejection_index());
+            }
         }
         if !matches!(auth.method, AuthMethod::Forward(_)) {
             record.export_code(Code::new(&Method::GET, StatusCode::UNAUTHORIZED));
