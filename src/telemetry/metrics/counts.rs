@@ -1,45 +1,13 @@
-//! Counts of one worker for one route and for one limit on it. Only requests of that worker write them; `record` adds
-//! the workers up.
+//! Counts that one worker writes, and their sums over all workers: by the value of a label, by method and status, and
+//! by duration.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use http::{Method, StatusCode};
 
-use crate::ends::REJECTION_LABELS;
-use crate::telemetry::exemplars::{Exemplar, Exemplars};
-use crate::telemetry::metrics::labels::{CandidateEffect, Decision, ForwardAuthOutcome};
+use crate::telemetry::exemplars::Exemplar;
 use crate::telemetry::metrics::shards::Count;
-
-/// Counts of one route. The fields that every request writes come first, in two cache lines.
-#[derive(Default)]
-#[repr(C, align(64))]
-pub struct RouteCounts {
-    pub requests: Codes,
-    pub in_flight: Count,
-    pub duration: Durations,
-    /// Refusals that no limit caused.
-    pub rejections: LabelCounts<REJECTION_LABELS>,
-    /// Requests to the auth server.
-    pub forward_auth: LabelCounts<{ ForwardAuthOutcome::ALL.len() }>,
-    /// Traces of sampled requests.
-    pub exemplars: Exemplars<{ BUCKETS.len() + 1 }>,
-}
-
-impl RouteCounts {
-    /// Records the trace of a request whose duration was counted.
-    pub fn record_exemplar(&self, seconds: f64, trace_id: u128) {
-        self.exemplars.record(find_bucket(seconds).unwrap_or(BUCKETS.len()), seconds, trace_id);
-    }
-}
-
-#[derive(Default)]
-pub struct LimitCounts {
-    pub decisions: LabelCounts<{ Decision::ALL.len() }>,
-    pub rejections: LabelCounts<REJECTION_LABELS>,
-    /// Comparisons of a candidate with its incumbent.
-    pub effects: LabelCounts<{ CandidateEffect::ALL.len() }>,
-}
 
 /// One counter per value of a closed label set.
 pub struct LabelCounts<const N: usize>([Count; N]);
@@ -57,6 +25,39 @@ impl<const N: usize> LabelCounts<N> {
 
     pub fn get(&self, index: usize) -> u64 {
         self.0[index].get()
+    }
+}
+
+/// Series of a closed label set that are exported before anything was counted, so that rates start at 0.
+#[derive(Default)]
+pub struct ExportedSeries(AtomicU32);
+
+impl ExportedSeries {
+    pub fn export_series(&self, index: usize) {
+        self.0.fetch_or(1 << index, Ordering::Relaxed);
+    }
+
+    /// Exports no series before it is exported again.
+    pub fn hide(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    pub fn is_hidden(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+
+    /// Returns the series that exist: index and count.
+    pub fn list_series<'a, const N: usize>(
+        &self,
+        parts: impl Iterator<Item = &'a LabelCounts<N>>,
+    ) -> Vec<(usize, u64)> {
+        let mut counts = [0; N];
+        for part in parts {
+            counts.iter_mut().enumerate().for_each(|(index, count)| *count += part.get(index));
+        }
+        let exported_bits = self.0.load(Ordering::Relaxed);
+        let series = counts.into_iter().enumerate();
+        series.filter(|(index, count)| *count > 0 || exported_bits & (1 << index) != 0).collect()
     }
 }
 
@@ -125,7 +126,7 @@ pub const BUCKETS: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.
 pub type BucketExemplars = [Option<Exemplar>; BUCKETS.len() + 1];
 
 /// Returns the index of the bucket of a duration; `None` above the last bound.
-fn find_bucket(seconds: f64) -> Option<usize> {
+pub fn find_bucket(seconds: f64) -> Option<usize> {
     BUCKETS.iter().position(|bound| seconds <= *bound)
 }
 
@@ -201,10 +202,5 @@ mod tests {
         let Histogram { cumulative, count, sum_seconds } = Histogram::sum(parts.iter());
         assert_eq!((cumulative[0], cumulative[1], cumulative[12], cumulative[13], count), (2, 3, 3, 4, 5));
         assert!((sum_seconds - 61.0026).abs() < 1e-6);
-    }
-
-    #[test]
-    fn what_a_request_writes_is_two_lines() {
-        assert!(std::mem::offset_of!(RouteCounts, duration) <= 64);
     }
 }

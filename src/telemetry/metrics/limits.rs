@@ -6,11 +6,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use prometheus::core::{Collector, Desc};
-use prometheus::proto;
+use prometheus::proto::MetricType::{COUNTER, GAUGE};
 
 use crate::labels::labels;
-use crate::telemetry::metrics::exposition::series::{build_family, counter_metric, gauge_metric, number_metric};
+use crate::telemetry::metrics::record_families::{FamilyRow, RecordCollector, Series};
 use crate::telemetry::metrics::shards::{Count, Shards};
 
 labels! {
@@ -24,6 +23,122 @@ labels! {
     Half = "50",
     /// More than half.
     Most = "all",
+}
+
+/// The families with the label `limit` and no route.
+const FAMILIES: [FamilyRow<LimitGauges>; 10] = [
+    FamilyRow {
+        name: "limit_headroom_total",
+        help: "Decisions by the percentage of the quota that they left to the key.",
+        kind: COUNTER,
+        labels: &["left"],
+        collect: |limit, series| {
+            let sums = limit.sum_headroom();
+            for (left, admitted) in LeftOver::ALL.iter().zip(sums.admitted) {
+                let refusals = if *left == LeftOver::Nothing { sums.refused } else { 0 };
+                series.add_counter(admitted + refusals, &[left.label()]);
+            }
+        },
+    },
+    FamilyRow {
+        name: "limit_quota",
+        help: "Units that a key can use at once.",
+        kind: GAUGE,
+        labels: &[],
+        collect: |limit, series| series.add_gauge(load_gauge(&limit.quota)),
+    },
+    FamilyRow {
+        name: "limit_window_seconds",
+        help: "Time in which an exhausted quota is available again.",
+        kind: GAUGE,
+        labels: &[],
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds of at most years")]
+        collect: |limit, series| series.add_number(load_gauge(&limit.window_ms) as f64 / 1000.0),
+    },
+    FamilyRow {
+        name: "limit_keys_refused",
+        help: "Estimated number of keys that were refused in the last minute.",
+        kind: GAUGE,
+        labels: &[],
+        collect: |limit, series| series.add_gauge(load_gauge(&limit.keys_refused)),
+    },
+    FamilyRow {
+        name: "lease_requests_total",
+        help: "Requests to the store for a lease of a hot key.",
+        kind: COUNTER,
+        labels: &["result"],
+        collect: |limit, series| {
+            let Some(leases) = limit.configured_leases() else { return };
+            add_counters(
+                series,
+                [("failed", &leases.failed), ("granted", &leases.grants), ("refused", &leases.refused)],
+            );
+        },
+    },
+    FamilyRow {
+        name: "lease_units_total",
+        help: "Units of leases, by outcome.",
+        kind: COUNTER,
+        labels: &["outcome"],
+        collect: |limit, series| {
+            let Some(leases) = limit.configured_leases() else { return };
+            let LeaseCounts { expired, granted, returned, spent, .. } = leases;
+            add_counters(
+                series,
+                [("expired", expired), ("granted", granted), ("returned", returned), ("spent", spent)],
+            );
+        },
+    },
+    FamilyRow {
+        name: "lease_decisions_total",
+        help: "Decisions of limits made from a lease, without the store.",
+        kind: COUNTER,
+        labels: &[],
+        collect: |limit, series| {
+            let Some(leases) = limit.configured_leases() else { return };
+            series.add_counter(leases.decisions.load(Ordering::Relaxed), &[]);
+        },
+    },
+    FamilyRow {
+        name: "fair_active_tenants",
+        help: "Active tenants of the budget that was decided last.",
+        kind: GAUGE,
+        labels: &[],
+        collect: |limit, series| {
+            let Some(fair) = limit.fair.get() else { return };
+            series.add_gauge(load_gauge(&fair.active));
+        },
+    },
+    FamilyRow {
+        name: "fair_folded_total",
+        help: "Decisions for tenants beyond `max_active`, which share a backlog.",
+        kind: COUNTER,
+        labels: &[],
+        collect: |limit, series| {
+            let Some(fair) = limit.fair.get() else { return };
+            series.add_counter(fair.folded.load(Ordering::Relaxed), &[]);
+        },
+    },
+    FamilyRow {
+        name: "fair_refused_within_share_total",
+        help: "Refusals of requests within the guaranteed share.",
+        kind: COUNTER,
+        labels: &[],
+        collect: |limit, series| {
+            let Some(fair) = limit.fair.get() else { return };
+            series.add_counter(fair.within_share.load(Ordering::Relaxed), &[]);
+        },
+    },
+];
+
+fn load_gauge(value: &AtomicU64) -> i64 {
+    i64::try_from(value.load(Ordering::Relaxed)).unwrap_or(i64::MAX)
+}
+
+fn add_counters<const N: usize>(series: &mut Series, counts: [(&str, &AtomicU64); N]) {
+    for (value, count) in counts {
+        series.add_counter(count.load(Ordering::Relaxed), &[value]);
+    }
 }
 
 /// Decisions of one limit in one worker, by what they left: one cache line.
@@ -110,18 +225,6 @@ impl HeadroomCounts {
     }
 }
 
-impl LeaseCounts {
-    /// Returns the requests for leases by their result.
-    fn requests(&self) -> [(&'static str, &AtomicU64); 3] {
-        [("failed", &self.failed), ("granted", &self.grants), ("refused", &self.refused)]
-    }
-
-    /// Returns the units by their outcome.
-    fn units(&self) -> [(&'static str, &AtomicU64); 4] {
-        [("expired", &self.expired), ("granted", &self.granted), ("returned", &self.returned), ("spent", &self.spent)]
-    }
-}
-
 fn classify_left(remaining: i64, quota: i64) -> LeftOver {
     match remaining {
         ..=0 => LeftOver::Nothing,
@@ -187,6 +290,11 @@ impl LimitGauges {
         self.window_ms.store(window_ms.unsigned_abs(), Ordering::Relaxed);
     }
 
+    /// Returns the counts of leases if the limit has the option.
+    fn configured_leases(&self) -> Option<&LeaseCounts> {
+        Some(&*self.leases).filter(|leases| leases.is_configured.load(Ordering::Relaxed))
+    }
+
     /// Returns the counts for tenants, creating them if there are none.
     pub fn fair(&self) -> &Arc<FairGauges> {
         self.fair.get_or_init(Arc::default)
@@ -223,83 +331,15 @@ impl LimitRegistry {
         self.lock().retain(|name, _| kept(name));
     }
 
+    /// Returns a collector of the families of all limits. Requests never wait for it; only config loads do.
+    pub fn collector(self: Arc<LimitRegistry>) -> prometheus::Result<RecordCollector<LimitGauges>> {
+        RecordCollector::new("limit", &FAMILIES, move |visit| {
+            self.lock().iter().for_each(|(name, record)| visit(name, record));
+        })
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<LimitGauges>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Exports the records as metric families.
-pub struct LimitCollector {
-    limits: Arc<LimitRegistry>,
-    families: Vec<Desc>,
-}
-
-/// Name, help and labels of each family, in the order in which [`LimitCollector::collect`] fills them.
-const FAMILIES: [(&str, &str, &[&str]); 10] = [
-    ("limit_headroom_total", "Decisions by the percentage of the quota that they left to the key.", &["limit", "left"]),
-    ("limit_quota", "Units that a key can use at once.", &["limit"]),
-    ("limit_window_seconds", "Time in which an exhausted quota is available again.", &["limit"]),
-    ("limit_keys_refused", "Estimated number of keys that were refused in the last minute.", &["limit"]),
-    ("lease_requests_total", "Requests to the store for a lease of a hot key.", &["limit", "result"]),
-    ("lease_units_total", "Units of leases, by outcome.", &["limit", "outcome"]),
-    ("lease_decisions_total", "Decisions of limits made from a lease, without the store.", &["limit"]),
-    ("fair_active_tenants", "Active tenants of the budget that was decided last.", &["limit"]),
-    ("fair_folded_total", "Decisions for tenants beyond `max_active`, which share a backlog.", &["limit"]),
-    ("fair_refused_within_share_total", "Refusals of requests within the guaranteed share.", &["limit"]),
-];
-
-impl LimitCollector {
-    pub fn new(limits: Arc<LimitRegistry>) -> prometheus::Result<LimitCollector> {
-        let family = |(name, help, labels): (&str, &str, &[&str])| {
-            let labels = labels.iter().map(|label| (*label).to_owned()).collect();
-            Desc::new(format!("sluicegate_{name}"), help.to_owned(), labels, HashMap::new())
-        };
-        Ok(LimitCollector { limits, families: FAMILIES.into_iter().map(family).collect::<prometheus::Result<_>>()? })
-    }
-}
-
-impl Collector for LimitCollector {
-    fn desc(&self) -> Vec<&Desc> {
-        self.families.iter().collect()
-    }
-
-    fn collect(&self) -> Vec<proto::MetricFamily> {
-        let [mut headroom, mut quotas, mut windows, mut keys] = [const { Vec::new() }; 4];
-        let [mut requests, mut units, mut decisions] = [const { Vec::new() }; 3];
-        let [mut active, mut folded, mut within] = [const { Vec::new() }; 3];
-        let gauge = |value: &AtomicU64| i64::try_from(value.load(Ordering::Relaxed)).unwrap_or(i64::MAX);
-        // Requests never take this lock; only config loads and scrapes do.
-        for (name, record) in self.limits.lock().iter() {
-            let sums = record.sum_headroom();
-            for (left, admitted) in LeftOver::ALL.iter().zip(sums.admitted) {
-                let refusals = if *left == LeftOver::Nothing { sums.refused } else { 0 };
-                headroom.push(counter_metric(admitted + refusals, &[("left", left.label()), ("limit", name)]));
-            }
-            let labels = [("limit", name.as_str())];
-            quotas.push(gauge_metric(gauge(&record.quota), &labels));
-            #[expect(clippy::cast_precision_loss, reason = "milliseconds of at most years")]
-            windows.push(number_metric(gauge(&record.window_ms) as f64 / 1000.0, &labels));
-            keys.push(gauge_metric(gauge(&record.keys_refused), &labels));
-            let leases = &record.leases;
-            if leases.is_configured.load(Ordering::Relaxed) {
-                let counter = |count: &AtomicU64, own| {
-                    let labels: Vec<_> = [("limit", name.as_str())].into_iter().chain(own).collect();
-                    counter_metric(count.load(Ordering::Relaxed), &labels)
-                };
-                requests.extend(leases.requests().map(|(result, count)| counter(count, Some(("result", result)))));
-                units.extend(leases.units().map(|(outcome, count)| counter(count, Some(("outcome", outcome)))));
-                decisions.push(counter(&leases.decisions, None));
-            }
-            let Some(fair) = record.fair.get() else { continue };
-            active.push(gauge_metric(gauge(&fair.active), &labels));
-            folded.push(counter_metric(fair.folded.load(Ordering::Relaxed), &labels));
-            within.push(counter_metric(fair.within_share.load(Ordering::Relaxed), &labels));
-        }
-        use proto::MetricType::{COUNTER, GAUGE};
-        let kinds = [COUNTER, GAUGE, GAUGE, GAUGE, COUNTER, COUNTER, COUNTER, GAUGE, COUNTER, COUNTER];
-        let metrics = [headroom, quotas, windows, keys, requests, units, decisions, active, folded, within];
-        let families = self.families.iter().zip(kinds).zip(metrics);
-        families.map(|((desc, kind), metrics)| build_family(desc, kind, metrics)).collect()
     }
 }
 

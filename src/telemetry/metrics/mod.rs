@@ -2,12 +2,13 @@
 //!
 //! Label values come from config names and closed enums (`labels`), never from request bytes, so the config bounds the
 //! number of series. Input: workers count into per-worker shards (`shards`, `counter`, `counts`) without locks;
-//! `record` and `routes` hold the series of routes and limits, and `traffic` adds them up; `store`, `tls`, `passwords`,
-//! `settlements` and `process` hold those of the parts they are named after. Output: [`Metrics::render`]
+//! `routes` and `limits` hold the series of routes and limits (`record_families`), and `traffic` adds them up; `store`,
+//! `tls`, `passwords`, `settlements` and `process` hold those of the parts they are named after. Output: [`Metrics::render`]
 //! adds the shards up (`exposition`).
 //!
 //! To add a metric, add a field to [`Metrics`], create and register it in [`Metrics::new`], count it where the event
-//! happens, and describe it in `docs/reference/metrics.md`.
+//! happens, and describe it in `docs/reference/metrics.md`. A metric of each route or limit is a row in `routes` or
+//! `limits` instead.
 
 mod admin;
 mod compression;
@@ -20,7 +21,7 @@ mod limits;
 mod overhead;
 mod passwords;
 mod process;
-mod record;
+mod record_families;
 mod routes;
 mod services;
 mod settlements;
@@ -43,12 +44,11 @@ pub use crate::telemetry::metrics::compression::CompressionCounters;
 use crate::telemetry::metrics::compression::CompressionMetrics;
 pub use crate::telemetry::metrics::counter::Counter;
 use crate::telemetry::metrics::counter::Counters;
-pub use crate::telemetry::metrics::counts::{Code, LimitCounts, RouteCounts};
+pub use crate::telemetry::metrics::counts::Code;
 use crate::telemetry::metrics::families::Families;
 pub use crate::telemetry::metrics::labels::{
     CandidateEffect, Decision, ForwardAuthOutcome, HandshakeResult, OrderResult, PasswordCheck, Protocol, SpanResult,
 };
-use crate::telemetry::metrics::limits::LimitCollector;
 pub use crate::telemetry::metrics::limits::{
     FairGauges, HeadroomCounts, HeadroomSums, LeaseCounts, LeftOver, LimitGauges, LimitRegistry,
 };
@@ -56,8 +56,8 @@ use crate::telemetry::metrics::overhead::OverheadCollector;
 pub use crate::telemetry::metrics::overhead::OverheadCounts;
 pub use crate::telemetry::metrics::passwords::PasswordMetrics;
 use crate::telemetry::metrics::process::ProcessCollector;
-pub use crate::telemetry::metrics::record::{LimitRecord, RouteRecord};
-use crate::telemetry::metrics::routes::{RouteCollector, Routes};
+use crate::telemetry::metrics::routes::Routes;
+pub use crate::telemetry::metrics::routes::{LimitCounts, LimitRecord, RouteCounts, RouteRecord};
 use crate::telemetry::metrics::services::DecideMetrics;
 pub use crate::telemetry::metrics::services::{
     DescriptorResult, QuestionCounters, QuestionResult, RpcMethod, RpcMetrics,
@@ -129,8 +129,8 @@ fn record_build(families: &Families) -> prometheus::Result<()> {
 /// Registers the families that collect records with shards per worker, and returns the records.
 fn register_collectors(registry: &Registry) -> prometheus::Result<CollectedRecords> {
     let records = CollectedRecords::default();
-    registry.register(Box::new(RouteCollector::new(records.0.clone())?))?;
-    registry.register(Box::new(LimitCollector::new(records.1.clone())?))?;
+    registry.register(Box::new(records.0.clone().collector()?))?;
+    registry.register(Box::new(records.1.clone().collector()?))?;
     registry.register(Box::new(OverheadCollector::new(records.2.clone())?))?;
     registry.register(Box::new(ProcessCollector::new()?))?;
     Ok(records)

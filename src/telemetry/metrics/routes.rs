@@ -1,25 +1,271 @@
-//! Families with a `route` label: the records of all routes by name, and how they are exported.
-//! `snapshot::PersistentState` keeps them over reloads; the registry scrapes them.
+//! Metrics of routes and of limits on routes: what each worker counts, the records that add the workers up, and the
+//! families with a `route` label. `snapshot::PersistentState` keeps the records over reloads and binds requests to
+//! them; the registry scrapes them.
+//!
+//! To add a family, add a field that workers count in, and a row of `FAMILIES`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use prometheus::core::{Collector, Desc};
-use prometheus::proto;
+use prometheus::proto::MetricType::{COUNTER, GAUGE, HISTOGRAM};
 
-use crate::ends::End;
-use crate::telemetry::metrics::counts::{BUCKETS, Histogram};
+use crate::ends::{End, REJECTION_LABELS};
+use crate::telemetry::exemplars::Exemplars;
+use crate::telemetry::metrics::counts::{
+    BUCKETS, BucketExemplars, Code, Codes, Durations, ExportedSeries, Histogram, LabelCounts, find_bucket,
+};
 use crate::telemetry::metrics::exposition::openmetrics::FamilyExemplars;
-use crate::telemetry::metrics::exposition::series;
-use crate::telemetry::metrics::exposition::series::{build_family, counter_metric, gauge_metric};
 use crate::telemetry::metrics::labels::{CandidateEffect, Decision, ForwardAuthOutcome};
-use crate::telemetry::metrics::record::RouteRecord;
+use crate::telemetry::metrics::record_families::{FamilyRow, RecordCollector};
+use crate::telemetry::metrics::shards::{Count, Shards};
 
 const DURATION_FAMILY: &str = "sluicegate_request_duration_seconds";
 
 /// Value of the `limit` label for rejections that no limit caused.
 const NO_LIMIT: &str = "_none";
 
+/// The families with the label `route`.
+const FAMILIES: [FamilyRow<RouteRecord>; 7] = [
+    FamilyRow {
+        name: "requests_total",
+        help: "Requests with a response.",
+        kind: COUNTER,
+        labels: &["method", "code"],
+        collect: |route, series| {
+            for (code, count) in route.count_requests() {
+                series.add_counter(count, &[code.method(), &code.status().to_string()]);
+            }
+        },
+    },
+    FamilyRow {
+        name: "request_duration_seconds",
+        help: "Time from the request head to the end of the response.",
+        kind: HISTOGRAM,
+        labels: &[],
+        collect: |route, series| series.add_histogram(&BUCKETS, &route.sum_durations()),
+    },
+    FamilyRow {
+        name: "requests_in_flight",
+        help: "Requests in progress.",
+        kind: GAUGE,
+        labels: &[],
+        collect: |route, series| series.add_gauge(route.count_in_flight()),
+    },
+    FamilyRow {
+        name: "limit_decisions_total",
+        help: "Decisions by limit and result.",
+        kind: COUNTER,
+        labels: &["limit", "decision"],
+        collect: |route, series| {
+            for limit in route.limits() {
+                for (index, count) in limit.count_decisions() {
+                    series.add_counter(count, &[&limit.name, Decision::LABELS[index]]);
+                }
+            }
+        },
+    },
+    FamilyRow {
+        name: "candidate_decisions_total",
+        help: "Requests by whether a candidate would decide them like its incumbent.",
+        kind: COUNTER,
+        labels: &["limit", "effect"],
+        collect: |route, series| {
+            for limit in route.limits() {
+                for (index, count) in limit.count_effects() {
+                    series.add_counter(count, &[&limit.name, CandidateEffect::LABELS[index]]);
+                }
+            }
+        },
+    },
+    FamilyRow {
+        name: "rejections_total",
+        help: "Requests refused by a limit, an address list or a cap.",
+        kind: COUNTER,
+        labels: &["limit", "reason"],
+        collect: |route, series| {
+            let reasons = End::rejection_labels();
+            for (index, count) in route.count_refusals() {
+                series.add_counter(count, &[NO_LIMIT, reasons[index]]);
+            }
+            for limit in route.limits() {
+                for (index, count) in limit.count_rejections() {
+                    series.add_counter(count, &[&limit.name, reasons[index]]);
+                }
+            }
+        },
+    },
+    FamilyRow {
+        name: "forward_auth_total",
+        help: "Requests to the auth server of the route.",
+        kind: COUNTER,
+        labels: &["outcome"],
+        collect: |route, series| {
+            for (index, count) in route.count_forward_auth() {
+                series.add_counter(count, &[ForwardAuthOutcome::LABELS[index]]);
+            }
+        },
+    },
+];
+
+/// Counts of one worker for a route. The fields that every request writes come first, in two cache lines.
+#[derive(Default)]
+#[repr(C, align(64))]
+pub struct RouteCounts {
+    pub requests: Codes,
+    pub in_flight: Count,
+    pub duration: Durations,
+    /// Refusals that no limit caused.
+    pub rejections: LabelCounts<REJECTION_LABELS>,
+    /// Requests to the auth server.
+    pub forward_auth: LabelCounts<{ ForwardAuthOutcome::ALL.len() }>,
+    /// Traces of sampled requests.
+    pub exemplars: Exemplars<{ BUCKETS.len() + 1 }>,
+}
+
+impl RouteCounts {
+    /// Records the trace of a request whose duration was counted.
+    pub fn record_exemplar(&self, seconds: f64, trace_id: u128) {
+        self.exemplars.record(find_bucket(seconds).unwrap_or(BUCKETS.len()), seconds, trace_id);
+    }
+}
+
+/// Counts of one worker for a limit on a route.
+#[derive(Default)]
+pub struct LimitCounts {
+    pub decisions: LabelCounts<{ Decision::ALL.len() }>,
+    pub rejections: LabelCounts<REJECTION_LABELS>,
+    /// Comparisons of a candidate with its incumbent.
+    pub effects: LabelCounts<{ CandidateEffect::ALL.len() }>,
+}
+
+/// Counts of a route. They survive a reload that keeps the route.
+#[derive(Default)]
+pub struct RouteRecord {
+    pub shards: Shards<RouteCounts>,
+    pub rejections: ExportedSeries,
+    pub forward_auth: ExportedSeries,
+    /// Requests in progress while the route has `max_in_flight`; exact over all workers.
+    capped: AtomicI64,
+    codes: Mutex<Vec<Code>>,
+    limits: Mutex<Vec<Arc<LimitRecord>>>,
+}
+
+/// Counts of a limit on a route.
+pub struct LimitRecord {
+    pub name: String,
+    pub shards: Shards<LimitCounts>,
+    pub decisions: ExportedSeries,
+    pub rejections: ExportedSeries,
+    pub effects: ExportedSeries,
+}
+
+impl RouteRecord {
+    /// Returns the record of the route's limit `name`, creating it if it is new.
+    pub fn get_or_create_limit(&self, name: &str) -> Arc<LimitRecord> {
+        let mut limits = lock(&self.limits);
+        if let Some(limit) = limits.iter().find(|limit| limit.name == name) {
+            return limit.clone();
+        }
+        let limit = Arc::new(LimitRecord {
+            name: name.to_owned(),
+            shards: Shards::default(),
+            decisions: ExportedSeries::default(),
+            rejections: ExportedSeries::default(),
+            effects: ExportedSeries::default(),
+        });
+        limits.push(limit.clone());
+        limit
+    }
+
+    pub fn limits(&self) -> Vec<Arc<LimitRecord>> {
+        lock(&self.limits).clone()
+    }
+
+    /// Removes the limits for which `kept` returns false.
+    pub fn retain_limits(&self, kept: impl Fn(&str) -> bool) {
+        lock(&self.limits).retain(|limit| kept(&limit.name));
+    }
+
+    /// Hides the comparisons of the limits for which `is_candidate` returns false.
+    pub fn hide_effects(&self, is_candidate: impl Fn(&str) -> bool) {
+        lock(&self.limits).iter().filter(|limit| !is_candidate(&limit.name)).for_each(|limit| limit.effects.hide());
+    }
+
+    /// Exports the series of this method and status from now on.
+    pub fn export_code(&self, code: Code) {
+        let mut codes = lock(&self.codes);
+        if !codes.contains(&code) {
+            codes.push(code);
+        }
+    }
+
+    /// Returns the existing series of responses, by method and status.
+    pub fn count_requests(&self) -> BTreeMap<Code, u64> {
+        let mut counts: BTreeMap<Code, u64> = lock(&self.codes).iter().map(|code| (*code, 0)).collect();
+        for (code, count) in self.shards.iter().map(|part| &part.requests).flat_map(Codes::iter_counts) {
+            *counts.entry(code).or_default() += count;
+        }
+        counts
+    }
+
+    pub fn sum_durations(&self) -> Histogram {
+        Histogram::sum(self.shards.iter().map(|part| &part.duration))
+    }
+
+    pub fn latest_exemplars(&self) -> BucketExemplars {
+        Exemplars::latest(self.shards.iter().map(|part| &part.exemplars))
+    }
+
+    /// Returns the series of refusals that no limit caused.
+    pub fn count_refusals(&self) -> Vec<(usize, u64)> {
+        self.rejections.list_series(self.shards.iter().map(|part| &part.rejections))
+    }
+
+    /// Returns the series of requests to the auth server.
+    pub fn count_forward_auth(&self) -> Vec<(usize, u64)> {
+        self.forward_auth.list_series(self.shards.iter().map(|part| &part.forward_auth))
+    }
+
+    /// Returns the number of requests in progress.
+    pub fn count_in_flight(&self) -> i64 {
+        let parts = self.shards.iter().map(|part| &part.in_flight);
+        let sum = parts.map(Count::get).fold(0, u64::wrapping_add);
+        self.capped.load(Ordering::Relaxed).wrapping_add(sum.cast_signed())
+    }
+
+    /// Counts a request in if fewer than `max` are in progress. Returns false if the route is full.
+    pub fn enter_capped(&self, max: usize) -> bool {
+        // Incrementing before comparing keeps the cap exact: two concurrent requests may both be refused, but never
+        // both pass.
+        self.capped.fetch_add(1, Ordering::Relaxed);
+        usize::try_from(self.count_in_flight()).is_ok_and(|count| count <= max)
+    }
+
+    pub fn leave_capped(&self) {
+        self.capped.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl LimitRecord {
+    pub fn count_decisions(&self) -> Vec<(usize, u64)> {
+        self.decisions.list_series(self.shards.iter().map(|part| &part.decisions))
+    }
+
+    /// Returns the comparisons with the incumbent while the limit is a candidate.
+    pub fn count_effects(&self) -> Vec<(usize, u64)> {
+        if self.effects.is_hidden() {
+            return Vec::new();
+        }
+        self.effects.list_series(self.shards.iter().map(|part| &part.effects))
+    }
+
+    pub fn count_rejections(&self) -> Vec<(usize, u64)> {
+        self.rejections.list_series(self.shards.iter().map(|part| &part.rejections))
+    }
+}
+
+/// The records of all routes, by name.
 #[derive(Default)]
 pub struct Routes(Mutex<BTreeMap<String, Arc<RouteRecord>>>);
 
@@ -49,96 +295,57 @@ impl Routes {
         FamilyExemplars { family: DURATION_FAMILY, by_label: self.lock().iter().map(exemplars).collect() }
     }
 
+    /// Returns a collector of the families of all routes. Requests never wait for it; only config loads do.
+    pub fn collector(self: Arc<Routes>) -> prometheus::Result<RecordCollector<RouteRecord>> {
+        RecordCollector::new("route", &FAMILIES, move |visit| {
+            self.lock().iter().for_each(|(name, record)| visit(name, record));
+        })
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<RouteRecord>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
-/// Exports the records as metric families.
-pub struct RouteCollector {
-    routes: Arc<Routes>,
-    families: Vec<Desc>,
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Name, help and labels of each family, in the order in which [`RouteCollector::collect`] fills them.
-const FAMILIES: [(&str, &str, &[&str]); 7] = [
-    ("requests_total", "Requests with a response.", &["route", "method", "code"]),
-    ("request_duration_seconds", "Time from the request head to the end of the response.", &["route"]),
-    ("requests_in_flight", "Requests in progress.", &["route"]),
-    ("limit_decisions_total", "Decisions by limit and result.", &["route", "limit", "decision"]),
-    (
-        "candidate_decisions_total",
-        "Requests by whether a candidate would decide them like its incumbent.",
-        &["route", "limit", "effect"],
-    ),
-    ("rejections_total", "Requests refused by a limit, an address list or a cap.", &["route", "limit", "reason"]),
-    ("forward_auth_total", "Requests to the auth server of the route.", &["route", "outcome"]),
-];
+#[cfg(test)]
+mod tests {
+    use http::{Method, StatusCode};
 
-impl RouteCollector {
-    pub fn new(routes: Arc<Routes>) -> prometheus::Result<RouteCollector> {
-        let family = |(name, help, labels): (&str, &str, &[&str])| {
-            let labels = labels.iter().map(|label| (*label).to_owned()).collect();
-            Desc::new(format!("sluicegate_{name}"), help.to_owned(), labels, HashMap::new())
-        };
-        Ok(RouteCollector { routes, families: FAMILIES.into_iter().map(family).collect::<prometheus::Result<_>>()? })
-    }
-}
+    use super::*;
 
-impl Collector for RouteCollector {
-    fn desc(&self) -> Vec<&Desc> {
-        self.families.iter().collect()
+    #[test]
+    fn what_a_request_writes_is_two_lines() {
+        assert!(std::mem::offset_of!(RouteCounts, duration) <= 64);
     }
 
-    fn collect(&self) -> Vec<proto::MetricFamily> {
-        let [mut requests, mut durations, mut in_flight, mut decisions, mut effects, mut rejections, mut forward_auth] =
-            [const { Vec::new() }; 7];
-        let reasons = End::rejection_labels();
-        // Requests never take this lock; only config loads and scrapes do.
-        for (name, record) in self.routes.lock().iter() {
-            for (code, count) in record.count_requests() {
-                let (method, status) = (code.method(), code.status().to_string());
-                requests.push(counter_metric(count, &[("code", &status), ("method", method), ("route", name)]));
-            }
-            durations.push(histogram(record, name));
-            in_flight.push(gauge_metric(record.count_in_flight(), &[("route", name)]));
-            for (index, count) in record.count_refusals() {
-                let reason = reasons[index];
-                rejections.push(counter_metric(count, &[("limit", NO_LIMIT), ("reason", reason), ("route", name)]));
-            }
-            for (index, count) in record.count_forward_auth() {
-                let outcome = ForwardAuthOutcome::ALL[index].label();
-                forward_auth.push(counter_metric(count, &[("outcome", outcome), ("route", name)]));
-            }
-            for limit in record.limits() {
-                for (index, count) in limit.count_decisions() {
-                    let decision = Decision::ALL[index].label();
-                    let labels = [("decision", decision), ("limit", &limit.name), ("route", name)];
-                    decisions.push(counter_metric(count, &labels));
-                }
-                for (index, count) in limit.count_effects() {
-                    let effect = CandidateEffect::ALL[index].label();
-                    effects.push(counter_metric(count, &[("effect", effect), ("limit", &limit.name), ("route", name)]));
-                }
-                for (index, count) in limit.count_rejections() {
-                    let labels = [("limit", &*limit.name), ("reason", reasons[index]), ("route", name)];
-                    rejections.push(counter_metric(count, &labels));
-                }
-            }
+    #[test]
+    fn workers_are_added_up_and_wanted_series_are_shown() {
+        let record = RouteRecord::default();
+        let [ok, made] = [StatusCode::OK, StatusCode::CREATED].map(|status| Code::new(&Method::GET, status));
+        record.export_code(ok);
+        record.export_code(ok);
+        record.rejections.export_series(1);
+        for worker in 0..3 {
+            record.shards.shard_for(worker).requests.inc(made);
+            record.shards.shard_for(worker).rejections.inc(3);
         }
-        use proto::MetricType::{COUNTER, GAUGE, HISTOGRAM};
-        let kinds = [COUNTER, HISTOGRAM, GAUGE, COUNTER, COUNTER, COUNTER, COUNTER];
-        let metrics = [requests, durations, in_flight, decisions, effects, rejections, forward_auth];
-        self.families
-            .iter()
-            .zip(kinds)
-            .zip(metrics)
-            .map(|((desc, kind), metrics)| build_family(desc, kind, metrics))
-            .collect()
+        assert_eq!(record.count_requests().into_iter().collect::<Vec<_>>(), [(ok, 0), (made, 3)]);
+        assert_eq!(record.count_refusals(), [(1, 0), (3, 3)]);
     }
-}
 
-fn histogram(record: &RouteRecord, route: &str) -> proto::Metric {
-    let Histogram { cumulative, count, sum_seconds } = record.sum_durations();
-    series::histogram_metric(&BUCKETS, &cumulative, count, sum_seconds, &[("route", route)])
+    #[test]
+    fn a_cap_counts_earlier_requests() {
+        let record = RouteRecord::default();
+        record.shards.shard_for(1).in_flight.inc();
+        assert!(record.enter_capped(2));
+        assert!(!record.enter_capped(2));
+        record.leave_capped();
+        record.shards.shard_for(1).in_flight.dec();
+        assert_eq!(record.count_in_flight(), 1);
+        assert!(record.enter_capped(2));
+    }
 }

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::telemetry::metrics::counts::BUCKETS;
 use crate::telemetry::metrics::labels::Decision;
-use crate::telemetry::metrics::record::{LimitRecord, RouteRecord};
-use crate::telemetry::metrics::routes::Routes;
+use crate::telemetry::metrics::routes::{LimitRecord, RouteRecord, Routes};
 
 /// Counts since the start, of all routes that exist now. They are the counts that `/metrics` shows.
 #[derive(Clone, Default)]
