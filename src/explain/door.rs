@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::ends::End;
 use crate::explain::explanation::{AuthReport, LimitEffect, RequestDecision};
 use crate::explain::limit_report::{describe_limit, set_effect};
-use crate::explain::limits::{DescribedLimits, ask_limits, describe_limits};
+use crate::explain::limits::{DescribedLimits, ask_limits, describe_limits, evaluate_known};
 use crate::explain::walk::ExplainWalk;
 use crate::explain::{client, routes};
 use crate::limiting::decision::Op;
@@ -44,6 +44,10 @@ impl<'a> LimitDoor<'a> for ExplainWalk<'a> {
         self.context.limiter
     }
 
+    fn evaluate(&self, limits: &[Arc<Limit>], facts: &Facts<'_>) -> Vec<Evaluation> {
+        evaluate_known(self, limits, facts)
+    }
+
     async fn decide(&self, limits: &[Arc<Limit>], evaluations: Vec<Evaluation>, _ask: Ask) -> Verdict {
         ask_limits(self, limits, evaluations).await
     }
@@ -52,7 +56,7 @@ impl<'a> LimitDoor<'a> for ExplainWalk<'a> {
         describe_limits(self, route, first, facts, verdict)
     }
 
-    fn record_decision(&mut self, _routed: RoutedRequest<'_>, verdict: Verdict, described: DescribedLimits) {
+    fn record_decision(&mut self, _: &Route, _: &ClientAddress, verdict: Verdict, described: DescribedLimits) {
         self.found.explanation.limits.extend(described.reports);
         self.found.charges.extend(described.charges);
         self.found.admission.verdict = Some(verdict);

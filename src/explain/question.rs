@@ -53,7 +53,7 @@ pub async fn answer_question(walk: &mut ExplainWalk<'_>) -> Result<(), Refusal> 
         walk.parsed.parts.version = Version::HTTP_10;
     }
     let repaired = walk.parsed.fault.or(repaired);
-    decide_described(walk, route, identity, repaired, Ask::default()).await
+    decide_described(walk, route, identity, repaired, Ask::CHARGE).await
 }
 
 fn note_point(walk: &mut ExplainWalk<'_>, route: &Route, point: &DecidePoint) {
@@ -107,7 +107,7 @@ pub async fn explain_check(
     let via = Via::new(0);
     let mut walk = ExplainWalk::new(context, input, endpoint, (parsed, &via), found);
     walk.enter_point(route);
-    let ended = decide_described(&mut walk, route, identity, fault, Ask::default()).await;
+    let ended = decide_described(&mut walk, route, identity, fault, Ask::CHARGE).await;
     Ok(walk.finish(ended.map(|()| None)))
 }
 

@@ -123,29 +123,9 @@ impl Limiter {
         &self.charges
     }
 
-    /// Decides a past request by all `limits` except those for which `skipped` is true, and charges all of them or
-    /// none. `keys` has the values of keys. The replay uses this: refunds at the end of the request are left to the
-    /// caller.
-    pub async fn decide_logged(
-        &self,
-        limits: &[Arc<Limit>],
-        facts: &Facts<'_>,
-        keys: &impl SourceValues,
-        skipped: impl Fn(&Limit) -> bool,
-    ) -> Verdict {
-        let mut evaluations = self.evaluate_by_keys(limits, facts, keys);
-        for (evaluation, _) in evaluations.iter_mut().zip(limits).filter(|(_, limit)| skipped(limit)) {
-            *evaluation = Evaluation::NotApplicable;
-        }
-        self.decide(Op::Take, limits, evaluations, false).await
-    }
-
-    /// Evaluates each of `limits` for a request as far as that is possible without the store.
-    pub fn evaluate_all(&self, limits: &[Arc<Limit>], facts: &Facts) -> Vec<Evaluation> {
-        self.evaluate_by_keys(limits, facts, facts)
-    }
-
-    fn evaluate_by_keys(&self, limits: &[Arc<Limit>], facts: &Facts, keys: &impl SourceValues) -> Vec<Evaluation> {
+    /// Evaluates each of `limits` for a request as far as that is possible without the store. `keys` has the values of
+    /// keys: the facts themselves, unless a log has the keys.
+    pub fn evaluate_all(&self, limits: &[Arc<Limit>], facts: &Facts, keys: &impl SourceValues) -> Vec<Evaluation> {
         let evaluations = limits.iter().map(|limit| match limit.applies_to(facts) {
             Ok(false) => Ok(Evaluation::NotApplicable),
             Ok(true) => match limit.key.unreadable_body(&facts.body) {

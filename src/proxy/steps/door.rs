@@ -4,6 +4,7 @@
 //! - Requests of clients, questions of other proxies and checks of Envoy come in a `RequestContext` (`live`): it counts,
 //!   logs, charges and holds what the request uses.
 //! - Explanations and test cases record what each step finds. They hold nothing, and a live store charges them nothing.
+//! - Requests of an access log are replayed in the time of the log, and counted.
 //!
 //! A step that depends on nothing but the request and the config is a plain function and calls no method here.
 
@@ -17,10 +18,12 @@ use crate::auth::forward::ForwardAuth;
 use crate::auth::{PasswordAuth, RouteAuth};
 use crate::config::Config;
 use crate::ends::End;
+use crate::limiting::decision::Op;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::Facts;
 use crate::limiting::source::jwt::{TokenClaims, TokenVerifier};
 use crate::limiting::{Evaluation, Limiter, Verdict};
+use crate::net::IpSet;
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::request_context::{Admission, RoutedRequest};
 use crate::proxy::head::identity::ClientAddress;
@@ -34,12 +37,21 @@ use crate::tls::ClientCertificate;
 use crate::upstream::breaker::BreakerPermit;
 
 /// How a door asks the limiter.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub struct Ask {
+    /// [`Op::Take`] charges, and [`Op::Peek`] only looks.
+    pub op: Op,
     /// The door learns how the request ends, so charges that depend on it are held.
     pub holds: bool,
     /// When the answer must be ready at the latest.
     pub until: Option<tokio::time::Instant>,
+}
+
+impl Ask {
+    /// Charges. What depends on the end of the request is held until then.
+    pub const HOLD: Ask = Ask { op: Op::Take, holds: true, until: None };
+    /// Charges for good.
+    pub const CHARGE: Ask = Ask { op: Op::Take, holds: false, until: None };
 }
 
 /// How long a limit delays a request that it admits.
@@ -56,6 +68,11 @@ pub trait LimitDoor<'a> {
 
     fn limiter(&self) -> &'a Limiter;
 
+    /// Evaluates `limits` as far as that is possible without a store.
+    fn evaluate(&self, limits: &[Arc<Limit>], facts: &Facts<'_>) -> Vec<Evaluation> {
+        self.limiter().evaluate_all(limits, facts, facts)
+    }
+
     /// Reserves the slots to wait in, if a limit may delay the request.
     ///
     /// # Errors
@@ -65,7 +82,9 @@ pub trait LimitDoor<'a> {
     }
 
     /// Decides `limits`, with one element of `evaluations` for each.
-    fn decide(&self, limits: &[Arc<Limit>], evaluations: Vec<Evaluation>, ask: Ask) -> impl Future<Output = Verdict>;
+    fn decide(&self, limits: &[Arc<Limit>], evaluations: Vec<Evaluation>, ask: Ask) -> impl Future<Output = Verdict> {
+        self.limiter().decide_until(ask.op, limits, evaluations, ask.holds, ask.until)
+    }
 
     /// Records that the request waited for a store since `begun`.
     fn add_wait(&self, _begun: Instant) {}
@@ -78,7 +97,7 @@ pub trait LimitDoor<'a> {
     fn note_decision(&self, route: &Route, first: usize, facts: &Facts<'_>, verdict: &Verdict) -> Self::Note;
 
     /// Records the verdict of all limits that have decided so far.
-    fn record_decision(&mut self, routed: RoutedRequest<'_>, verdict: Verdict, note: Self::Note);
+    fn record_decision(&mut self, route: &Route, identity: &ClientAddress, verdict: Verdict, note: Self::Note);
 
     /// Waits until it is the request's turn. Called only for a door that reserves slots.
     fn wait_for_turn(&mut self, _delay: LimitDelay<'_>) -> impl Future<Output = ()> {
@@ -160,6 +179,16 @@ pub trait Door<'a>: LimitDoor<'a> + Trace {
 
     /// Refuses the request if a circuit breaker is open. Otherwise returns the permits of the breakers.
     fn check_breakers(&mut self, routed: RoutedRequest<'_>) -> Result<Vec<BreakerPermit>, Refusal>;
+
+    /// Returns whether the client is in a list of networks. A client whose address is not known is in none.
+    fn is_client_in(&self, networks: &IpSet, identity: &ClientAddress) -> bool {
+        networks.contains(identity.ip)
+    }
+
+    /// Returns whether the client has proved who it is, if a log says so. The admission has the identity then.
+    fn logged_proof(&self) -> Option<Result<(), End>> {
+        None
+    }
 
     /// Verifies a password, after the limits of `auth`. Returns the user.
     fn verify_password(

@@ -11,7 +11,6 @@ use crate::auth::PasswordAuth;
 use crate::auth::forward::ForwardAuth;
 use crate::config::{Config, Service};
 use crate::ends::End;
-use crate::limiting::decision::Op;
 use crate::limiting::limit::Limit;
 use crate::limiting::limit::over::Over;
 use crate::limiting::source::Facts;
@@ -24,7 +23,7 @@ use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::render::compress::negotiate;
 use crate::proxy::steps::arrival;
 use crate::proxy::steps::auth::{basic, forward};
-use crate::proxy::steps::door::{Ask, Door, LimitDelay, LimitDoor, Trace};
+use crate::proxy::steps::door::{Door, LimitDelay, LimitDoor, Trace};
 use crate::proxy::steps::forwarded_head::ReceivedFacts;
 use crate::proxy::steps::request_body;
 use crate::proxy::steps::request_body::KeyBody;
@@ -50,10 +49,6 @@ impl<'a> LimitDoor<'a> for RequestContext<'a> {
         self.client.local.common.delay_slots.reserve(limits, evaluations, max_delayed)
     }
 
-    fn decide(&self, limits: &[Arc<Limit>], evaluations: Vec<Evaluation>, ask: Ask) -> impl Future<Output = Verdict> {
-        self.view.limiter.decide_until(Op::Take, limits, evaluations, ask.holds, ask.until)
-    }
-
     fn add_wait(&self, begun: Instant) {
         self.account.add_wait(begun);
     }
@@ -67,13 +62,13 @@ impl<'a> LimitDoor<'a> for RequestContext<'a> {
         ShownKeys::describe(self.account.wanted_keys(), display, route, facts, verdict)
     }
 
-    fn record_decision(&mut self, routed: RoutedRequest<'_>, mut verdict: Verdict, shown: ShownKeys) {
+    fn record_decision(&mut self, route: &Route, identity: &ClientAddress, mut verdict: Verdict, shown: ShownKeys) {
         self.account.hold_charges(verdict.guard.take());
-        self.account.record_decision(routed.route, &verdict, shown);
+        self.account.record_decision(route, &verdict, shown);
         let is_refused = verdict.refused;
         self.admission.verdict = Some(verdict);
         if is_refused {
-            refusal_record::record_refusal(self, routed);
+            refusal_record::record_refusal(self, route, identity);
         }
     }
 

@@ -1,5 +1,5 @@
 //! The list of the steps from a head to the decision about it. HTTP, questions of other proxies, checks of Envoy,
-//! explanations and test cases all take these steps, each through its [`Door`].
+//! explanations, test cases and replays all take these steps, each through its [`Door`].
 //!
 //! [`arrive`] makes an [`Arrival`] of a received head, and [`admit`] an [`Admitted`] request of that. A head that another
 //! proxy describes takes the steps of [`decide_described`], which are fewer: that proxy serves the request.
@@ -89,7 +89,7 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
     let facts = door.received_facts(identity);
     let offer = fit_head_to_route(door.headers_mut(), route, offer, facts).map_err(Refusal::from)?;
     door.fit_to_route(route);
-    check_denied(route, identity)?;
+    check_denied(door, route, identity)?;
     door.check_overload()?;
     let routed = arrival.on(route);
     let breakers = door.check_breakers(routed)?;
@@ -116,7 +116,7 @@ pub fn admit_described<'a, D: Door<'a>>(
     check_strictness(door, &head, repaired, route.parsing)?;
     let config = door.config();
     remove_own_headers(door.headers_mut(), config);
-    check_denied(route, identity)?;
+    check_denied(door, route, identity)?;
     Ok(head)
 }
 
@@ -151,6 +151,6 @@ fn check_strictness<'a, D: Door<'a>>(
 }
 
 /// Refuses a client on the route's `deny` list.
-fn check_denied(route: &Route, identity: ClientAddress) -> Result<(), Refusal> {
-    if route.deny.contains(identity.ip) { Err(End::Denied.into()) } else { Ok(()) }
+fn check_denied<'a, D: Door<'a>>(door: &D, route: &Route, identity: ClientAddress) -> Result<(), Refusal> {
+    if door.is_client_in(&route.deny, &identity) { Err(End::Denied.into()) } else { Ok(()) }
 }

@@ -6,8 +6,8 @@ use crate::limiting::decision::Check;
 use crate::limiting::limit::Limit;
 use crate::limiting::receipts::Receipt;
 use crate::limiting::receipts::bundle::ReceiptBundle;
-use crate::limiting::source::Facts;
 use crate::limiting::{Evaluation, Limiter, Outcome, Verdict};
+use crate::proxy::steps::limits::EvaluatedLimits;
 
 /// Checks whose charges the outcome of the request may change.
 pub struct ChargedChecks {
@@ -19,12 +19,8 @@ pub struct ChargedChecks {
 
 impl ChargedChecks {
     /// Finds these checks before they are decided.
-    pub async fn find(
-        limiter: &Limiter,
-        limits: &[Arc<Limit>],
-        evaluations: &[Evaluation],
-        facts: &Facts<'_>,
-    ) -> ChargedChecks {
+    pub async fn find(limiter: &Limiter, limits: &[Arc<Limit>], evaluated: &EvaluatedLimits<'_>) -> ChargedChecks {
+        let EvaluatedLimits { facts, evaluations, .. } = evaluated;
         let find = |(index, evaluation): (usize, &Evaluation)| match evaluation {
             Evaluation::Check(check) if check.cost > 0 && may_change(&limits[index]) => {
                 let values = limits[index].budget_names("", facts, true).ok().and_then(|names| names.values);

@@ -13,7 +13,7 @@ use crate::proxy::context::recorded_answer::RecentAnswer;
 use crate::proxy::doors::decide::charged::ChargedChecks;
 use crate::proxy::doors::decide::question::ProxyQuestion;
 use crate::proxy::steps::door::Ask;
-use crate::proxy::steps::limits::{apply_decision, decide_limits, described_facts, is_exempt};
+use crate::proxy::steps::limits::{apply_decision, decide_limits, evaluate_described, is_exempt};
 use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::shown_keys::ShownKeys;
 use crate::route::Route;
@@ -32,17 +32,15 @@ pub async fn decide_question(
     if is_exempt(request, routed, 0..route.limits.len()) {
         return Ok(admit(request, None));
     }
-    let facts = described_facts(request, routed);
-    let evaluations = request.view.limiter.evaluate_all(&route.limits, &facts);
-    let claim = match find_recent(request, route, question, &evaluations).await {
+    let evaluated = evaluate_described(request, routed);
+    let claim = match find_recent(request, route, question, &evaluated.evaluations).await {
         Some(Recent::Answered(answer)) => return replay_answer(request, route, &answer),
         Some(Recent::Claimed(claim)) => Some(claim),
         None => None,
     };
-    let charged = ChargedChecks::find(&request.view.limiter, &route.limits, &evaluations, &facts).await;
-    let ask = Ask { holds: true, until: None };
-    let decision = decide_limits(request, route, (0, evaluations), ask, &facts, None).await;
-    let result = apply_decision(request, routed, decision).await;
+    let charged = ChargedChecks::find(&request.view.limiter, &route.limits, &evaluated).await;
+    let decision = decide_limits(request, route, evaluated, Ask::HOLD, None).await;
+    let result = apply_decision(request, route, routed.identity, decision).await;
     request.account.keep_charges();
     let receipt = match (&result, &request.admission.verdict) {
         (Ok(()), Some(verdict)) => make_receipt(request, question, charged, verdict),

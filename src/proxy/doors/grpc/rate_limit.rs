@@ -1,23 +1,25 @@
 //! `ShouldRateLimit`: decides the descriptors of a request by the limits of their rules.
 
-use std::time::Instant;
-
 use http::{HeaderMap, HeaderValue, StatusCode};
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use crate::envoy::rate_limit::{DescriptorStatus, LimitCode, RateLimitRequest, RateLimitResponse};
+use crate::envoy::rules::RateLimitDomain;
 use crate::grpc::CallError;
 use crate::limiting::answer::{Answer, NEVER};
-use crate::limiting::decision::Op;
-use crate::limiting::{Evaluation, LimitResult, Limiter, Outcome, Verdict};
+use crate::limiting::decision::{Check, Op};
+use crate::limiting::source::Facts;
+use crate::limiting::{Evaluation, LimitResult, Outcome, Verdict};
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::doors::grpc::call;
 use crate::proxy::doors::grpc::plan::{self, Checks, DescriptorPlan, HitOp, Plan};
 use crate::proxy::doors::grpc::status;
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::ValidatedHead;
+use crate::proxy::steps::door::{Ask, LimitDoor};
 use crate::proxy::steps::limits::{apply_decision, head_facts, note_verdict};
 use crate::proxy::steps::response::problem::{fixed_response, forbid_caching};
+use crate::route::Route;
 use crate::telemetry::metrics::DescriptorResult;
 
 /// Refuses a request that the limits cannot decide. Clients of Envoy choose the values of descriptors, and by their headers
@@ -68,29 +70,71 @@ pub async fn decide_request(
     let entries = question.descriptors.first().map(plan::entries_of).unwrap_or_default();
     let call = head_facts(RoutedRequest { route, head, identity: &identity }, &no_headers);
     let facts = plan::add_descriptor(&entries, &call);
-    let plan = match plan::make_plan(&view.limiter, domain, route, question, &facts) {
-        Ok(plan) => plan,
+    let statuses = match decide_descriptors(request, (domain, route), question, &facts, call::find_end(request)).await {
+        Ok(statuses) => statuses,
         Err(why) => return refuse(&why),
     };
-    for descriptor in &plan.descriptors {
-        metrics.rpc.count_descriptor(match descriptor {
-            DescriptorPlan::Unmatched => DescriptorResult::Unmatched,
-            DescriptorPlan::Exempt => DescriptorResult::Exempt,
-            DescriptorPlan::Limited(..) => DescriptorResult::Limited,
-        });
-    }
-    let end = call::find_end(request);
-    let start = (!view.limiter.store().is_in_process()).then(Instant::now);
-    let (decided, descriptors) = run_plan(&view.limiter, plan, end).await;
-    start.into_iter().for_each(|start| request.account.add_wait(start));
-    let statuses = descriptors.iter().map(|descriptor| decided.describe(descriptor)).collect();
-    let verdict = decided.into_verdict();
-    let identity = ClientAddress { ip: facts.client, ..identity };
-    let decision = note_verdict(request, route, 0, &facts, (verdict, None));
     // The answer tells whether a limit refuses, and gets no rate limit headers itself.
-    let _ = apply_decision(request, RoutedRequest { route, head, identity: &identity }, decision).await;
     let verdict = request.admission.verdict.take().map(keep_strictest);
     Ok(status::build_answer(request, statuses, verdict.as_ref()))
+}
+
+/// A door as rate limit requests see it.
+pub trait DescriptorDoor<'a>: LimitDoor<'a> {
+    /// Observes which limits apply to the descriptors.
+    fn observe_plan(&self, _plan: &Plan) {}
+
+    /// Refunds units, and returns the state of each key afterwards.
+    fn refund(&self, checks: Vec<Check>, until: Option<Instant>) -> impl Future<Output = Vec<Option<Answer>>>;
+
+    /// Observes what has been decided about each descriptor.
+    fn observe_decided(&self, _decided: &Decided, _descriptors: &[DescriptorPlan], _facts: &Facts<'_>) {}
+}
+
+impl<'a> DescriptorDoor<'a> for RequestContext<'a> {
+    fn observe_plan(&self, plan: &Plan) {
+        for descriptor in &plan.descriptors {
+            self.client.local.common.metrics.rpc.count_descriptor(match descriptor {
+                DescriptorPlan::Unmatched => DescriptorResult::Unmatched,
+                DescriptorPlan::Exempt => DescriptorResult::Exempt,
+                DescriptorPlan::Limited(..) => DescriptorResult::Limited,
+            });
+        }
+    }
+
+    /// While the store is unavailable, nothing is refunded: that may refuse too early, never too late.
+    async fn refund(&self, checks: Vec<Check>, until: Option<Instant>) -> Vec<Option<Answer>> {
+        let refund = self.limiter().refund_units(checks);
+        match until {
+            Some(until) => timeout_at(until, refund).await.unwrap_or_default(),
+            None => refund.await,
+        }
+    }
+}
+
+/// Decides the descriptors by the limits of their rules, and records the decision. Returns their statuses.
+///
+/// # Errors
+/// The limits cannot decide the request, and the text says why.
+pub async fn decide_descriptors<'a, D: DescriptorDoor<'a>>(
+    door: &mut D,
+    (domain, route): (&RateLimitDomain, &Route),
+    question: &RateLimitRequest,
+    facts: &Facts<'_>,
+    until: Option<Instant>,
+) -> Result<Vec<DescriptorStatus>, String> {
+    let plan = plan::make_plan(door.limiter(), domain, route, question, facts)?;
+    door.observe_plan(&plan);
+    let begun = (!door.limiter().store().is_in_process()).then(std::time::Instant::now);
+    let (decided, descriptors) = run_plan(door, plan, until).await;
+    begun.into_iter().for_each(|begun| door.add_wait(begun));
+    door.observe_decided(&decided, &descriptors, facts);
+    let statuses = descriptors.iter().map(|descriptor| decided.describe(descriptor)).collect();
+    let identity = ClientAddress { ip: facts.client, trusted_peer: true };
+    let decision = note_verdict(door, route, 0, facts, (decided.into_verdict(), None));
+    // The statuses say whether a limit refuses.
+    let _ = apply_decision(door, route, &identity, decision).await;
+    Ok(statuses)
 }
 
 /// Results of a plan.
@@ -111,18 +155,22 @@ pub struct DecidedChecks {
 }
 
 /// Runs a plan, and returns what applies to each descriptor.
-async fn run_plan(limiter: &Limiter, plan: Plan, end: Option<tokio::time::Instant>) -> (Decided, Vec<DescriptorPlan>) {
+async fn run_plan<'a, D: DescriptorDoor<'a>>(
+    door: &D,
+    plan: Plan,
+    until: Option<Instant>,
+) -> (Decided, Vec<DescriptorPlan>) {
     let Plan { takes, peeks, refunds, descriptors } = plan;
     let (refunded, takes, peeks) = if peeks.is_empty() && refunds.is_empty() {
-        (Vec::new(), decide_checks(limiter, Op::Take, takes, end).await, DecidedChecks::default())
+        (Vec::new(), decide_checks(door, Op::Take, takes, until).await, DecidedChecks::default())
     } else {
         // Boxed, so that the future of a plan that only charges is not larger for it.
         Box::pin(async {
             tokio::join!(
                 biased;
-                refund_checks(limiter, &refunds, end),
-                decide_checks(limiter, Op::Take, takes, end),
-                peek_checks(limiter, peeks, end)
+                refund_checks(door, &refunds, until),
+                decide_checks(door, Op::Take, takes, until),
+                peek_checks(door, peeks, until)
             )
         })
         .await
@@ -130,32 +178,23 @@ async fn run_plan(limiter: &Limiter, plan: Plan, end: Option<tokio::time::Instan
     (Decided { takes, peeks, refunds, refunded }, descriptors)
 }
 
-/// Decides a plan without charging or refunding anything. The states of refunds are those before the refund.
-pub async fn preview_plan(limiter: &Limiter, plan: Plan) -> (Decided, Vec<DescriptorPlan>) {
-    let Plan { takes, peeks, refunds, descriptors } = plan;
-    let takes = decide_checks(limiter, Op::Peek, takes, None).await;
-    let peeks = peek_checks(limiter, peeks, None).await;
-    let refunded = vec![None; refunds.limits.len()];
-    (Decided { takes, peeks, refunds, refunded }, descriptors)
-}
-
-async fn decide_checks(
-    limiter: &Limiter,
+async fn decide_checks<'a, D: DescriptorDoor<'a>>(
+    door: &D,
     op: Op,
     mut checks: Checks,
-    end: Option<tokio::time::Instant>,
+    until: Option<Instant>,
 ) -> DecidedChecks {
     if checks.is_empty() {
         return DecidedChecks::default();
     }
     let evaluations = std::mem::take(&mut checks.evaluations);
-    let verdict = limiter.decide_until(op, &checks.limits, evaluations, true, end).await;
+    let verdict = door.decide(&checks.limits, evaluations, Ask { op, until, ..Ask::HOLD }).await;
     DecidedChecks { checks, verdict }
 }
 
-async fn peek_checks(limiter: &Limiter, checks: Checks, end: Option<tokio::time::Instant>) -> DecidedChecks {
+async fn peek_checks<'a, D: DescriptorDoor<'a>>(door: &D, checks: Checks, until: Option<Instant>) -> DecidedChecks {
     let costs: Vec<i64> = checks.evaluations.iter().map(cost_of).collect();
-    let mut decided = decide_checks(limiter, Op::Peek, checks, end).await;
+    let mut decided = decide_checks(door, Op::Peek, checks, until).await;
     for result in &mut decided.verdict.checks {
         // A peek returns what one more hit would leave, but it charges nothing.
         if let (Outcome::Store(answer) | Outcome::Local(answer), Some(cost)) =
@@ -176,8 +215,12 @@ fn cost_of(evaluation: &Evaluation) -> i64 {
     }
 }
 
-/// Refunds units. While the store is unavailable, nothing is refunded: that may refuse too early, never too late.
-async fn refund_checks(limiter: &Limiter, refunds: &Checks, end: Option<tokio::time::Instant>) -> Vec<Option<Answer>> {
+/// Refunds units. Returns the state of each key, in the order of `refunds`.
+async fn refund_checks<'a, D: DescriptorDoor<'a>>(
+    door: &D,
+    refunds: &Checks,
+    until: Option<Instant>,
+) -> Vec<Option<Answer>> {
     let mut states = vec![None; refunds.limits.len()];
     let (mut places, mut checks) = (Vec::new(), Vec::new());
     for (place, evaluation) in refunds.evaluations.iter().enumerate() {
@@ -189,11 +232,7 @@ async fn refund_checks(limiter: &Limiter, refunds: &Checks, end: Option<tokio::t
     if checks.is_empty() {
         return states;
     }
-    let refund = limiter.refund_units(checks);
-    let answers = match end {
-        Some(end) => timeout_at(end, refund).await.unwrap_or_default(),
-        None => refund.await,
-    };
+    let answers = door.refund(checks, until).await;
     places.into_iter().zip(answers).for_each(|(place, answer)| states[place] = answer);
     states
 }

@@ -3,15 +3,15 @@
 use crate::limiting::limit::Mode;
 use crate::limiting::usage::refusals::{RefusalCause, RefusedRequest, RefusingLimit};
 use crate::limiting::{LimitResult, Outcome, Verdict};
-use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
+use crate::proxy::account::request_context::RequestContext;
+use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::request_id;
 use crate::proxy::steps::response::error_page;
 use crate::proxy::steps::response::problem::limit_refusal_status;
 use crate::route::Route;
 
 /// Records the refusal of the request's verdict, and gives the request an id if it has none.
-pub fn record_refusal(request: &mut RequestContext<'_>, routed: RoutedRequest<'_>) {
-    let RoutedRequest { route, identity, .. } = routed;
+pub fn record_refusal(request: &mut RequestContext<'_>, route: &Route, identity: &ClientAddress) {
     let Some(verdict) = &request.admission.verdict else { return };
     let Some(status) = refusal_status(route, verdict) else { return };
     let headers = &request.received.parts.headers;
