@@ -31,7 +31,7 @@ use crate::proxy::steps::auth::forward::auth_response::remove_client_headers;
 use crate::proxy::steps::door::{Ask, Door, LimitDoor, Trace};
 use crate::proxy::steps::forwarded_head::ReceivedFacts;
 use crate::proxy::steps::limits::apply_auth_limits;
-use crate::proxy::steps::request_body::{KeyBody, find_readable_kind};
+use crate::proxy::steps::request_body::{KeyBody, check_announced_size, find_readable_kind};
 use crate::proxy::words::refusal::Refusal;
 use crate::route::{Action, Route};
 use crate::tls::ClientCertificate;
@@ -279,9 +279,7 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
             Ok(kind) => kind,
             Err(why) => return Ok(KeyBody::UnreadableBody(why)),
         };
-        if least > route.max_body {
-            return Err(End::AnnouncedTooLarge.into());
-        }
+        check_announced_size(least, route)?;
         match &self.input.body {
             Some(body) if body.len() > max => Ok(KeyBody::UnreadableBody(UnreadableBody::TooLong)),
             Some(body) => Ok(KeyBody::Whole(kind, Bytes::copy_from_slice(body))),

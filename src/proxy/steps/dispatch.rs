@@ -44,7 +44,8 @@ use crate::proxy::steps::shedding;
 use crate::proxy::words::known_headers::KnownHeader;
 use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::trace;
-use crate::route::{Action, Route, SentHost};
+use crate::route::redirect::Redirect;
+use crate::route::{Action, FixedResponse, Route, SentHost};
 use crate::upstream::breaker::BreakerPermit;
 
 /// Runs the route's action and returns its response.
@@ -65,50 +66,85 @@ pub async fn dispatch(
         fields: view.snapshot.config.server.forwarded_headers,
         request_id: request_id.as_ref(),
     };
+    let action = AdmittedAction::choose(route, request.admission.verdict.as_ref());
     // Computed before the route edits the headers, because `hash_on` can name any of them.
-    let upstream = select_upstream(request, route);
-    if let (Some(index), Action::Upstream(own)) = (upstream, &route.action)
-        && index != *own
-    {
-        shedding::divert_permits(request, routed, index, &mut breakers)?;
-    }
-    let hash = upstream.and_then(|index| limits::hash_key(request, routed, index));
+    let hash = match action {
+        AdmittedAction::Forward { upstream, is_diverted } => {
+            if is_diverted {
+                shedding::divert_permits(request, routed, upstream, &mut breakers)?;
+            }
+            limits::hash_key(request, routed, upstream)
+        }
+        _ => None,
+    };
     let unwritten = rewrite_headers(request, routed, &forwarding);
     let upload = request_body::open_upload(request, route).await?;
-    if let Some(index) = upstream {
-        let servers = &view.upstreams[index];
-        let mut outgoing = build_outgoing(request, routed, unwritten, upload, offer);
-        outgoing.priority = route.priority;
-        (outgoing.hash, outgoing.proxy_header) = (hash, proxy_header(client, identity.ip, servers));
-        return send_upstream(request, route, servers, &mut outgoing, breakers).await;
-    }
-    match &route.action {
-        // Handled above.
-        Action::Upstream(_) => Err(End::NoRoute.into()),
-        Action::Echo => {
+    match action {
+        AdmittedAction::Forward { upstream, .. } => {
+            let servers = &view.upstreams[upstream];
+            let mut outgoing = build_outgoing(request, routed, unwritten, upload, offer);
+            outgoing.priority = route.priority;
+            (outgoing.hash, outgoing.proxy_header) = (hash, proxy_header(client, identity.ip, servers));
+            send_upstream(request, route, servers, &mut outgoing, breakers).await
+        }
+        AdmittedAction::Echo => {
             let Parts { method, headers, .. } = &request.received.parts;
             Ok(local_responses::echo(method, &outgoing_request::rewrite_target(head, &route.rewrite), headers, upload))
         }
-        Action::Respond(fixed) => {
+        AdmittedAction::Respond(fixed) => {
             Ok(problem::fixed_response(fixed.status, fixed.body.clone(), fixed.content_type.clone()))
         }
-        Action::Redirect(redirect) => {
-            let headers = &request.received.parts.headers;
-            let is_https = is_https(headers, identity.trusted_peer, request.client.tls.is_some());
-            local_responses::redirect(redirect, head, &route.rewrite, is_https).ok_or(End::NoRedirect.into())
+        AdmittedAction::Redirect(redirect) => {
+            redirect_client(redirect, routed, &request.received.parts.headers, client.tls.is_some())
         }
     }
 }
 
-/// Returns the upstream that gets the request: the one to which a limit diverts it (`over`), or that of the route.
-fn select_upstream(request: &RequestContext<'_>, route: &Route) -> Option<usize> {
-    let Action::Upstream(own) = route.action else { return None };
-    let diversion = request.admission.verdict.as_ref().and_then(|verdict| verdict.diversion(&route.limits));
-    Some(diversion.map_or(own, |diversion| diversion.index))
+/// What the gateway does with a request that the limits have admitted.
+#[derive(Clone, Copy)]
+pub enum AdmittedAction<'r> {
+    /// Sends it to a server of the upstream at this index. `is_diverted`: a limit replaces the upstream of the route (`over`).
+    Forward {
+        upstream: usize,
+        is_diverted: bool,
+    },
+    Echo,
+    Respond(&'r FixedResponse),
+    Redirect(&'r Redirect),
+}
+
+impl<'r> AdmittedAction<'r> {
+    pub fn choose(route: &'r Route, verdict: Option<&Verdict>) -> AdmittedAction<'r> {
+        match &route.action {
+            Action::Upstream(own) => {
+                let diversion = verdict.and_then(|verdict| verdict.diversion(&route.limits));
+                let upstream = diversion.map_or(*own, |diversion| diversion.index);
+                AdmittedAction::Forward { upstream, is_diverted: upstream != *own }
+            }
+            Action::Echo => AdmittedAction::Echo,
+            Action::Respond(fixed) => AdmittedAction::Respond(fixed),
+            Action::Redirect(redirect) => AdmittedAction::Redirect(redirect),
+        }
+    }
+}
+
+/// Builds the response of a route that redirects. `is_tls`: the client is connected over TLS.
+///
+/// # Errors
+/// There is no address to redirect the request to.
+pub fn redirect_client(
+    redirect: &Redirect,
+    routed: RoutedRequest<'_>,
+    headers: &HeaderMap,
+    is_tls: bool,
+) -> Result<Response<ResponseBody>, Refusal> {
+    let RoutedRequest { route, head, identity } = routed;
+    let is_https = is_https(headers, identity.trusted_peer, is_tls);
+    local_responses::redirect(redirect, head, &route.rewrite, is_https).ok_or(End::NoRedirect.into())
 }
 
 /// Returns whether the client uses HTTPS: on this connection, or to the trusted proxy before it.
-pub fn is_https(headers: &HeaderMap, trusted_peer: bool, is_tls: bool) -> bool {
+fn is_https(headers: &HeaderMap, trusted_peer: bool, is_tls: bool) -> bool {
     let forwarded = headers.get("x-forwarded-proto").filter(|_| trusted_peer);
     match forwarded.map(HeaderValue::as_bytes) {
         Some(b"https") => true,

@@ -35,11 +35,12 @@ impl KeyBody {
         let Some(body) = request.received.body.as_ref().filter(|body| !body.is_end_stream()) else {
             return Ok(KeyBody::None);
         };
-        let kind = match find_readable_kind(&request.received.parts.headers, body.size_hint().lower(), max) {
+        let least = body.size_hint().lower();
+        let kind = match find_readable_kind(&request.received.parts.headers, least, max) {
             Ok(kind) => kind,
             Err(why) => return Ok(KeyBody::UnreadableBody(why)),
         };
-        check_announced_size(request, route)?;
+        check_announced_size(least, route)?;
         let Some(mut upload) = take_upload(request, route) else { return Ok(KeyBody::None) };
         let read = read_ahead(request, &mut upload, max).await?;
         request.read_ahead = Some(upload);
@@ -95,7 +96,7 @@ pub fn find_readable_kind(headers: &HeaderMap, least: u64, max: usize) -> Result
 pub async fn open_upload(request: &mut RequestContext<'_>, route: &Route) -> Result<Option<Upload>, Refusal> {
     let is_read = request.read_ahead.is_some();
     if !is_read {
-        check_announced_size(request, route)?;
+        check_announced_size(request.received.body.as_ref().map_or(0, |body| body.size_hint().lower()), route)?;
     }
     if matches!(route.action, Action::Respond(_) | Action::Redirect(_)) {
         return Ok(None);
@@ -135,9 +136,8 @@ async fn read_ahead(
     Err(end.into())
 }
 
-/// Refuses a body whose announced size exceeds the route's `max_body`, without reading it.
-fn check_announced_size(request: &RequestContext<'_>, route: &Route) -> Result<(), Refusal> {
-    let least = request.received.body.as_ref().map_or(0, |body| body.size_hint().lower());
+/// Refuses a body of at least `least` bytes, as announced, that exceeds the route's `max_body`, without reading it.
+pub fn check_announced_size(least: u64, route: &Route) -> Result<(), Refusal> {
     if least > route.max_body { Err(End::AnnouncedTooLarge.into()) } else { Ok(()) }
 }
 
