@@ -25,6 +25,7 @@ use crate::limiting::{Evaluation, Limiter, Verdict, clock};
 use crate::overload::OverloadCondition;
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::request_context::{Admission, RoutedRequest};
+use crate::proxy::connection::upgrade::TunnelPermit;
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::{LastHost, ValidatedHead, validate_head};
 use crate::proxy::steps::auth::forward::auth_response::remove_client_headers;
@@ -226,7 +227,7 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
         Ok(None)
     }
 
-    fn reserve_tunnel(&mut self, offers_switch: bool) -> Result<(), Refusal> {
+    fn reserve_tunnel(&mut self, offers_switch: bool) -> Result<Option<TunnelPermit>, Refusal> {
         if offers_switch {
             let max = self.context.config.server.max_tunnels;
             if max == 0 {
@@ -234,7 +235,7 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
             }
             self.note(format!("the gateway refuses upgrades while {max} tunnels are open (max_tunnels); not checked"));
         }
-        Ok(())
+        Ok(None)
     }
 
     fn check_capacity(&mut self, route: &Route) -> Result<(), Refusal> {

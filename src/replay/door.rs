@@ -21,6 +21,7 @@ use crate::limiting::{Evaluation, Limiter, Verdict};
 use crate::net::IpSet;
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::request_context::{Admission, RoutedRequest};
+use crate::proxy::connection::upgrade::TunnelPermit;
 use crate::proxy::head::described::parse_target;
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::{LastHost, ValidatedHead, validate_head};
@@ -236,8 +237,8 @@ impl<'r> Door<'r> for LoggedRequest<'r> {
         Ok(None)
     }
 
-    fn reserve_tunnel(&mut self, _: bool) -> Result<(), Refusal> {
-        Ok(())
+    fn reserve_tunnel(&mut self, _: bool) -> Result<Option<TunnelPermit>, Refusal> {
+        Ok(None)
     }
 
     fn check_capacity(&mut self, _: &Route) -> Result<(), Refusal> {

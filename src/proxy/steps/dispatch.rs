@@ -16,8 +16,8 @@ use crate::limiting::limit::over::EXCEEDED_HEADER;
 use crate::limiting::settlement::include_usage;
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::linger::Linger;
-use crate::proxy::account::request_context::{Admitted, RequestContext, RoutedRequest};
-use crate::proxy::connection::upload::{Upload, UploadProgress, UploadState};
+use crate::proxy::account::request_context::{Admitted, ClientBody, RequestContext, RoutedRequest};
+use crate::proxy::connection::upload::{Upload, UploadState};
 use crate::proxy::context::ClientConnection;
 use crate::proxy::head::extended_connect;
 use crate::proxy::head::headers;
@@ -278,9 +278,9 @@ async fn send_upstream(
     let ForwardedResponse { mut response, unrequested_body: unasked } =
         forwarded.map_err(|error| refuse_upstream(request, error))?;
     response.body_mut().report_to_breakers(breakers);
-    if unasked.is_some() {
+    if let Some(unasked) = unasked {
         // The server did not request the body, so the request ends as if its body had not been opened.
-        (request.read_ahead, request.upload) = (unasked, None);
+        request.received.body = ClientBody::ReadAhead(unasked);
     }
     if request.received.is_connect()
         && !extended_connect::is_valid_response(&request.received.parts, response.status(), response.headers())
@@ -304,8 +304,9 @@ fn early_hints<'h>(request: &RequestContext<'h>, route: &'h Route) -> Option<Ear
 }
 
 fn refuse_upstream(request: &mut RequestContext<'_>, error: Refusal) -> Refusal {
-    let is_unread = |upload: &Rc<UploadProgress>| upload.state() != UploadState::Done;
-    request.must_close |= request.upload.as_ref().is_some_and(is_unread);
+    if let ClientBody::Opened(upload) = &request.received.body {
+        request.must_close |= upload.state() != UploadState::Done;
+    }
     if error.end == End::FileDescriptors {
         let complaints = &request.client.local.common.failure_log;
         complaints.log_descriptor_shortage("requests that need a new connection to a server are refused");

@@ -26,6 +26,7 @@ use crate::limiting::{Evaluation, Limiter, Verdict};
 use crate::net::IpSet;
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::request_context::{Admission, RoutedRequest};
+use crate::proxy::connection::upgrade::TunnelPermit;
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::steps::forwarded_head::ReceivedFacts;
@@ -151,7 +152,7 @@ pub trait Door<'a>: LimitDoor<'a> + Trace {
     fn validate_head(&mut self) -> Result<ValidatedHead, Refusal>;
 
     /// Reports forwarding headers of a peer that is no trusted proxy.
-    fn report_untrusted_headers(&self, _identity: ClientAddress) {}
+    fn report_untrusted_headers(&self) {}
 
     /// The forwarded head is made.
     fn record_forwarded_head(&mut self) {}
@@ -211,7 +212,7 @@ pub trait Door<'a>: LimitDoor<'a> + Trace {
     fn record_user(&mut self, _user: &str) {}
 
     /// Reserves a tunnel for a request that offers to switch protocols.
-    fn reserve_tunnel(&mut self, offers_switch: bool) -> Result<(), Refusal>;
+    fn reserve_tunnel(&mut self, offers_switch: bool) -> Result<Option<TunnelPermit>, Refusal>;
 
     /// Refuses a request whose upstream has no capacity.
     fn check_capacity(&mut self, route: &Route) -> Result<(), Refusal>;

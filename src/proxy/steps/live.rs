@@ -18,6 +18,7 @@ use crate::limiting::source::jwt::{TokenClaims, TokenVerifier};
 use crate::limiting::{Evaluation, Limiter, Verdict, clock};
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::request_context::{Admission, RequestContext, RoutedRequest};
+use crate::proxy::connection::upgrade::TunnelPermit;
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::render::compress::negotiate;
@@ -25,7 +26,6 @@ use crate::proxy::steps::arrival;
 use crate::proxy::steps::auth::{basic, forward};
 use crate::proxy::steps::door::{Door, LimitDelay, LimitDoor, Trace};
 use crate::proxy::steps::forwarded_head::ReceivedFacts;
-use crate::proxy::steps::request_body;
 use crate::proxy::steps::request_body::KeyBody;
 use crate::proxy::steps::response::refusal_record;
 use crate::proxy::steps::shedding;
@@ -122,9 +122,8 @@ impl<'a> Door<'a> for RequestContext<'a> {
     }
 
     fn identify_client(&mut self) -> ClientAddress {
-        let identity = arrival::identify_client(self);
-        arrival::open_log_entry(self, identity);
-        identity
+        arrival::open_log_entry(self);
+        self.identity
     }
 
     fn check_framing(&mut self) -> Result<Option<End>, Refusal> {
@@ -140,8 +139,8 @@ impl<'a> Door<'a> for RequestContext<'a> {
         Ok(head)
     }
 
-    fn report_untrusted_headers(&self, identity: ClientAddress) {
-        arrival::report_untrusted_headers(self, identity);
+    fn report_untrusted_headers(&self) {
+        arrival::report_untrusted_headers(self);
     }
 
     fn record_forwarded_head(&mut self) {
@@ -213,14 +212,14 @@ impl<'a> Door<'a> for RequestContext<'a> {
         }
     }
 
-    fn reserve_tunnel(&mut self, offers_switch: bool) -> Result<(), Refusal> {
+    fn reserve_tunnel(&mut self, offers_switch: bool) -> Result<Option<TunnelPermit>, Refusal> {
         if !offers_switch {
             // An extended CONNECT has no meaning without a tunnel.
-            return if self.received.is_connect() { Err(End::Connect.into()) } else { Ok(()) };
+            return if self.received.is_connect() { Err(End::Connect.into()) } else { Ok(None) };
         }
         let max_tunnels = self.view.snapshot.config.server.max_tunnels;
-        self.tunnel_seat = Some(self.client.local.common.tunnels.acquire(max_tunnels).ok_or(End::MaxTunnels)?);
-        Ok(())
+        let permit = self.client.local.common.tunnels.acquire(max_tunnels);
+        permit.map(Some).ok_or(End::MaxTunnels.into())
     }
 
     /// Refuses the request before any limit is charged, since its upstream would certainly refuse it.
@@ -240,7 +239,7 @@ impl<'a> Door<'a> for RequestContext<'a> {
     }
 
     fn body_length(&self) -> Option<u64> {
-        request_body::find_length(self)
+        self.received.body.find_length()
     }
 
     fn certificate(&self) -> Option<&ClientCertificate> {

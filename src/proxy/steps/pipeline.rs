@@ -57,7 +57,7 @@ pub fn arrive<'a, D: Door<'a>>(door: &mut D) -> Result<Arrival, Refusal> {
     let identity = door.identify_client();
     let parser_fault = door.check_framing()?;
     let mut head = door.validate_head()?;
-    door.report_untrusted_headers(identity);
+    door.report_untrusted_headers();
     let facts = door.received_facts(identity);
     let offer = make_forwarded_head(door.headers_mut(), &mut head, facts).map_err(Refusal::from)?;
     door.record_forwarded_head();
@@ -96,10 +96,10 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
     if let Some(response) = authenticate(door, routed).await? {
         return Ok(Passage::AuthResponse(response));
     }
-    door.reserve_tunnel(offer.is_some())?;
+    let tunnel = door.reserve_tunnel(offer.is_some())?;
     door.check_capacity(route)?;
     apply_limits(door, routed).await?;
-    Ok(Passage::Admitted(Admitted { route, offer, breakers }))
+    Ok(Passage::Admitted(Admitted { route, offer, tunnel, breakers }))
 }
 
 /// Takes a request that another proxy describes and forwards from its head to its limits. `repaired`: what was repaired to

@@ -18,7 +18,7 @@ use crate::envoy::authorization::{
 use crate::grpc::{CallError, GrpcCode};
 use crate::limiting::limit::Limit;
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::request_context::{Received, RequestContext};
+use crate::proxy::account::request_context::{ClientBody, Received, RequestContext};
 use crate::proxy::doors::grpc::call;
 use crate::proxy::doors::grpc::status;
 use crate::proxy::head::described;
@@ -64,7 +64,7 @@ pub async fn check_request(
     // Nothing reports the response, so no charge is held for its correction.
     let ask = Ask { until: call::find_end(request), ..Ask::CHARGE };
     // The request in question takes the place of the call while it takes its steps.
-    let mut replaced = Received { header_set: HeaderSet::from_headers(&parts.headers), parts, body: None };
+    let mut replaced = Received { header_set: HeaderSet::from_headers(&parts.headers), parts, body: ClientBody::Gone };
     swap(&mut *request.received, &mut replaced);
     let decided = decide_described(request, route, identity, repaired, ask).await;
     swap(&mut *request.received, &mut replaced);

@@ -84,7 +84,6 @@ pub async fn ask_auth_server(
         return Ok(None);
     }
     record_refusal(request, has_failed);
-    request.is_auth_response = true;
     Ok(Some(prepare_refusal(request, response, rule.timeout)))
 }
 
