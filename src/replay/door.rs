@@ -32,7 +32,7 @@ use crate::proxy::words::known_headers::HeaderSet;
 use crate::proxy::words::refusal::Refusal;
 use crate::replay::input::entry::{ReplayEntry, Request};
 use crate::replay::logged_facts::{LoggedFacts, find_unknown_sources};
-use crate::replay::run::Replay;
+use crate::replay::records::Replay;
 use crate::route::Route;
 use crate::tls::ClientCertificate;
 use crate::upstream::breaker::BreakerPermit;
@@ -94,11 +94,6 @@ impl<'r> LoggedRequest<'r> {
     pub fn logged_facts<'f>(&'f self, facts: &'f Facts<'f>) -> LoggedFacts<'f> {
         LoggedFacts { facts, entry: self.entry, no_host: self.no_host }
     }
-
-    /// Returns whether the log does not show what ran concurrently, and the limit depends on that.
-    pub fn is_blurred(&self, limit: &Limit) -> bool {
-        limit.rule.lease_ms().is_some() && self.entry.is_blurred()
-    }
 }
 
 impl<'r> LimitDoor<'r> for LoggedRequest<'r> {
@@ -114,7 +109,7 @@ impl<'r> LimitDoor<'r> for LoggedRequest<'r> {
         let unknown = find_unknown_sources(limits, &logged);
         let mut evaluations = self.limiter().evaluate_all(limits, facts, &logged);
         for ((evaluation, limit), unknown) in evaluations.iter_mut().zip(limits).zip(&unknown) {
-            if unknown.is_some() || self.is_blurred(limit) {
+            if unknown.is_some() || logged.is_blurred(limit) {
                 *evaluation = Evaluation::NotApplicable;
             }
         }
@@ -129,7 +124,8 @@ impl<'r> LimitDoor<'r> for LoggedRequest<'r> {
     }
 
     fn note_decision(&self, route: &Route, first: usize, facts: &Facts<'_>, verdict: &Verdict) {
-        self.replay.tally_decision(self, route, first, facts, verdict);
+        let logged = self.logged_facts(facts);
+        self.replay.tally_decision((&logged, self.now_ms), route, first, &self.unknown.borrow(), verdict);
     }
 
     fn record_decision(&mut self, _: &Route, _: &ClientAddress, verdict: Verdict, (): ()) {

@@ -1,5 +1,5 @@
-//! The replay loop: takes each request through the steps of `proxy::steps` in the order of their starts, tallies what its
-//! limits decide, and refunds at its end. Called by the command line.
+//! The replay loop: takes each request through the steps of `proxy::steps` in the order of their starts. Called by the
+//! command line.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -9,7 +9,6 @@ use std::sync::Arc;
 use crate::config::Config;
 use crate::ends::End;
 use crate::limiting::limit::{Limit, Mode};
-use crate::limiting::source::Facts;
 use crate::limiting::store::memory::MemoryStore;
 use crate::limiting::store::shares::KeyDivision;
 use crate::limiting::store::timeline::{Timeline, run_now};
@@ -17,43 +16,23 @@ use crate::limiting::store::{Store, Stores};
 use crate::limiting::{Limiter, Verdict};
 use crate::proxy::head::hop::Via;
 use crate::proxy::steps::pipeline::{admit, arrive};
-use crate::proxy::steps::response::problem;
 use crate::proxy::words::refusal::Refusal;
 use crate::replay::counts::Counts;
 use crate::replay::door::LoggedRequest;
-use crate::replay::in_progress::{Correction, LoggedEnd, RequestsInProgress};
+use crate::replay::in_progress::RequestsInProgress;
 use crate::replay::input::order::StartOrder;
 use crate::replay::input::source::{LogSources, Logged};
 use crate::replay::logged_facts;
 use crate::replay::outcome::{ReplayOutcome, ReplayRequest};
 use crate::replay::progress::ReplayProgress;
+use crate::replay::records::{Records, Replay};
 use crate::replay::report::verdicts::Verdicts;
 use crate::replay::series::Series;
 use crate::replay::tally::Tally;
-use crate::route::Route;
 use crate::telemetry::metrics::Metrics;
 
 /// Minimum number of keys in the search for a limit's tightest number.
 const KEYS_EACH_MIN: usize = 1000;
-
-/// A replay: what its requests read, and what it records of them.
-pub struct Replay<'a> {
-    pub config: &'a Config,
-    options: &'a ReplayRequest,
-    pub limiter: Limiter,
-    pub timeline: Rc<Timeline>,
-    pub via: Via,
-    records: RefCell<Records>,
-}
-
-/// What a replay counts, and what it has to refund.
-struct Records {
-    ends: RequestsInProgress,
-    counts: Counts,
-    tallies: Vec<Tally>,
-    series: Series,
-    verdicts: Option<Verdicts>,
-}
 
 /// Runs the replay.
 ///
@@ -187,84 +166,6 @@ impl Replay<'_> {
                 file.write_verdict(log, line, request.now_ms, verdict, route, &names)
             }
             None => Ok(()),
-        }
-    }
-
-    /// Tallies a decision of the limits of the route from index `first` on.
-    pub fn tally_decision(
-        &self,
-        request: &LoggedRequest<'_>,
-        route: &Route,
-        first: usize,
-        facts: &Facts<'_>,
-        verdict: &Verdict,
-    ) {
-        let Records { ends, counts, tallies, .. } = &mut *self.records.borrow_mut();
-        let LoggedRequest { entry, now_ms, .. } = *request;
-        let logged_facts = &request.logged_facts(facts);
-        let unknown = request.unknown.borrow();
-        let unknown = |place: usize| unknown.get(place.checked_sub(first)?)?.as_ref();
-        let delay_ms = verdict.delay_ms(&route.limits).map_or(0, |(_, delay_ms)| delay_ms);
-        counts.delayed += u64::from(delay_ms > 0);
-        counts.longest_delay_ms = counts.longest_delay_ms.max(delay_ms);
-        let end_ms = now_ms + delay_ms + entry.duration_ms.unwrap_or(0);
-        let logged = LoggedEnd::new(entry.status, end_ms);
-        let refusal = verdict.longest_refusal(&route.limits).filter(|_| verdict.refused).map(|checked| {
-            problem::limit_refusal_status(route.limits[checked.limit].refusal_response(&route.refuse), checked.outcome)
-        });
-        let own = refusal.map_or(logged, |status| LoggedEnd::new(Some(status.as_u16()), now_ms));
-
-        let asked = self.timeline.take_last();
-        let (mut at_own, mut at_logged) = (Vec::new(), Vec::new());
-        for (place, limit) in route.limits.iter().enumerate().skip(first) {
-            let Some(index) = tallies.iter().position(|tally| Arc::ptr_eq(&tally.limit, limit)) else { continue };
-            let tally = &mut tallies[index];
-            if let Some(source) = unknown(place) {
-                tally.record_not_evaluated(source);
-                continue;
-            }
-            if request.is_blurred(limit) {
-                tally.record_blurred(facts);
-                continue;
-            }
-            if let Some(effect) = verdict.effect_of(place) {
-                let incumbent = route.limits.iter().position(|other| limit.candidate_of.as_ref() == Some(&other.name));
-                let is_known = |other: usize| unknown(other).is_none() && !request.is_blurred(&route.limits[other]);
-                tally.effects[effect as usize] += u64::from(incumbent.is_some_and(is_known));
-            }
-            let found = asked.as_ref().and_then(|(checks, decision)| {
-                let place = checks.iter().position(|check| Arc::ptr_eq(&check.limit, &limit.store_ref))?;
-                Some((&checks[place], *decision.answers.get(place)?, decision))
-            });
-            let Some((check, answer, decision)) = found else {
-                tally.record_unasked(place, verdict, logged_facts);
-                continue;
-            };
-            let key = tally.record_decision(check, answer, logged_facts);
-            tally.refused_by_others += u64::from(verdict.refused && answer.admitted);
-            if verdict.checks.iter().any(|checked| checked.limit == place && checked.is_charged) {
-                at_own.extend(tally.record_charge(check, answer, own).map(Correction::Configured));
-            }
-            if decision.is_applicable(check.role) {
-                let back = tally.record_need(key, check, logged, now_ms);
-                at_logged.extend(back.map(|back| Correction::Unrefused(index, back)));
-            }
-        }
-        ends.add(own, at_own);
-        ends.add(logged, at_logged);
-    }
-
-    /// Refunds what is due at `now_ms`.
-    fn refund_due(&self, now_ms: i64) {
-        let Records { ends, tallies, .. } = &mut *self.records.borrow_mut();
-        while let Some((at_ms, corrections)) = ends.pop_due(now_ms) {
-            self.timeline.set_now(at_ms);
-            for correction in &corrections {
-                match correction {
-                    Correction::Configured(check) => self.timeline.adjust(check),
-                    Correction::Unrefused(tally, back) => tallies[*tally].tightest.adjust_charge(back, at_ms),
-                }
-            }
         }
     }
 }
