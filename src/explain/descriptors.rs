@@ -104,19 +104,19 @@ impl RateLimitInput {
 
 /// Explains a rate limit request. Charges and refunds nothing.
 pub async fn explain_rate_limit(input: &RateLimitInput, context: &ExplainContext<'_>) -> Explanation {
-    let mut found = Findings::new(context);
-    let request = &mut found.explanation.request;
+    let mut findings = Findings::new(context);
+    let request = &mut findings.explanation.request;
     (request.method, request.path) = ("POST".to_owned(), SHOULD_RATE_LIMIT.to_owned());
     let question = input.to_message();
-    found.explanation.verdict = match (question.check_bounds(), question.find_excess()) {
+    findings.explanation.verdict = match (question.check_bounds(), question.find_excess()) {
         (Err(error), _) => describe_call_error(&error),
         (Ok(()), Some(excess)) => describe_undecidable(&excess),
-        (Ok(()), None) => match decide_request(&question, input, context, &mut found).await {
+        (Ok(()), None) => match decide_request(&question, input, context, &mut findings).await {
             Ok(verdict) => verdict,
             Err(why) => describe_undecidable(&why),
         },
     };
-    found.explanation
+    findings.explanation
 }
 
 /// Describes a request that is refused because the limits cannot decide it.

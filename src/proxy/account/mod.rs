@@ -35,7 +35,7 @@ pub struct RequestAccount {
     /// Metrics of the route, or of unmatched requests.
     counters: Rc<RouteCounters>,
     /// The request is counted among the route's requests in flight.
-    in_flight: Option<InFlightRequest>,
+    in_flight: Option<InFlightPermit>,
     method: Method,
     started: Instant,
     /// How long the request waited for others so far: the store, a server, a delay.
@@ -86,9 +86,9 @@ pub enum ResponseEnd {
 }
 
 /// Counts a request among those of a route that are in flight.
-struct InFlightRequest(Rc<RouteCounters>);
+struct InFlightPermit(Rc<RouteCounters>);
 
-impl Drop for InFlightRequest {
+impl Drop for InFlightPermit {
     fn drop(&mut self) {
         self.0.leave();
     }
@@ -148,7 +148,7 @@ impl RequestAccount {
     /// Counts the request on `route`. Returns false if the route is at `max_in_flight`.
     pub fn enter_route(&mut self, route: &Route, counters: Rc<RouteCounters>) -> bool {
         self.count_on_route(route, counters);
-        self.in_flight = Some(InFlightRequest(self.counters.clone()));
+        self.in_flight = Some(InFlightPermit(self.counters.clone()));
         self.counters.enter(route.max_in_flight)
     }
 

@@ -66,8 +66,8 @@ impl WorkerContext {
     pub fn register_connection(&self, peer: IpAddr, listener: &str) -> Option<ConnectionTicket> {
         let view = self.local.view();
         let server = &view.snapshot.config.server;
-        let entered = self.connections.register(peer, server.max_connections, server.max_connections_per_ip);
-        let (ticket, makes_room) = entered.map_err(|end| self.report_rejected(end, listener, peer, server)).ok()?;
+        let result = self.connections.register(peer, server.max_connections, server.max_connections_per_ip);
+        let (ticket, makes_room) = result.map_err(|end| self.report_rejected(end, listener, peer, server)).ok()?;
         if makes_room {
             let max_connections = server.max_connections;
             self.local.common.failure_log.log_rejected_client(
@@ -120,8 +120,8 @@ impl WorkerContext {
     pub fn count_for_client(&self, ticket: &mut ConnectionTicket, client: IpAddr, listener: &str) -> bool {
         let view = self.local.view();
         let server = &view.snapshot.config.server;
-        let counted = ticket.recount_for(client, server.max_connections_per_ip);
-        counted.map_err(|end| self.report_rejected(end, listener, client, server)).is_ok()
+        let result = ticket.recount_for(client, server.max_connections_per_ip);
+        result.map_err(|end| self.report_rejected(end, listener, client, server)).is_ok()
     }
 
     /// Counts an open connection in the metrics, until the result is dropped.
@@ -156,10 +156,10 @@ impl WorkerContext {
         if connection.is_cut() || connection.is_half_close_over() {
             return true;
         }
-        let expired = connection.expired_phase().map(Phase::end);
-        let expired = expired.or_else(|| connection.expired_request_wait().map(RequestWait::end));
-        let expired = expired.or_else(|| connection.slow_reader_end().map(Some));
-        expired.inspect(|reason| self.count_end(*reason)).is_some()
+        let end = connection.expired_phase().map(Phase::end);
+        let end = end.or_else(|| connection.expired_request_wait().map(RequestWait::end));
+        let end = end.or_else(|| connection.slow_reader_end().map(Some));
+        end.inspect(|reason| self.count_end(*reason)).is_some()
     }
 
     /// Enters `stage`, and wakes every connection to act on it.

@@ -36,7 +36,7 @@ pub fn serve(
     request: Request<RequestBody>,
     deadline: RequestDeadline,
 ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> {
-    let started = Instant::now();
+    let start = Instant::now();
     let (parts, body) = request.into_parts();
     let view = client.local.view();
     let is_whole = body.is_end_stream();
@@ -51,7 +51,7 @@ pub fn serve(
     });
     received.header_set.has_streamed_body =
         received.is_http2() && !is_whole && !received.header_set.has(KnownHeader::ContentLength);
-    let account = RequestAccount::open(&view.unmatched_counters, deadline, &received.parts.method, started);
+    let account = RequestAccount::open(&view.unmatched_counters, deadline, &received.parts.method, start);
     respond(client, view, received, account)
 }
 

@@ -40,18 +40,18 @@ pub fn check_framing(request: &mut RequestContext<'_>) -> Result<Option<End>, Re
     let max_headers = request.view.snapshot.config.server.max_headers;
     if request.received.is_http2() {
         let Received { parts, header_set, .. } = &mut *request.received;
-        let encoded = header_set.has_ambiguous_names.then(|| http2_head::take_raw_bytes(&mut parts.headers)).flatten();
+        let fault = header_set.has_ambiguous_names.then(|| http2_head::take_raw_bytes(&mut parts.headers)).flatten();
         http2_head::normalize_headers(&mut parts.headers, max_headers).map_err(Refusal::from)?;
-        return Ok(encoded);
+        return Ok(fault);
     }
     let Received { parts, body, .. } = &*request.received;
     let length = body.find_length();
     let inspector = request.client.inspector.as_ref();
-    let repaired = inspector.and_then(|inspector| inspector.borrow_mut().take_fault(length));
+    let fault = inspector.and_then(|inspector| inspector.borrow_mut().take_fault(length));
     // After a repair, the bytes that follow were not inspected. After CONNECT, they may be meant for a tunnel (RFC
     // 9931, section 7).
-    request.must_close = repaired.is_some() || parts.method.as_str().eq_ignore_ascii_case(Method::CONNECT.as_str());
-    Ok(repaired)
+    request.must_close = fault.is_some() || parts.method.as_str().eq_ignore_ascii_case(Method::CONNECT.as_str());
+    Ok(fault)
 }
 
 /// Refuses a head that servers could read differently, and computes the canonical host, path and method.

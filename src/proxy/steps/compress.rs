@@ -94,7 +94,7 @@ fn compress_at_once(
     let mut encoder = BodyEncoder::new(algorithm, &worker.cache)?;
     encoder.encode(plain, &mut output)?;
     encoder.finish(&mut output, &worker.cache)?;
-    let compressed = Bytes::copy_from_slice(&output);
+    let bytes = Bytes::copy_from_slice(&output);
     worker.shrink_output(&mut output);
-    Ok(compressed)
+    Ok(bytes)
 }

@@ -145,8 +145,8 @@ pub fn redirect_client(
 
 /// Returns whether the client uses HTTPS: on this connection, or to the trusted proxy before it.
 fn is_https(headers: &HeaderMap, trusted_peer: bool, is_tls: bool) -> bool {
-    let forwarded = headers.get("x-forwarded-proto").filter(|_| trusted_peer);
-    match forwarded.map(HeaderValue::as_bytes) {
+    let proto = headers.get("x-forwarded-proto").filter(|_| trusted_peer);
+    match proto.map(HeaderValue::as_bytes) {
         Some(b"https") => true,
         Some(b"http") => false,
         _ => is_tls,
@@ -204,9 +204,9 @@ fn rewrite_headers<'f>(
 
 /// Returns the header that names the limits which the request exceeds; `None` if it exceeds none.
 fn exceeded_header(verdict: &Verdict, route: &Route) -> Option<HeaderValue> {
-    let mut exceeded: Vec<usize> = verdict.excesses(&route.limits).map(|checked| checked.limit).collect();
-    exceeded.sort_unstable();
-    let names: Vec<&str> = exceeded.into_iter().map(|index| &*route.limits[index].name).collect();
+    let mut indexes: Vec<usize> = verdict.excesses(&route.limits).map(|checked| checked.limit).collect();
+    indexes.sort_unstable();
+    let names: Vec<&str> = indexes.into_iter().map(|index| &*route.limits[index].name).collect();
     (!names.is_empty()).then(|| HeaderValue::from_str(&names.join(", ")).ok())?
 }
 
@@ -262,7 +262,7 @@ async fn send_upstream(
     let attempts = request.account.log_entry().map(|entry| entry.record_upstream(servers.failure_log.upstream()));
     let (deadline, attempts) = (request.account.deadline(), attempts.as_deref());
     let (hints, begun) = (early_hints(request, route), Instant::now());
-    let forwarded = if breakers.is_empty() {
+    let result = if breakers.is_empty() {
         forward::forward_request(servers, deadline, &route.timeouts, outgoing, attempts, hints).await
     } else {
         let clock = SendClock::new(outgoing.upload.as_ref().map(Upload::share_progress));
@@ -276,7 +276,7 @@ async fn send_upstream(
         request.account.record_server_reached();
     }
     let ForwardedResponse { mut response, unrequested_body: unasked } =
-        forwarded.map_err(|error| refuse_upstream(request, error))?;
+        result.map_err(|error| refuse_upstream(request, error))?;
     response.body_mut().report_to_breakers(breakers);
     if let Some(unasked) = unasked {
         // The server did not request the body, so the request ends as if its body had not been opened.

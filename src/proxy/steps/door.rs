@@ -31,7 +31,7 @@ use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::steps::forwarded_head::ReceivedFacts;
 use crate::proxy::steps::request_body::KeyBody;
-use crate::proxy::words::delay::DelaySlot;
+use crate::proxy::words::delay::DelayPermit;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
 use crate::tls::ClientCertificate;
@@ -59,7 +59,7 @@ impl Ask {
 pub struct LimitDelay<'r> {
     pub limit: &'r Limit,
     pub duration: Duration,
-    pub slot: DelaySlot,
+    pub slot: DelayPermit,
 }
 
 /// A door as limits see it.
@@ -78,7 +78,7 @@ pub trait LimitDoor<'a> {
     ///
     /// # Errors
     /// The index of the limit whose slots are all taken.
-    fn reserve_slots(&self, _limits: &[Arc<Limit>], _evaluations: &[Evaluation]) -> Result<Option<DelaySlot>, usize> {
+    fn reserve_slots(&self, _limits: &[Arc<Limit>], _evaluations: &[Evaluation]) -> Result<Option<DelayPermit>, usize> {
         Ok(None)
     }
 

@@ -122,14 +122,14 @@ fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Respons
         None => request.view.snapshot.config.server.error_pages.as_deref(),
     };
     let hints = &request.view.snapshot.config.server.hints;
-    let wanted = ErrorFormat {
+    let format = ErrorFormat {
         format: request.error_format(),
         pages,
         request_id: id.as_ref().and_then(error_page::showable_id),
         hint: refusal.end.row().setting.filter(|_| hints.apply_to(request.identity.ip)),
         is_for_proxy: request.question.is_some(),
     };
-    let response = refusal.to_response(route, request.admission.verdict.as_ref(), wanted);
+    let response = refusal.to_response(route, request.admission.verdict.as_ref(), format);
     // A gRPC response always has status 200, so charges depend on the status of the refusal itself.
     let status = response.status();
     let response = if request.wants_grpc_errors { grpc::build_response(refusal, route, verdict) } else { response };

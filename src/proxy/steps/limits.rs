@@ -55,8 +55,8 @@ pub async fn apply_limits<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequest<'
     let body = read_key_body(door, routed, needs_claims).await?;
     let earlier = door.admission_mut().verdict.take();
     let facts = Facts { body: body.facts(), ..request_facts(door, routed, needs_claims) };
-    let evaluated = EvaluatedLimits::evaluate(door, route, first..route.limits.len(), facts);
-    let decision = decide_limits(door, route, evaluated, Ask::HOLD, earlier).await;
+    let limits = EvaluatedLimits::evaluate(door, route, first..route.limits.len(), facts);
+    let decision = decide_limits(door, route, limits, Ask::HOLD, earlier).await;
     apply_decision(door, route, routed.identity, decision).await?;
     door.pass_body(&body, routed.head.path());
     Ok(())
@@ -66,12 +66,12 @@ pub async fn apply_limits<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequest<'
 /// credentials are verified, and do not know the identity.
 pub async fn apply_auth_limits<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequest<'_>) -> Result<(), Refusal> {
     let route = routed.route;
-    let listed = 0..route.auth_limit_count();
-    if is_exempt(door, routed, listed.clone()) {
+    let indexes = 0..route.auth_limit_count();
+    if is_exempt(door, routed, indexes.clone()) {
         return Ok(());
     }
-    let evaluated = EvaluatedLimits::evaluate(door, route, listed, request_facts(door, routed, false));
-    let decision = decide_limits(door, route, evaluated, Ask::HOLD, None).await;
+    let limits = EvaluatedLimits::evaluate(door, route, indexes, request_facts(door, routed, false));
+    let decision = decide_limits(door, route, limits, Ask::HOLD, None).await;
     apply_decision(door, route, routed.identity, decision).await
 }
 
@@ -86,8 +86,8 @@ pub async fn apply_described_limits<'a, D: Door<'a>>(
     if is_exempt(door, routed, 0..route.limits.len()) {
         return Ok(());
     }
-    let evaluated = evaluate_described(door, routed);
-    let decision = decide_limits(door, route, evaluated, ask, None).await;
+    let limits = evaluate_described(door, routed);
+    let decision = decide_limits(door, route, limits, ask, None).await;
     apply_decision(door, route, routed.identity, decision).await
 }
 

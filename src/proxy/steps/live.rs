@@ -29,7 +29,7 @@ use crate::proxy::steps::forwarded_head::ReceivedFacts;
 use crate::proxy::steps::request_body::KeyBody;
 use crate::proxy::steps::response::refusal_record;
 use crate::proxy::steps::shedding;
-use crate::proxy::words::delay::DelaySlot;
+use crate::proxy::words::delay::DelayPermit;
 use crate::proxy::words::known_headers::KnownHeader;
 use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::shown_keys::ShownKeys;
@@ -44,7 +44,7 @@ impl<'a> LimitDoor<'a> for RequestContext<'a> {
         &self.view.limiter
     }
 
-    fn reserve_slots(&self, limits: &[Arc<Limit>], evaluations: &[Evaluation]) -> Result<Option<DelaySlot>, usize> {
+    fn reserve_slots(&self, limits: &[Arc<Limit>], evaluations: &[Evaluation]) -> Result<Option<DelayPermit>, usize> {
         let max_delayed = self.view.snapshot.config.server.max_delayed;
         self.client.local.common.delay_slots.reserve(limits, evaluations, max_delayed)
     }

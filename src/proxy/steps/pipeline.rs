@@ -69,9 +69,9 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
     let config = door.config();
     let (identity, offer) = (arrival.identity, arrival.offer.take());
     let head = &arrival.head;
-    let found = config.table.find_route(&config.routes, head.read_host(), head.path(), head.method(), door.headers());
-    door.observe_route(found, head);
-    check_strictness(door, head, arrival.parser_fault, parsing_rules(config, found))?;
+    let index = config.table.find_route(&config.routes, head.read_host(), head.path(), head.method(), door.headers());
+    door.observe_route(index, head);
+    check_strictness(door, head, arrival.parser_fault, parsing_rules(config, index))?;
     if let Some(acme) = &config.acme
         && let Some(response) = local_responses::answer_acme_challenge(acme, head.method(), head.path())
     {
@@ -83,7 +83,7 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
     if let Some(port) = door.redirect_port() {
         return local_responses::redirect_to_https(head, port).map(Passage::HttpsRedirect).ok_or(End::NoRoute.into());
     }
-    let index = found.ok_or(End::NoRoute)?;
+    let index = index.ok_or(End::NoRoute)?;
     let route = &config.routes[index];
     door.enter_route(index, route)?;
     let facts = door.received_facts(identity);

@@ -146,9 +146,9 @@ impl RejectedClients {
         let counts = std::mem::take(&mut *self.left_out.lock().unwrap_or_else(PoisonError::into_inner));
         let mut counts: Vec<(IpAddr, u64)> = counts.into_iter().collect();
         counts.sort_by_key(|(client, count)| (Reverse(*count), *client));
-        let named: Vec<String> =
+        let names: Vec<String> =
             counts.iter().take(NAMED_MAX).map(|(client, count)| format!("{client}: {count}")).collect();
-        (!named.is_empty()).then(|| named.join(", "))
+        (!names.is_empty()).then(|| names.join(", "))
     }
 }
 

@@ -38,9 +38,9 @@ impl ChargedChecks {
     pub fn into_bundle(self, limiter: &Limiter, name: &str, verdict: &Verdict) -> Option<ReceiptBundle> {
         let clock_ms = self.clock_ms;
         let charge = |(index, check, who): (usize, Check, String)| {
-            let checked = verdict.checks.iter().find(|checked| checked.limit == index)?;
-            let answer = checked.outcome.answer().filter(|_| checked.is_charged)?;
-            let is_local = matches!(checked.outcome, Outcome::Local(_));
+            let result = verdict.checks.iter().find(|result| result.limit == index)?;
+            let answer = result.outcome.answer().filter(|_| result.is_charged)?;
+            let is_local = matches!(result.outcome, Outcome::Local(_));
             let rule = if is_local { limiter.local_rule(&check.rule) } else { check.rule.clone() };
             let now_ms = if is_local { limiter.memory_now_ms() } else { clock_ms? };
             Some(Receipt::of_charge(check, answer, who, is_local, (now_ms, &rule)))

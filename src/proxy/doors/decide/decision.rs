@@ -32,18 +32,18 @@ pub async fn decide_question(
     if is_exempt(request, routed, 0..route.limits.len()) {
         return Ok(admit(request, None));
     }
-    let evaluated = evaluate_described(request, routed);
-    let claim = match find_recent(request, route, question, &evaluated.evaluations).await {
+    let limits = evaluate_described(request, routed);
+    let claim = match find_recent(request, route, question, &limits.evaluations).await {
         Some(Recent::Answered(answer)) => return replay_answer(request, route, &answer),
         Some(Recent::Claimed(claim)) => Some(claim),
         None => None,
     };
-    let charged = ChargedChecks::find(&request.view.limiter, &route.limits, &evaluated).await;
-    let decision = decide_limits(request, route, evaluated, Ask::HOLD, None).await;
+    let checks = ChargedChecks::find(&request.view.limiter, &route.limits, &limits).await;
+    let decision = decide_limits(request, route, limits, Ask::HOLD, None).await;
     let result = apply_decision(request, route, routed.identity, decision).await;
     request.account.keep_charges();
     let receipt = match (&result, &request.admission.verdict) {
-        (Ok(()), Some(verdict)) => make_receipt(request, question, charged, verdict),
+        (Ok(()), Some(verdict)) => make_receipt(request, question, checks, verdict),
         _ => None,
     };
     if let (Some(claim), Some(verdict)) = (claim, &request.admission.verdict) {

@@ -71,14 +71,14 @@ async fn answer<'a>(
     // From here on, refusals are about the request in question, and have the status that the asking proxy accepts.
     request.question = Some(question.point);
     let parser_fault = parser_fault?;
-    let repaired = question.described.map_err(Refusal::from)?;
+    let fault = question.described.map_err(Refusal::from)?;
     // The version of the request in question is unknown, so it may lack a host like a request over HTTP/1.0: the asking
     // proxy has accepted it.
     let version = request.received.parts.version;
     if lacks_host(&request.received.parts) {
         request.received.parts.version = Version::HTTP_10;
     }
-    let head = admit_described(request, route, identity, parser_fault.or(repaired));
+    let head = admit_described(request, route, identity, parser_fault.or(fault));
     request.received.parts.version = version;
     let head = head?;
     let routed = RoutedRequest { route, head: &head, identity: &identity };
@@ -95,7 +95,7 @@ fn enter_point<'a>(request: &mut RequestContext<'a>, question: &ProxyQuestion<'_
 }
 
 fn count_result(request: &RequestContext<'_>, result: &Result<Reply, Refusal>) {
-    let counted = match result {
+    let outcome = match result {
         // Steps that answer count their own results.
         Ok(_) => return,
         Err(refusal) => match refusal.end {
@@ -110,5 +110,5 @@ fn count_result(request: &RequestContext<'_>, result: &Result<Reply, Refusal>) {
             _ => QuestionResult::InvalidRequest,
         },
     };
-    request.view.questions.count(counted);
+    request.view.questions.count(outcome);
 }

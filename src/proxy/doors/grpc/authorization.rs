@@ -66,11 +66,11 @@ pub async fn check_request(
     // The request in question takes the place of the call while it takes its steps.
     let mut replaced = Received { header_set: HeaderSet::from_headers(&parts.headers), parts, body: ClientBody::Gone };
     swap(&mut *request.received, &mut replaced);
-    let decided = decide_described(request, route, identity, repaired, ask).await;
+    let result = decide_described(request, route, identity, repaired, ask).await;
     swap(&mut *request.received, &mut replaced);
     // The answer to Envoy gets no rate limit headers itself.
     let verdict = request.admission.verdict.take();
-    Ok(match (decided, verdict) {
+    Ok(match (result, verdict) {
         (Err(refusal), Some(verdict)) if refusal.end.is_by_limit() => {
             record_refusal(request, &refusal);
             deny(status::build_verdict_response(request, &verdict))

@@ -28,10 +28,10 @@ pub fn refuse_undecidable(descriptors: usize, why: &str) -> RateLimitResponse {
     let text = HeaderValue::from_static("text/plain; charset=utf-8");
     let mut response = fixed_response(StatusCode::TOO_MANY_REQUESTS, format!("{why}\n"), text);
     forbid_caching(&mut response);
-    let refused = DescriptorStatus { code: LimitCode::OverLimit.into(), ..DescriptorStatus::default() };
+    let refusal = DescriptorStatus { code: LimitCode::OverLimit.into(), ..DescriptorStatus::default() };
     RateLimitResponse {
         overall_code: LimitCode::OverLimit.into(),
-        statuses: vec![refused; descriptors],
+        statuses: vec![refusal; descriptors],
         response_headers_to_add: status::list_headers(response.headers()),
         raw_body: response.body_mut().take_full().unwrap_or_default(),
     }
@@ -125,9 +125,9 @@ pub async fn decide_descriptors<'a, D: DescriptorDoor<'a>>(
 ) -> Result<Vec<DescriptorStatus>, String> {
     let plan = plan::make_plan(door.limiter(), domain, route, question, facts)?;
     door.observe_plan(&plan);
-    let begun = (!door.limiter().store().is_in_process()).then(std::time::Instant::now);
+    let start = (!door.limiter().store().is_in_process()).then(std::time::Instant::now);
     let (decided, descriptors) = run_plan(door, plan, until).await;
-    begun.into_iter().for_each(|begun| door.add_wait(begun));
+    start.into_iter().for_each(|start| door.add_wait(start));
     door.observe_decided(&decided, &descriptors, facts);
     let statuses = descriptors.iter().map(|descriptor| decided.describe(descriptor)).collect();
     let identity = ClientAddress { ip: facts.client, trusted_peer: true };
@@ -194,8 +194,8 @@ async fn decide_checks<'a, D: DescriptorDoor<'a>>(
 
 async fn peek_checks<'a, D: DescriptorDoor<'a>>(door: &D, checks: Checks, until: Option<Instant>) -> DecidedChecks {
     let costs: Vec<i64> = checks.evaluations.iter().map(cost_of).collect();
-    let mut decided = decide_checks(door, Op::Peek, checks, until).await;
-    for result in &mut decided.verdict.checks {
+    let mut results = decide_checks(door, Op::Peek, checks, until).await;
+    for result in &mut results.verdict.checks {
         // A peek returns what one more hit would leave, but it charges nothing.
         if let (Outcome::Store(answer) | Outcome::Local(answer), Some(cost)) =
             (&mut result.outcome, costs.get(result.limit))
@@ -204,7 +204,7 @@ async fn peek_checks<'a, D: DescriptorDoor<'a>>(door: &D, checks: Checks, until:
             answer.remaining += cost;
         }
     }
-    decided
+    results
 }
 
 /// Returns what a check would charge.

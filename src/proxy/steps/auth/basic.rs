@@ -39,9 +39,9 @@ pub async fn verify_password(
             }
         };
         let start = Instant::now();
-        let verified = pending.wait().await;
+        let result = pending.wait().await;
         request.account.add_wait(start);
-        match verified {
+        match result {
             Verified::Match => return Ok(credentials.user),
             Verified::Mismatch => return Err(End::CredentialsInvalid.into()),
             Verified::Busy => return Err(End::PasswordQueueFull.into()),

@@ -25,13 +25,13 @@ pub fn record_refusal(request: &mut RequestContext<'_>, route: &Route, identity:
 }
 
 fn describe_limit<'a>(route: &'a Route, verdict: &'a Verdict, checked: &'a LimitResult) -> RefusingLimit<'a> {
-    let known = verdict.refused_keys.iter().find(|refused| refused.limit == checked.limit);
+    let refused_key = verdict.refused_keys.iter().find(|refused| refused.limit == checked.limit);
     RefusingLimit {
         limit: &route.limits[checked.limit],
         why: describe_cause(checked.outcome),
         override_rule: checked.override_rule.as_ref(),
-        cost: known.and_then(|refused| refused.cost),
-        key: known.map_or("", |refused| refused.key.as_str()),
+        cost: refused_key.and_then(|refused| refused.cost),
+        key: refused_key.map_or("", |refused| refused.key.as_str()),
     }
 }
 

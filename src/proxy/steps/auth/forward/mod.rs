@@ -51,11 +51,11 @@ pub async fn ask_auth_server(
     limits::apply_auth_limits(request, routed).await?;
     if request.request_id.is_none() {
         // The auth server and the upstream server get the same id.
-        let trusted = routed.identity.trusted_peer;
-        request.request_id = Some(request_id::received_or_new(&request.received.parts.headers, trusted));
+        let is_trusted = routed.identity.trusted_peer;
+        request.request_id = Some(request_id::received_or_new(&request.received.parts.headers, is_trusted));
     }
     let start = Instant::now();
-    let exchanged = exchange(request, routed, rule).await?;
+    let result = exchange(request, routed, rule).await?;
     request.account.add_wait(start);
     if let Some(entry) = request.account.log_entry() {
         entry.record_auth_time(start.elapsed());
@@ -63,7 +63,7 @@ pub async fn ask_auth_server(
     // The gateway itself works on the request now.
     request.account.deadline().disarm();
     remove_client_headers(&mut request.received.parts.headers, rule);
-    let response = match exchanged {
+    let response = match result {
         Ok(response) => response,
         Err(error) => return pass_or_refuse(request, rule, error),
     };
