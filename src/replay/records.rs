@@ -1,4 +1,4 @@
-//! What a replay records of its requests: tallies of what their limits decide, and the refunds at their ends.
+//! Records what the limits of replayed requests decide, and what is refunded at their ends.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -29,7 +29,7 @@ pub struct Replay<'a> {
     pub records: RefCell<Records>,
 }
 
-/// What a replay counts, and what it has to refund.
+/// The counts of a replay, and what it has to refund.
 pub struct Records {
     pub ends: RequestsInProgress,
     pub counts: Counts,
@@ -39,7 +39,8 @@ pub struct Records {
 }
 
 impl Replay<'_> {
-    /// Tallies a decision of the limits of the route from index `first` on. `unknown`: the source that the log lacks, for each of them.
+    /// Tallies a decision of the limits of the route from index `first` on. `unknown`: the source that the log lacks, for
+    /// each of them.
     pub fn tally_decision(
         &self,
         (logged_facts, now_ms): (&LoggedFacts<'_>, i64),

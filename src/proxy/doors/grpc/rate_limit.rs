@@ -239,7 +239,7 @@ async fn refund_checks<'a, D: DescriptorDoor<'a>>(
 
 impl Decided {
     /// Returns the status of a descriptor.
-    pub fn describe(&self, descriptor: &DescriptorPlan) -> DescriptorStatus {
+    fn describe(&self, descriptor: &DescriptorPlan) -> DescriptorStatus {
         match descriptor {
             DescriptorPlan::Unmatched => status::unlimited(0),
             DescriptorPlan::Exempt => status::unlimited(u32::MAX),
@@ -253,7 +253,7 @@ impl Decided {
     }
 
     /// Returns the verdict of all limits that decided. Its indexes are those of the limits of the route.
-    pub fn into_verdict(self) -> Verdict {
+    fn into_verdict(self) -> Verdict {
         let (takes, peeks) = (self.takes.into_verdict(), self.peeks.into_verdict());
         let refused = takes.refused || peeks.refused;
         Verdict { refused, ..takes.followed_by(peeks) }
