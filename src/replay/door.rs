@@ -24,7 +24,7 @@ use crate::proxy::account::request_context::{Admission, RoutedRequest};
 use crate::proxy::connection::upgrade::TunnelPermit;
 use crate::proxy::head::described::parse_target;
 use crate::proxy::head::identity::ClientAddress;
-use crate::proxy::head::validate::{LastHost, ValidatedHead, validate_head};
+use crate::proxy::head::validate::{ValidatedHead, validate_head};
 use crate::proxy::steps::door::{Ask, Door, LimitDoor, Trace};
 use crate::proxy::steps::forwarded_head::ReceivedFacts;
 use crate::proxy::steps::request_body::KeyBody;
@@ -43,6 +43,7 @@ pub struct LoggedRequest<'r> {
     pub entry: &'r ReplayEntry,
     pub now_ms: i64,
     pub parts: Parts,
+    header_set: HeaderSet,
     /// What was repaired to read the target.
     fault: Option<End>,
     pub no_host: bool,
@@ -80,6 +81,7 @@ impl<'r> LoggedRequest<'r> {
             replay,
             entry,
             now_ms,
+            header_set: HeaderSet::from_headers(&parts.headers),
             parts,
             fault,
             no_host: host.is_none(),
@@ -156,7 +158,7 @@ impl<'r> Door<'r> for LoggedRequest<'r> {
 
     fn received_facts(&self, identity: ClientAddress) -> ReceivedFacts<'r> {
         ReceivedFacts {
-            fields: HeaderSet::from_headers(&self.parts.headers),
+            fields: self.header_set,
             version: self.parts.version,
             body_length: self.body_length(),
             trusted_peer: identity.trusted_peer,
@@ -182,8 +184,7 @@ impl<'r> Door<'r> for LoggedRequest<'r> {
     }
 
     fn validate_head(&mut self) -> Result<ValidatedHead, Refusal> {
-        let fields = HeaderSet::from_headers(&self.parts.headers);
-        validate_head(&self.parts, fields, &LastHost::default()).map_err(Refusal::from)
+        validate_head(&self.parts, self.header_set, &self.replay.last_host).map_err(Refusal::from)
     }
 
     fn covers_host(&self, _: &str) -> bool {

@@ -9,6 +9,7 @@ use crate::limiting::source::Source;
 use crate::limiting::store::timeline::Timeline;
 use crate::limiting::{Limiter, Verdict};
 use crate::proxy::head::hop::Via;
+use crate::proxy::head::validate::LastHost;
 use crate::proxy::steps::response::problem;
 use crate::replay::counts::Counts;
 use crate::replay::in_progress::{Correction, LoggedEnd, RequestsInProgress};
@@ -26,6 +27,8 @@ pub struct Replay<'a> {
     pub limiter: Limiter,
     pub timeline: Rc<Timeline>,
     pub via: Via,
+    /// The host of the last request, because most requests repeat it.
+    pub last_host: LastHost,
     pub records: RefCell<Records>,
 }
 

@@ -15,6 +15,7 @@ use crate::limiting::store::timeline::{Timeline, run_now};
 use crate::limiting::store::{Store, Stores};
 use crate::limiting::{Limiter, Verdict};
 use crate::proxy::head::hop::Via;
+use crate::proxy::head::validate::LastHost;
 use crate::proxy::steps::pipeline::{admit, arrive};
 use crate::proxy::words::refusal::Refusal;
 use crate::replay::counts::Counts;
@@ -58,6 +59,7 @@ pub fn run_replay(config: &Config, logs: &[PathBuf], options: &ReplayRequest) ->
         ),
         timeline,
         via: Via::new(0),
+        last_host: LastHost::default(),
         records: RefCell::new(Records {
             ends: RequestsInProgress::default(),
             counts: Counts::default(),
