@@ -56,7 +56,7 @@ impl ListenerState {
         settings: Arc<ListenerSettings>,
         worker: &WorkerContext,
     ) -> ListenerState {
-        let handshakes = settings.tls.is_some().then(|| worker.local.common.metrics.tls.handshake_counters(&name));
+        let handshakes = settings.tls.is_some().then(|| worker.state.process.metrics.tls.handshake_counters(&name));
         let has_handshake = settings.tls.is_some() || settings.proxy_protocol;
         for protocol in Protocol::ALL.iter().filter(|protocol| **protocol != Protocol::Handshake || has_handshake) {
             // The series exists before the first connection.
@@ -90,9 +90,9 @@ pub async fn run_accept_loop(worker: Rc<WorkerContext>, listener: Listener, mut 
         Ok(acceptor) => acceptor,
         Err(error) => return tracing::error!(listener = &*name, %error, "a worker cannot accept connections"),
     };
-    let common = &worker.local.common;
-    let untrusted = Rc::new(UntrustedForwarding::new(&name, &common.failure_log, &common.metrics));
-    let mut door = Rc::new(ListenerState::new(name, untrusted, settings, &worker));
+    let process = &worker.state.process;
+    let untrusted = Rc::new(UntrustedForwarding::new(&name, &process.failure_log, &process.metrics));
+    let mut listener = Rc::new(ListenerState::new(name, untrusted, settings, &worker));
     loop {
         let next = tokio::select! {
             biased;
@@ -104,29 +104,29 @@ pub async fn run_accept_loop(worker: Rc<WorkerContext>, listener: Listener, mut 
         };
         match next {
             Ok(accepted) => {
-                apply_settings(&mut door, &acceptor, worker.listener_settings(&addr), &worker);
-                spawn_connection(&worker, accepted, &door);
+                apply_settings(&mut listener, &acceptor, worker.listener_settings(&addr), &worker);
+                spawn_connection(&worker, accepted, &listener);
             }
-            Err(error) => pause_after_error(&worker, door.name(), &error).await,
+            Err(error) => pause_after_error(&worker, listener.name(), &error).await,
         }
     }
     let is_room = || descriptors::can_accept_client(worker.connections.count_of_all_workers());
-    acceptor.accept_rest(is_room, |accepted| spawn_connection(&worker, accepted, &door));
+    acceptor.accept_rest(is_room, |accepted| spawn_connection(&worker, accepted, &listener));
 }
 
 /// Applies changed settings, for the next connection and later ones.
 fn apply_settings(
-    door: &mut Rc<ListenerState>,
+    listener: &mut Rc<ListenerState>,
     acceptor: &Acceptor,
     now: Option<Arc<ListenerSettings>>,
     worker: &WorkerContext,
 ) {
-    let ListenerContext { name, settings: before, untrusted, .. } = &*door.shared;
+    let ListenerContext { name, settings: before, untrusted, .. } = &*listener.shared;
     if let Some(settings) = now.filter(|now| !Arc::ptr_eq(now, before)) {
         if settings.max_unsent != before.max_unsent {
             acceptor.set_max_unsent(settings.max_unsent);
         }
-        *door = Rc::new(ListenerState::new(name.clone(), untrusted.clone(), settings, worker));
+        *listener = Rc::new(ListenerState::new(name.clone(), untrusted.clone(), settings, worker));
     }
 }
 
@@ -134,18 +134,18 @@ fn apply_settings(
 fn spawn_connection(
     worker: &Rc<WorkerContext>,
     Accepted { stream, peer, local_addr: asked }: Accepted,
-    door: &Rc<ListenerState>,
+    listener: &Rc<ListenerState>,
 ) {
-    let Some(ticket) = worker.register_connection(peer.ip(), door.name()) else { return };
+    let Some(ticket) = worker.register_connection(peer.ip(), listener.name()) else { return };
     let entered = RegisteredConnection { ticket, peer, local_addr: asked };
     let worker = worker.clone();
-    if !door.settings().proxy_protocol && door.settings().tls.is_none() {
-        let client = entered.into_client(None, &worker, door);
+    if !listener.settings().proxy_protocol && listener.settings().tls.is_none() {
+        let client = entered.into_client(None, &worker, listener);
         drop(tokio::task::spawn_local(serve::serve_connection(stream, None, client, worker)));
         return;
     }
     // Boxed, so that the task does not keep their memory when they are over.
-    let handshakes = Box::pin(perform_handshakes(stream, entered, worker.clone(), door.clone()));
+    let handshakes = Box::pin(perform_handshakes(stream, entered, worker.clone(), listener.clone()));
     drop(tokio::task::spawn_local(async move {
         if let Some((stream, agreed, client)) = handshakes.await {
             serve::serve_connection(stream, agreed, client, worker).await;
@@ -161,17 +161,17 @@ async fn perform_handshakes(
     mut stream: Stream,
     mut entered: RegisteredConnection,
     worker: Rc<WorkerContext>,
-    door: Rc<ListenerState>,
+    listener: Rc<ListenerState>,
 ) -> Option<OpenConnection> {
-    if door.settings().proxy_protocol {
-        read_proxy_header(&mut stream, &mut entered, &worker, &door).await?;
+    if listener.settings().proxy_protocol {
+        read_proxy_header(&mut stream, &mut entered, &worker, &listener).await?;
     }
-    match &door.settings().tls {
+    match &listener.settings().tls {
         None => {
-            let client = entered.into_client(None, &worker, &door);
+            let client = entered.into_client(None, &worker, &listener);
             Some((stream, None, client))
         }
-        Some(tls) => perform_tls_handshake(stream, tls, entered, &worker, &door).await,
+        Some(tls) => perform_tls_handshake(stream, tls, entered, &worker, &listener).await,
     }
 }
 
@@ -181,15 +181,15 @@ async fn read_proxy_header(
     stream: &mut Stream,
     entered: &mut RegisteredConnection,
     worker: &WorkerContext,
-    door: &ListenerState,
+    listener: &ListenerState,
 ) -> Option<()> {
-    let open = worker.count_open(door.name(), Protocol::Handshake);
+    let open = worker.count_open(listener.name(), Protocol::Handshake);
     let introduction = proxy_protocol::read_header(stream, entered.ticket.connection(), worker).await;
     drop(open);
     match introduction {
         ProxyHeaderResult::Client(named) if worker.is_trusted_proxy(entered.peer.ip()) => {
             let client = to_canonical(named.source);
-            if !worker.count_for_client(&mut entered.ticket, client.ip(), door.name()) {
+            if !worker.count_for_client(&mut entered.ticket, client.ip(), listener.name()) {
                 return None;
             }
             (entered.peer, entered.local_addr) = (client, Some(to_canonical(named.destination)));
@@ -197,7 +197,7 @@ async fn read_proxy_header(
         ProxyHeaderResult::Client(_) | ProxyHeaderResult::Itself => {}
         ProxyHeaderResult::Missing => {
             if !worker.is_draining() {
-                worker.local.common.metrics.rejected_counter(End::ProxyHeader).inc();
+                worker.state.process.metrics.rejected_counter(End::ProxyHeader).inc();
             }
             return None;
         }
@@ -211,25 +211,25 @@ async fn perform_tls_handshake(
     tls: &ServerTls,
     entered: RegisteredConnection,
     worker: &WorkerContext,
-    door: &ListenerState,
+    listener: &ListenerState,
 ) -> Option<OpenConnection> {
-    let open = worker.count_open(door.name(), Protocol::Handshake);
+    let open = worker.count_open(listener.name(), Protocol::Handshake);
     let result = tls::perform_handshake(stream, tls, entered.ticket.connection(), worker).await;
     drop(open);
     match result {
         Ok(CompletedHandshake { stream, result, peer }) => {
-            door.count_handshake(result);
+            listener.count_handshake(result);
             let agreed = match Alpn::from_negotiated(stream.get_ref().1.alpn_protocol()) {
                 Alpn::Http2 => Protocol::Http2,
                 Alpn::Http11 => Protocol::Http11,
             };
-            let client = entered.into_client(Some(peer), worker, door);
+            let client = entered.into_client(Some(peer), worker, listener);
             Some((Stream::Tls(Box::new(stream)), Some(agreed), client))
         }
         Err(FailedHandshake { result, error }) => {
-            door.count_handshake(result);
-            let (name, peer) = (door.name(), entered.peer.ip());
-            worker.local.common.failure_log.log_handshake_failure(result, name, peer, error.as_ref());
+            listener.count_handshake(result);
+            let (name, peer) = (listener.name(), entered.peer.ip());
+            worker.state.process.failure_log.log_handshake_failure(result, name, peer, error.as_ref());
             None
         }
     }
@@ -241,12 +241,12 @@ impl RegisteredConnection {
         self,
         tls: Option<Box<TlsPeer>>,
         worker: &WorkerContext,
-        door: &ListenerState,
+        listener: &ListenerState,
     ) -> Rc<ClientConnection> {
         let implied = if tls.is_some() { HTTPS_PORT } else { HTTP_PORT };
         let local_addr = self.local_addr.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), implied));
         let ends = ConnectionEnds { peer: self.peer, local_addr, tls };
-        Rc::new(ClientConnection::new(worker.local.clone(), self.ticket, door.shared.clone(), ends))
+        Rc::new(ClientConnection::new(worker.state.clone(), self.ticket, listener.shared.clone(), ends))
     }
 }
 
@@ -254,7 +254,7 @@ impl RegisteredConnection {
 /// in the kernel's queue.
 async fn wait_for_descriptor(worker: &WorkerContext) {
     while !descriptors::can_accept_client(worker.connections.count_of_all_workers()) {
-        worker.local.common.failure_log.log_descriptor_shortage("new clients wait until others leave");
+        worker.state.process.failure_log.log_descriptor_shortage("new clients wait until others leave");
         worker.connections.close_one_resting();
         tokio::time::sleep(DESCRIPTOR_CHECK_INTERVAL).await;
     }
@@ -266,7 +266,7 @@ async fn pause_after_error(worker: &WorkerContext, name: &str, error: &io::Error
         return;
     }
     if descriptors::is_shortage(error) {
-        worker.local.common.failure_log.log_descriptor_shortage("new clients wait");
+        worker.state.process.failure_log.log_descriptor_shortage("new clients wait");
         worker.connections.close_one_resting();
     } else {
         tracing::warn!(listener = name, %error, "cannot accept a connection; trying again shortly");

@@ -98,12 +98,12 @@ impl Source {
         let Ok(tree) = parser.build().parse(pattern) else { return Ok(()) };
         let Some((what, help)) = self.find_impossible(&tree) else { return Ok(()) };
         let help = if ignore_case || !help.is_empty() { help } else { format!("write \"~i {pattern}\"") };
-        let shown = match self {
+        let text = match self {
             // The pattern may have a secret.
             Source::Header(_) | Source::Cookie(_) => "the expression".to_owned(),
             _ => format!("`{pattern}`"),
         };
-        invalid_text(format!("{what}, so some of {shown} matches nothing"), help)
+        invalid_text(format!("{what}, so some of {text} matches nothing"), help)
     }
 
     /// Returns why a part of an expression matches nothing, and a remedy that may be empty.
@@ -117,7 +117,7 @@ impl Source {
                 wrong.map(|wrong| self.describe_impossible(wrong)).or_else(escape)
             }
             HirKind::Class(class) => {
-                let listed: Vec<char> = match class {
+                let chars: Vec<char> = match class {
                     Class::Unicode(class) => {
                         class.ranges().iter().flat_map(|range| (range.start()..=range.end()).take(RANGE_MAX)).collect()
                     }
@@ -125,9 +125,9 @@ impl Source {
                         class.ranges().iter().flat_map(|range| range.start()..=range.end()).map(char::from).collect()
                     }
                 };
-                let is_possible = listed.iter().any(|c| self.may_contain(*c));
+                let is_possible = chars.iter().any(|c| self.may_contain(*c));
                 // A class without characters says itself that it matches nothing.
-                listed.first().filter(|_| !is_possible).map(|first| self.describe_impossible(*first))
+                chars.first().filter(|_| !is_possible).map(|first| self.describe_impossible(*first))
             }
             HirKind::Repetition(repetition) => self.find_impossible(&repetition.sub),
             HirKind::Capture(capture) => self.find_impossible(&capture.sub),
@@ -189,14 +189,14 @@ impl Source {
 fn find_wrong_escape(literal: &[u8]) -> Option<(String, String)> {
     let mut escapes = literal.windows(3).filter(|bytes| bytes[0] == b'%');
     escapes.find_map(|bytes| {
-        let written = String::from_utf8_lossy(bytes).into_owned();
+        let text = String::from_utf8_lossy(bytes).into_owned();
         let mut right = String::new();
         match hex_byte(bytes[1], bytes[2]) {
             Some(byte) if canonical::is_segment_byte(byte) => right.push(char::from(byte)),
             Some(byte) => push_percent_encoded(&mut right, byte),
             None => right.push_str("%25"),
         }
-        (right != written).then(|| (format!("no path has `{written}`"), format!("write `{right}`")))
+        (right != text).then(|| (format!("no path has `{text}`"), format!("write `{right}`")))
     })
 }
 

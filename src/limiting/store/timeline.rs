@@ -65,8 +65,8 @@ impl Timeline {
         if checks.iter().all(|check| check.rule.lease_ms().is_none()) {
             return self.memory.run(op, checks, now_ms);
         }
-        let held: Vec<Check> = checks.iter().map(with_endless_lease).collect();
-        self.memory.run(op, &held, now_ms)
+        let leases: Vec<Check> = checks.iter().map(with_endless_lease).collect();
+        self.memory.run(op, &leases, now_ms)
     }
 
     /// Corrects a charge. The tag of `check` is its receipt.

@@ -38,7 +38,7 @@ pub fn serve(
 ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> {
     let start = Instant::now();
     let (parts, body) = request.into_parts();
-    let view = client.local.view();
+    let view = client.worker.view();
     let is_whole = body.is_end_stream();
     // This deadline applies until the future is first polled: a pipelined request waits for the response before it,
     // which the client may never read.

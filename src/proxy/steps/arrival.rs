@@ -19,7 +19,7 @@ pub fn open_log_entry(request: &mut RequestContext<'_>) {
     let server = &request.view.snapshot.config.server;
     let headers = &request.received.parts.headers;
     let span = server.spans.as_ref().and_then(|spans| trace::open_span(spans, headers));
-    let is_tapped = request.client.local.common.taps.is_active();
+    let is_tapped = request.client.worker.process.taps.is_active();
     let is_logged = server.access_log.is_some() || span.is_some() || is_tapped;
     if is_logged || server.answer_request_id {
         request.request_id = Some(request_id::received_or_new(headers, identity.trusted_peer));

@@ -42,19 +42,19 @@ impl<R> ClientIo<R> {
     /// Reports a write to the connection's state. Over TLS, the bytes that have left since `sent_before` count, not the
     /// bytes that TLS has accepted. If the client is too slow, the kernel keeps nothing for it.
     fn report_write(&self, sent_before: Option<u64>, written: &Poll<io::Result<usize>>) {
-        let deadline = self.client.connection();
+        let connection = self.client.connection();
         let count = match (self.stream.sent_bytes().zip(sent_before), written) {
             (Some((now, before)), _) => now - before,
             (None, Poll::Ready(Ok(bytes))) => *bytes as u64,
             (None, _) => 0,
         };
         if count > 0 {
-            deadline.add_written(count);
+            connection.add_written(count);
         }
         match written {
             Poll::Ready(_) => {}
-            Poll::Pending if deadline.is_slow() => self.stream.reset_on_close(),
-            Poll::Pending => deadline.begin_stall(),
+            Poll::Pending if connection.is_slow() => self.stream.reset_on_close(),
+            Poll::Pending => connection.begin_stall(),
         }
     }
 
@@ -125,7 +125,7 @@ impl<R: ReadFilter> AsyncWrite for ClientIo<R> {
         ready!(self.poll_early(cx))?;
         let ClientIo { stream, client, .. } = &mut *self;
         let sent_before = stream.sent_bytes();
-        let poll = stream.poll_write_gathered(cx, bufs, &client.local.write_buffer);
+        let poll = stream.poll_write_gathered(cx, bufs, &client.worker.write_buffer);
         self.report_write(sent_before, &poll);
         poll
     }

@@ -60,7 +60,7 @@ pub async fn dispatch(
     let request_id = request.request_id.clone();
     let forwarding = ForwardedHeadersWriter {
         hop: client.hop(),
-        via: &client.local.common.via,
+        via: &client.worker.process.via,
         version: request.received.parts.version,
         identity,
         fields: view.snapshot.config.server.forwarded_headers,
@@ -268,7 +268,7 @@ async fn send_upstream(
         let clock = SendClock::new(outgoing.upload.as_ref().map(Upload::share_progress));
         outgoing.clock = Some(clock.clone());
         let forward = forward::forward_request(servers, deadline, &route.timeouts, outgoing, attempts, hints);
-        let now_ms = || request.client.local.common.fleet.now_ms();
+        let now_ms = || request.client.worker.process.fleet.now_ms();
         Box::pin(breaker_watch::watch(&mut breakers, &clock, now_ms, forward)).await
     };
     request.account.add_wait(begun);
@@ -308,8 +308,8 @@ fn refuse_upstream(request: &mut RequestContext<'_>, error: Refusal) -> Refusal 
         request.must_close |= upload.state() != UploadState::Done;
     }
     if error.end == End::FileDescriptors {
-        let complaints = &request.client.local.common.failure_log;
-        complaints.log_descriptor_shortage("requests that need a new connection to a server are refused");
+        let failure_log = &request.client.worker.process.failure_log;
+        failure_log.log_descriptor_shortage("requests that need a new connection to a server are refused");
     }
     error
 }
@@ -319,7 +319,7 @@ pub fn clean_response(request: &RequestContext<'_>, response: &mut Response<Resp
     let has_via = request.view.snapshot.config.server.forwarded_headers.has(ForwardedHeader::Via);
     let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let protocol = if is_switch { response.headers().get(UPGRADE).cloned() } else { None };
-    headers::clean_response_headers(response.headers_mut(), has_via.then_some(&request.client.local.common.via));
+    headers::clean_response_headers(response.headers_mut(), has_via.then_some(&request.client.worker.process.via));
     if let Some(protocol) = protocol {
         headers::set_upgrade(response.headers_mut(), &protocol);
     }

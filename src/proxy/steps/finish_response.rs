@@ -111,7 +111,7 @@ fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Respons
         }
     }
     let (route, verdict) = (request.matched_route(), request.admission.verdict.as_ref());
-    request.account.record_refusal(refusal.end, &request.client.local.common.metrics);
+    request.account.record_refusal(refusal.end, &request.client.worker.process.metrics);
     // Operators find the refusals of limits by their id, whether the request is logged or not.
     let id = match refusal.end.is_by_limit() {
         true => request.request_id.clone(),
@@ -213,7 +213,7 @@ fn take_rest(body: &mut ClientBody) -> Option<RequestBody> {
 /// Tells an HTTP/1.1 client to reconnect if this worker is being stopped.
 fn announce_close(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
     let is_http1 = request.received.parts.version <= Version::HTTP_11;
-    if request.client.local.is_draining.get() && is_http1 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+    if request.client.worker.is_draining.get() && is_http1 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
         close_after(response);
     }
 }

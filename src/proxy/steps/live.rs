@@ -46,7 +46,7 @@ impl<'a> LimitDoor<'a> for RequestContext<'a> {
 
     fn reserve_slots(&self, limits: &[Arc<Limit>], evaluations: &[Evaluation]) -> Result<Option<DelayPermit>, usize> {
         let max_delayed = self.view.snapshot.config.server.max_delayed;
-        self.client.local.common.delay_slots.reserve(limits, evaluations, max_delayed)
+        self.client.worker.process.delay_slots.reserve(limits, evaluations, max_delayed)
     }
 
     fn add_wait(&self, begun: Instant) {
@@ -108,7 +108,7 @@ impl<'a> Door<'a> for RequestContext<'a> {
             version: self.received.parts.version,
             body_length: self.received.announced_length(),
             trusted_peer: identity.trusted_peer,
-            via: &self.client.local.common.via,
+            via: &self.client.worker.process.via,
             config: &self.view.snapshot.config,
         }
     }
@@ -153,7 +153,7 @@ impl<'a> Door<'a> for RequestContext<'a> {
     }
 
     fn count_would_reject(&mut self, reject: End) {
-        self.client.local.common.metrics.would_reject_counter(reject).inc();
+        self.client.worker.process.metrics.would_reject_counter(reject).inc();
     }
 
     /// An HTTP/2 client may reuse a connection for another host.
@@ -218,7 +218,7 @@ impl<'a> Door<'a> for RequestContext<'a> {
             return if self.received.is_connect() { Err(End::Connect.into()) } else { Ok(None) };
         }
         let max_tunnels = self.view.snapshot.config.server.max_tunnels;
-        let permit = self.client.local.common.tunnels.acquire(max_tunnels);
+        let permit = self.client.worker.process.tunnels.acquire(max_tunnels);
         permit.map(Some).ok_or(End::MaxTunnels.into())
     }
 

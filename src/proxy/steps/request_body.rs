@@ -112,7 +112,7 @@ async fn read_ahead(
     max: usize,
 ) -> Result<Option<Bytes>, Refusal> {
     let (deadline, begun) = (request.account.deadline(), Instant::now());
-    let memory = &request.client.local.common.body_memory;
+    let memory = &request.client.worker.process.body_memory;
     let read = deadline.run_within(upload.read_ahead(max, memory)).await;
     deadline.disarm();
     request.account.add_wait(begun);

@@ -61,7 +61,7 @@ async fn find_recent(
     evaluations: &[Evaluation],
 ) -> Option<Recent> {
     let id = request.received.parts.headers.get(question.point.once.as_ref()?).filter(|id| !id.is_empty())?;
-    let answers = &request.client.local.common.recent_answers;
+    let answers = &request.client.worker.process.recent_answers;
     // A candidate must not make two questions of one, nor one that only some gateways have.
     let in_force = evaluations.iter().zip(&route.limits).filter(|(_, limit)| limit.candidate_of.is_none());
     let key = recent_key(&question.name, id, in_force.map(|(evaluation, _)| evaluation));

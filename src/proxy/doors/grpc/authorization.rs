@@ -182,7 +182,7 @@ fn refuse_head(request: &mut RequestContext<'_>, refusal: &Refusal) -> CheckResp
 
 /// Counts and logs a refusal, as `finish_response` does for those that are responses themselves.
 fn record_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) {
-    request.account.record_refusal(refusal.end, &request.client.local.common.metrics);
+    request.account.record_refusal(refusal.end, &request.client.worker.process.metrics);
 }
 
 fn allow(headers: &HeaderMap) -> CheckResponse {

@@ -52,7 +52,7 @@ pub async fn handle_call(request: &mut RequestContext<'_>) -> Result<Reply, Refu
     let method = find_method(head.path());
     let answer = answer_call(request, method, &head, identity).await;
     let code = answer.as_ref().map_or_else(|error| error.code, |_| GrpcCode::Ok);
-    request.client.local.common.metrics.rpc.count_call(method, code);
+    request.client.worker.process.metrics.rpc.count_call(method, code);
     Ok(Reply::Route(call::build_response(answer), None))
 }
 
@@ -127,7 +127,7 @@ fn check_health(request: &RequestContext<'_>, question: &HealthCheckRequest) -> 
     if !health::SERVICES.contains(&&*question.service) {
         return Err(CallError::new(GrpcCode::NotFound, "this gateway does not have this service"));
     }
-    let is_draining = request.client.local.is_draining.get();
+    let is_draining = request.client.worker.is_draining.get();
     let status = if is_draining { ServingStatus::NotServing } else { ServingStatus::Serving };
     Ok(encode_message(&HealthCheckResponse { status: status.into() }))
 }

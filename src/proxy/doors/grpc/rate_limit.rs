@@ -49,7 +49,7 @@ pub async fn decide_request(
 ) -> Result<RateLimitResponse, CallError> {
     question.check_bounds()?;
     let (view, client) = (request.view, request.client);
-    let metrics = &client.local.common.metrics;
+    let metrics = &client.worker.process.metrics;
     let refuse = |why: &str| {
         question.descriptors.iter().for_each(|_| metrics.rpc.count_descriptor(DescriptorResult::Undecidable));
         Ok(refuse_undecidable(question.descriptors.len(), why))
@@ -94,7 +94,7 @@ pub trait DescriptorDoor<'a>: LimitDoor<'a> {
 impl<'a> DescriptorDoor<'a> for RequestContext<'a> {
     fn observe_plan(&self, plan: &Plan) {
         for descriptor in &plan.descriptors {
-            self.client.local.common.metrics.rpc.count_descriptor(match descriptor {
+            self.client.worker.process.metrics.rpc.count_descriptor(match descriptor {
                 DescriptorPlan::Unmatched => DescriptorResult::Unmatched,
                 DescriptorPlan::Exempt => DescriptorResult::Exempt,
                 DescriptorPlan::Limited(..) => DescriptorResult::Limited,

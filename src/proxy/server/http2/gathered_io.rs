@@ -39,11 +39,11 @@ pub trait GatheredStream: AsyncRead + AsyncWrite + Unpin {
 
 impl GatheredStream for Http2Io {
     fn write_buffer(&self) -> &RefCell<Vec<u8>> {
-        &self.client.local.write_buffer
+        &self.client.worker.write_buffer
     }
 
     fn acquire_large_write(&self) -> Option<LargeWritePermit> {
-        self.client.local.large_writes.acquire()
+        self.client.worker.large_writes.acquire()
     }
 
     fn mark_unflushed(&self) {

@@ -77,7 +77,7 @@ pub async fn serve_connection(stream: Stream, start: Bytes, client: Rc<ClientCon
         let (method, frames, streams) = (request.method().clone(), frames.clone(), streams.clone());
         let switch = extended_connect::translate_to_upgrade(&mut request).then(|| hyper::upgrade::on(&mut request));
         let deadline = streams.begin_request(request.body().is_end_stream());
-        let request = request.map(|body| wrap_stream_body(body, &deadline, &client.local.discards, client.peer));
+        let request = request.map(|body| wrap_stream_body(body, &deadline, &client.worker.discards, client.peer));
         request::serve(client.clone(), request, deadline.clone()).map_ok(move |response| {
             let response = match switch {
                 Some(switch) => streams.upgrade_response(response, switch, deadline.clone(), frames.clone()),

@@ -20,7 +20,7 @@ pub async fn verify_password(
     auth: &PasswordAuth,
 ) -> Result<String, Refusal> {
     let credentials = Credentials::from_headers(&request.received.parts.headers)?;
-    let verifier = &request.client.local.common.passwords;
+    let verifier = &request.client.worker.process.passwords;
     let seed = verifier.seed_of(&credentials.user);
     let candidate = auth.users.find(&credentials.user, seed).ok_or(End::CredentialsInvalid)?;
     let id = verifier.identify(&credentials, candidate, routed.identity.ip);

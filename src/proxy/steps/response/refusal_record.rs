@@ -21,7 +21,7 @@ pub fn record_refusal(request: &mut RequestContext<'_>, route: &Route, identity:
     let started = request.account.started();
     let refused = RefusedRequest { started, client: identity.ip, status, route: &route.name, id };
     let limits = [Mode::Enforce, Mode::Shadow].into_iter().flat_map(|mode| verdict.refusals_of(&route.limits, mode));
-    request.client.local.refusals.record(refused, limits.map(|checked| describe_limit(route, verdict, checked)));
+    request.client.worker.refusals.record(refused, limits.map(|checked| describe_limit(route, verdict, checked)));
 }
 
 fn describe_limit<'a>(route: &'a Route, verdict: &'a Verdict, checked: &'a LimitResult) -> RefusingLimit<'a> {

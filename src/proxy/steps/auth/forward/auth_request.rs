@@ -100,7 +100,7 @@ fn describe_request(
     let fields = request.view.snapshot.config.server.forwarded_headers;
     let forwarding = ForwardedHeadersWriter {
         hop: request.client.hop(),
-        via: &request.client.local.common.via,
+        via: &request.client.worker.process.via,
         version: request.received.parts.version,
         identity,
         fields: needed.into_iter().fold(fields, |fields, header| fields.with(header)),

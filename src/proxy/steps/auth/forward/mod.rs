@@ -94,7 +94,7 @@ fn pass_or_refuse(
     error: Refusal,
 ) -> Result<Option<Response<ResponseBody>>, Refusal> {
     if error.end == End::FileDescriptors {
-        let failures = &request.client.local.common.failure_log;
+        let failures = &request.client.worker.process.failure_log;
         failures.log_descriptor_shortage("requests that need a new connection to an auth server are refused");
     }
     if rule.is_open_on_error {
