@@ -4,30 +4,24 @@ use std::time::Duration;
 
 use http::header::LOCATION;
 
-use crate::ends::End;
 use crate::explain::explanation::{ActionReport, TimeoutReport};
 use crate::explain::walk::ExplainWalk;
 use crate::proxy::account::request_context::RoutedRequest;
 use crate::proxy::head::upgrade::UpgradeOffer;
-use crate::proxy::steps::dispatch::is_https;
+use crate::proxy::steps::dispatch::{AdmittedAction, redirect_client};
 use crate::proxy::steps::outgoing_request::rewrite_target;
-use crate::proxy::steps::response::local_responses;
+use crate::proxy::steps::request_body::check_announced_size;
 use crate::proxy::words::refusal::Refusal;
-use crate::route::{Action, Route};
+use crate::route::Route;
 
 /// Returns the action, and the status of the response if the gateway makes it.
 pub fn run_action(walk: &ExplainWalk<'_>, routed: RoutedRequest<'_>) -> Result<(ActionReport, Option<u16>), Refusal> {
-    let RoutedRequest { route, head, identity } = routed;
-    if walk.parsed.body_length.unwrap_or(0) > route.max_body {
-        return Err(End::AnnouncedTooLarge.into());
-    }
+    let RoutedRequest { route, head, .. } = routed;
+    check_announced_size(walk.parsed.body_length.unwrap_or(0), route)?;
     let target = rewrite_target(head, &route.rewrite).into_owned();
-    Ok(match &route.action {
-        Action::Upstream(own) => {
-            let verdict = walk.found.admission.verdict.as_ref();
-            let diversion = verdict.and_then(|verdict| verdict.diversion(&route.limits));
-            let index = diversion.map_or(*own, |diversion| diversion.index);
-            let name = walk.context.config.upstreams.get(index).map(|upstream| upstream.name.clone());
+    Ok(match AdmittedAction::choose(route, walk.found.admission.verdict.as_ref()) {
+        AdmittedAction::Forward { upstream, .. } => {
+            let name = walk.context.config.upstreams.get(upstream).map(|upstream| upstream.name.clone());
             let report = ActionReport {
                 kind: "upstream".to_owned(),
                 upstream: name,
@@ -37,16 +31,14 @@ pub fn run_action(walk: &ExplainWalk<'_>, routed: RoutedRequest<'_>) -> Result<(
             };
             (report, None)
         }
-        Action::Echo => {
+        AdmittedAction::Echo => {
             (ActionReport { kind: "echo".to_owned(), target: Some(target), ..ActionReport::default() }, Some(200))
         }
-        Action::Respond(fixed) => {
+        AdmittedAction::Respond(fixed) => {
             (ActionReport { kind: "respond".to_owned(), ..ActionReport::default() }, Some(fixed.status.as_u16()))
         }
-        Action::Redirect(redirect) => {
-            let is_https = is_https(&walk.parsed.parts.headers, identity.trusted_peer, walk.endpoint.is_https);
-            let response = local_responses::redirect(redirect, head, &route.rewrite, is_https);
-            let response = response.ok_or(End::NoRedirect)?;
+        AdmittedAction::Redirect(redirect) => {
+            let response = redirect_client(redirect, routed, &walk.parsed.parts.headers, walk.endpoint.is_https)?;
             let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
             (describe_redirect(location), Some(response.status().as_u16()))
         }

@@ -34,10 +34,10 @@ fn describe_condition(
     };
     let (source, expected, found) = match condition {
         Condition::Client { sets, nets, inside } => {
-            let mut listed: Vec<String> = nets.iter().take(PATTERNS_MAX).map(|net| net.to_string()).collect();
-            listed.extend(sets.iter().map(|set| format!("a set of {}", set.strings.len())));
+            let mut texts: Vec<String> = nets.iter().take(PATTERNS_MAX).map(|net| net.to_string()).collect();
+            texts.extend(sets.iter().map(|set| format!("a set of {}", set.strings.len())));
             let not = if *inside { "" } else { "not " };
-            ("client".to_owned(), Some(format!("{not}{}", listed.join(", "))), Some(facts.client.to_string()))
+            ("client".to_owned(), Some(format!("{not}{}", texts.join(", "))), Some(facts.client.to_string()))
         }
         Condition::Text { source, test } => {
             let is_shown = is_shown(display, source);
@@ -55,11 +55,11 @@ fn describe_test(test: &Test) -> String {
         Test::Any(patterns) => ("", patterns),
         Test::None(patterns) => ("not ", patterns),
     };
-    let mut listed: Vec<String> = patterns.iter().take(PATTERNS_MAX).map(describe_pattern).collect();
+    let mut texts: Vec<String> = patterns.iter().take(PATTERNS_MAX).map(describe_pattern).collect();
     if patterns.len() > PATTERNS_MAX {
-        listed.push(format!("{} more", patterns.len() - PATTERNS_MAX));
+        texts.push(format!("{} more", patterns.len() - PATTERNS_MAX));
     }
-    format!("{not}{}", listed.join(", "))
+    format!("{not}{}", texts.join(", "))
 }
 
 fn describe_pattern(pattern: &Pattern) -> String {

@@ -1,10 +1,13 @@
 //! Explains a rate limit request of Envoy: which `[[rls]]` applies to each descriptor, why the nearest others do not,
-//! and what its limits do. The plan and the statuses come from `proxy::doors::grpc`, which charges nothing here.
+//! and what its limits do. The request takes the steps of `proxy::doors::grpc::rate_limit`, which charge nothing here.
 
+use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use http::HeaderMap;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::config::Config;
 use crate::ends::End;
@@ -25,13 +28,15 @@ use crate::explain::routes::{COMPARED_MAX, SHOWN};
 use crate::explain::verdict::{describe_admission, describe_refusal};
 use crate::explain::walk::{ExplainContext, Findings};
 use crate::limiting::answer::Answer;
-use crate::limiting::decision::Check;
+use crate::limiting::decision::{Check, Op};
 use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::{DescriptorEntry, Facts, Source};
-use crate::limiting::{Outcome, Verdict};
-use crate::proxy::doors::grpc::plan::{self, Checks, DescriptorPlan, HitOp, entries_of};
-use crate::proxy::doors::grpc::rate_limit::{Decided, preview_plan};
+use crate::limiting::{Evaluation, Limiter, Outcome, Verdict};
+use crate::proxy::doors::grpc::plan::{self, Checks, DescriptorPlan, HitOp, Plan, entries_of};
+use crate::proxy::doors::grpc::rate_limit::{Decided, DescriptorDoor, decide_descriptors};
+use crate::proxy::head::identity::ClientAddress;
+use crate::proxy::steps::door::{Ask, LimitDoor};
 use crate::route::Route;
 
 /// A rate limit request to explain.
@@ -99,19 +104,19 @@ impl RateLimitInput {
 
 /// Explains a rate limit request. Charges and refunds nothing.
 pub async fn explain_rate_limit(input: &RateLimitInput, context: &ExplainContext<'_>) -> Explanation {
-    let mut found = Findings::new(context);
-    let request = &mut found.explanation.request;
+    let mut findings = Findings::new(context);
+    let request = &mut findings.explanation.request;
     (request.method, request.path) = ("POST".to_owned(), SHOULD_RATE_LIMIT.to_owned());
     let question = input.to_message();
-    found.explanation.verdict = match (question.check_bounds(), question.find_excess()) {
+    findings.explanation.verdict = match (question.check_bounds(), question.find_excess()) {
         (Err(error), _) => describe_call_error(&error),
         (Ok(()), Some(excess)) => describe_undecidable(&excess),
-        (Ok(()), None) => match decide_request(&question, input, context, &mut found).await {
+        (Ok(()), None) => match decide_request(&question, input, context, &mut findings).await {
             Ok(verdict) => verdict,
             Err(why) => describe_undecidable(&why),
         },
     };
-    found.explanation
+    findings.explanation
 }
 
 /// Describes a request that is refused because the limits cannot decide it.
@@ -147,28 +152,16 @@ async fn decide_request(
     let route = config.route_at(domain.route);
     let no_headers = HeaderMap::new();
     let facts = Facts::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), &route.name, &no_headers);
-    let plan = plan::make_plan(context.limiter, domain, route, question, &facts)?;
-    let (takes, peeks) = (list_checks(&plan.takes.evaluations), list_checks(&plan.peeks.evaluations));
-    let refunds = list_checks(&plan.refunds.evaluations);
-    let before = [
-        read_states(context.limiter, &takes).await,
-        read_states(context.limiter, &peeks).await,
-        read_states(context.limiter, &refunds).await,
-    ];
-    let (mut decided, steps) = preview_plan(context.limiter, plan).await;
-    decided.refunded.clone_from(&before[2]);
-    let results = Results { decided, checks: [takes, peeks, refunds], before };
-    for ((descriptor, step), report) in question.descriptors.iter().zip(&steps).zip(&mut report.descriptors) {
-        let entries = entries_of(descriptor);
-        let facts = plan::add_descriptor(&entries, &facts);
-        if let DescriptorPlan::Limited(op, places) = step {
-            let describe = |place: &usize| results.describe_limit(*op, *place, &facts, context.display);
-            report.limits = places.iter().map(describe).collect();
-        }
-        report.status = Some(describe_status(&results.decided.describe(step)));
+    let mut preview =
+        Preview { context, question, checks: RefCell::default(), limits: RefCell::default(), verdict: None };
+    let statuses = decide_descriptors(&mut preview, (domain, route), question, &facts, None).await?;
+    let limits = preview.limits.take();
+    let has_limits = limits.iter().any(Option::is_some);
+    for ((report, limits), status) in report.descriptors.iter_mut().zip(limits).zip(&statuses) {
+        report.limits = limits.unwrap_or_default();
+        report.status = Some(describe_status(status));
     }
-    let has_limits = steps.iter().any(|step| matches!(step, DescriptorPlan::Limited(..)));
-    found.admission.verdict = Some(results.decided.into_verdict());
+    found.admission.verdict = preview.verdict;
     Ok(describe_end(found, route, has_limits))
 }
 
@@ -184,25 +177,81 @@ fn describe_end(found: &Findings, route: &Route, has_limits: bool) -> VerdictRep
     report
 }
 
-/// Results of the checks of a request, by operation: take, look, refund.
-struct Results {
-    decided: Decided,
-    checks: [Vec<Option<Check>>; 3],
-    /// Answers to a cost of 0.
-    before: [Vec<Option<Answer>>; 3],
+/// Takes a rate limit request through its steps without charging or refunding anything.
+struct Preview<'a> {
+    context: &'a ExplainContext<'a>,
+    question: &'a RateLimitRequest,
+    /// The checks by operation: take, look, refund.
+    checks: RefCell<[PreviewedChecks; 3]>,
+    /// The limits of each descriptor; `None` for one without limits.
+    limits: RefCell<Vec<Option<Vec<LimitReport>>>>,
+    verdict: Option<Verdict>,
 }
 
-impl Results {
-    fn describe_limit(&self, op: HitOp, place: usize, facts: &Facts<'_>, display: &KeyDisplay) -> LimitReport {
-        let nothing = Verdict::default();
-        let Decided { takes, peeks, refunds, .. } = &self.decided;
+#[derive(Default)]
+struct PreviewedChecks {
+    checks: Vec<Option<Check>>,
+    /// Answers to a cost of 0.
+    before: Vec<Option<Answer>>,
+}
+
+impl<'a> LimitDoor<'a> for Preview<'a> {
+    type Note = ();
+
+    fn limiter(&self) -> &'a Limiter {
+        self.context.limiter
+    }
+
+    async fn decide(&self, limits: &[Arc<Limit>], evaluations: Vec<Evaluation>, ask: Ask) -> Verdict {
+        let checks = list_checks(&evaluations);
+        let before = read_states(self.context.limiter, &checks).await;
+        let op = if ask.op == Op::Take { HitOp::Take } else { HitOp::Look };
+        self.checks.borrow_mut()[op as usize] = PreviewedChecks { checks, before };
+        self.context.limiter.decide(Op::Peek, limits, evaluations, false).await
+    }
+
+    fn note_decision(&self, _: &Route, _: usize, _: &Facts<'_>, _: &Verdict) {}
+
+    fn record_decision(&mut self, _: &Route, _: &ClientAddress, verdict: Verdict, (): ()) {
+        self.verdict = Some(verdict);
+    }
+}
+
+impl<'a> DescriptorDoor<'a> for Preview<'a> {
+    fn observe_plan(&self, plan: &Plan) {
+        self.checks.borrow_mut()[HitOp::Refund as usize].checks = list_checks(&plan.refunds.evaluations);
+    }
+
+    /// The states are those before the refund.
+    async fn refund(&self, checks: Vec<Check>, _: Option<Instant>) -> Vec<Option<Answer>> {
+        let checks: Vec<Option<Check>> = checks.into_iter().map(Some).collect();
+        read_states(self.context.limiter, &checks).await
+    }
+
+    fn observe_decided(&self, decided: &Decided, descriptors: &[DescriptorPlan], facts: &Facts<'_>) {
+        let limits = self.question.descriptors.iter().zip(descriptors).map(|(descriptor, plan)| {
+            let DescriptorPlan::Limited(op, places) = plan else { return None };
+            let entries = entries_of(descriptor);
+            let facts = plan::add_descriptor(&entries, facts);
+            Some(places.iter().map(|place| self.describe_limit(decided, *op, *place, &facts)).collect())
+        });
+        self.limits.replace(limits.collect());
+    }
+}
+
+impl Preview<'_> {
+    fn describe_limit(&self, decided: &Decided, op: HitOp, place: usize, facts: &Facts<'_>) -> LimitReport {
+        let (nothing, display) = (Verdict::default(), self.context.display);
+        let Decided { takes, peeks, refunds, refunded } = decided;
         let (checks, verdict): (&Checks, &Verdict) = match op {
             HitOp::Take => (&takes.checks, &takes.verdict),
             HitOp::Look => (&peeks.checks, &peeks.verdict),
             HitOp::Refund => (refunds, &nothing),
         };
         let limit = &checks.limits[place];
-        let (check, before) = (self.checks[op as usize][place].as_ref(), self.before[op as usize][place]);
+        let previewed = &self.checks.borrow()[op as usize];
+        let check = previewed.checks[place].as_ref();
+        let before = if op == HitOp::Refund { refunded[place] } else { previewed.before[place] };
         let limit_facts = LimitFacts {
             limits: &checks.limits,
             index: place,

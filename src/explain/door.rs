@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::ends::End;
 use crate::explain::explanation::{AuthReport, LimitEffect, RequestDecision};
 use crate::explain::limit_report::{describe_limit, set_effect};
-use crate::explain::limits::{DescribedLimits, ask_limits, describe_limits};
+use crate::explain::limits::{DescribedLimits, ask_limits, describe_limits, evaluate_known};
 use crate::explain::walk::ExplainWalk;
 use crate::explain::{client, routes};
 use crate::limiting::decision::Op;
@@ -25,13 +25,14 @@ use crate::limiting::{Evaluation, Limiter, Verdict, clock};
 use crate::overload::OverloadCondition;
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::request_context::{Admission, RoutedRequest};
+use crate::proxy::connection::upgrade::TunnelPermit;
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::{LastHost, ValidatedHead, validate_head};
 use crate::proxy::steps::auth::forward::auth_response::remove_client_headers;
 use crate::proxy::steps::door::{Ask, Door, LimitDoor, Trace};
 use crate::proxy::steps::forwarded_head::ReceivedFacts;
 use crate::proxy::steps::limits::apply_auth_limits;
-use crate::proxy::steps::request_body::{KeyBody, find_readable_kind};
+use crate::proxy::steps::request_body::{KeyBody, check_announced_size, find_readable_kind};
 use crate::proxy::words::refusal::Refusal;
 use crate::route::{Action, Route};
 use crate::tls::ClientCertificate;
@@ -44,6 +45,10 @@ impl<'a> LimitDoor<'a> for ExplainWalk<'a> {
         self.context.limiter
     }
 
+    fn evaluate(&self, limits: &[Arc<Limit>], facts: &Facts<'_>) -> Vec<Evaluation> {
+        evaluate_known(self, limits, facts)
+    }
+
     async fn decide(&self, limits: &[Arc<Limit>], evaluations: Vec<Evaluation>, _ask: Ask) -> Verdict {
         ask_limits(self, limits, evaluations).await
     }
@@ -52,7 +57,7 @@ impl<'a> LimitDoor<'a> for ExplainWalk<'a> {
         describe_limits(self, route, first, facts, verdict)
     }
 
-    fn record_decision(&mut self, _routed: RoutedRequest<'_>, verdict: Verdict, described: DescribedLimits) {
+    fn record_decision(&mut self, _: &Route, _: &ClientAddress, verdict: Verdict, described: DescribedLimits) {
         self.found.explanation.limits.extend(described.reports);
         self.found.charges.extend(described.charges);
         self.found.admission.verdict = Some(verdict);
@@ -222,7 +227,7 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
         Ok(None)
     }
 
-    fn reserve_tunnel(&mut self, offers_switch: bool) -> Result<(), Refusal> {
+    fn reserve_tunnel(&mut self, offers_switch: bool) -> Result<Option<TunnelPermit>, Refusal> {
         if offers_switch {
             let max = self.context.config.server.max_tunnels;
             if max == 0 {
@@ -230,7 +235,7 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
             }
             self.note(format!("the gateway refuses upgrades while {max} tunnels are open (max_tunnels); not checked"));
         }
-        Ok(())
+        Ok(None)
     }
 
     fn check_capacity(&mut self, route: &Route) -> Result<(), Refusal> {
@@ -275,9 +280,7 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
             Ok(kind) => kind,
             Err(why) => return Ok(KeyBody::UnreadableBody(why)),
         };
-        if least > route.max_body {
-            return Err(End::AnnouncedTooLarge.into());
-        }
+        check_announced_size(least, route)?;
         match &self.input.body {
             Some(body) if body.len() > max => Ok(KeyBody::UnreadableBody(UnreadableBody::TooLong)),
             Some(body) => Ok(KeyBody::Whole(kind, Bytes::copy_from_slice(body))),

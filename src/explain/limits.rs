@@ -20,20 +20,28 @@ pub struct DescribedLimits {
     pub charges: Vec<MadeCharge>,
 }
 
-/// Decides `limits`, except those whose values are unknown.
-pub async fn ask_limits(walk: &ExplainWalk<'_>, limits: &[Arc<Limit>], mut evaluations: Vec<Evaluation>) -> Verdict {
-    let (limiter, op) = (walk.context.limiter, walk.context.op);
+/// Evaluates `limits`. Those whose values are unknown do not apply.
+pub fn evaluate_known(walk: &ExplainWalk<'_>, limits: &[Arc<Limit>], facts: &Facts<'_>) -> Vec<Evaluation> {
+    let mut evaluations = walk.context.limiter.evaluate_all(limits, facts, facts);
     let unknown = find_unknown(walk, limits);
     for (evaluation, unknown) in evaluations.iter_mut().zip(&unknown) {
         if unknown.is_some() {
             *evaluation = Evaluation::NotApplicable;
         }
     }
+    walk.asked.replace(AskedLimits { unknown, ..AskedLimits::default() });
+    evaluations
+}
+
+/// Decides `limits`.
+pub async fn ask_limits(walk: &ExplainWalk<'_>, limits: &[Arc<Limit>], evaluations: Vec<Evaluation>) -> Verdict {
+    let (limiter, op) = (walk.context.limiter, walk.context.op);
     let checks = list_checks(&evaluations);
     let states = match op {
         Op::Peek => read_states(limiter, &checks).await,
         _ => vec![None; limits.len()],
     };
+    let unknown = walk.asked.take().unknown;
     walk.asked.replace(AskedLimits { unknown, checks, states });
     limiter.decide(op, limits, evaluations, false).await
 }

@@ -1,9 +1,7 @@
 //! A limiter without a gateway: all keys are unused, and the caller sets the time.
 
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 use crate::config::Config;
 use crate::explain::descriptors::{RateLimitInput, explain_rate_limit};
@@ -16,7 +14,7 @@ use crate::limiting::clock;
 use crate::limiting::decision::Op;
 use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::store::memory::MemoryStore;
-use crate::limiting::store::timeline::Timeline;
+use crate::limiting::store::timeline::{Timeline, run_now};
 use crate::limiting::store::{Store, Stores};
 use crate::telemetry::metrics::Metrics;
 
@@ -48,7 +46,7 @@ impl OfflineLimiter {
         op: Op,
     ) -> Result<(Explanation, Vec<MadeCharge>), String> {
         let display = plain_display();
-        run_now(explain_request(input, &self.context(config, &display, op)))?
+        explain_now(explain_request(input, &self.context(config, &display, op)))?
     }
 
     fn context<'a>(&'a self, config: &'a Config, display: &'a KeyDisplay, op: Op) -> ExplainContext<'a> {
@@ -56,12 +54,9 @@ impl OfflineLimiter {
     }
 }
 
-/// Runs an explanation by a store in this process, which never waits.
-fn run_now<T>(explaining: impl Future<Output = T>) -> Result<T, String> {
-    match pin!(explaining).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(explained) => Ok(explained),
-        Poll::Pending => Err("the store in memory did not respond".to_owned()),
-    }
+/// Runs an explanation by a store in this process.
+fn explain_now<T>(explaining: impl Future<Output = T>) -> Result<T, String> {
+    run_now(explaining).ok_or_else(|| "the store in memory did not respond".to_owned())
 }
 
 /// Explains a rate limit request with unused limits, at the present time.
@@ -72,7 +67,7 @@ pub fn explain_rate_limit_offline(input: &RateLimitInput, config: &Config) -> Re
     let limiter = OfflineLimiter::new(config)?;
     limiter.timeline.set_now(clock::now_ms());
     let display = plain_display();
-    run_now(explain_rate_limit(input, &limiter.context(config, &display, Op::Peek)))
+    explain_now(explain_rate_limit(input, &limiter.context(config, &display, Op::Peek)))
 }
 
 /// Explains a request with unused limits, at the present time.

@@ -48,12 +48,12 @@ pub async fn answer_question(walk: &mut ExplainWalk<'_>) -> Result<(), Refusal> 
     let route = config.route_at(question.point.route);
     walk.enter_point(route);
     note_point(walk, route, question.point);
-    let repaired = question.described.map_err(Refusal::from)?;
+    let fault = question.described.map_err(Refusal::from)?;
     if lacks_host(&walk.parsed.parts) {
         walk.parsed.parts.version = Version::HTTP_10;
     }
-    let repaired = walk.parsed.fault.or(repaired);
-    decide_described(walk, route, identity, repaired, Ask::default()).await
+    let fault = walk.parsed.fault.or(fault);
+    decide_described(walk, route, identity, fault, Ask::CHARGE).await
 }
 
 fn note_point(walk: &mut ExplainWalk<'_>, route: &Route, point: &DecidePoint) {
@@ -82,9 +82,9 @@ pub async fn explain_check(
     mut found: Findings,
 ) -> Result<(Explanation, Vec<MadeCharge>), String> {
     let attributes = input.to_attributes(name)?;
-    let resolved = find_limits(context.config, &attributes).and_then(|(_, route)| Ok((route, find_http(&attributes)?)));
-    let (route, http) = match resolved {
-        Ok(resolved) => resolved,
+    let point = find_limits(context.config, &attributes).and_then(|(_, route)| Ok((route, find_http(&attributes)?)));
+    let (route, http) = match point {
+        Ok(point) => point,
         Err(error) => {
             found.explanation.verdict = describe_call_error(&error);
             return Ok((found.explanation, Vec::new()));
@@ -107,8 +107,8 @@ pub async fn explain_check(
     let via = Via::new(0);
     let mut walk = ExplainWalk::new(context, input, endpoint, (parsed, &via), found);
     walk.enter_point(route);
-    let ended = decide_described(&mut walk, route, identity, fault, Ask::default()).await;
-    Ok(walk.finish(ended.map(|()| None)))
+    let result = decide_described(&mut walk, route, identity, fault, Ask::CHARGE).await;
+    Ok(walk.finish(result.map(|()| None)))
 }
 
 /// Describes a call that ends with an error in place of a decision.

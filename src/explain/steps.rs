@@ -30,25 +30,25 @@ pub async fn explain_request(
     context: &ExplainContext<'_>,
 ) -> Result<(Explanation, Vec<MadeCharge>), String> {
     let (head, endpoint) = input.to_head()?;
-    let mut found = Findings::new(context);
-    found.explanation.request.method = input.method.clone();
+    let mut findings = Findings::new(context);
+    findings.explanation.request.method = input.method.clone();
     if let Some(name) = &input.ext_authz {
-        return question::explain_check(input, context, endpoint, name, found).await;
+        return question::explain_check(input, context, endpoint, name, findings).await;
     }
-    let parsed = match parse_head(&head, context.config) {
-        Ok(parsed) => parsed,
+    let head = match parse_head(&head, context.config) {
+        Ok(head) => head,
         Err(end) => {
-            found.explanation.verdict = describe_rejected_head(end);
-            return Ok((found.explanation, Vec::new()));
+            findings.explanation.verdict = describe_rejected_head(end);
+            return Ok((findings.explanation, Vec::new()));
         }
     };
     let via = Via::new(0);
-    let mut walk = ExplainWalk::new(context, input, endpoint, (parsed, &via), found);
-    let ended = match walk.asks_for_decision() {
+    let mut walk = ExplainWalk::new(context, input, endpoint, (head, &via), findings);
+    let result = match walk.asks_for_decision() {
         true => question::answer_question(&mut walk).await.map(|()| Some(200)),
         false => handle_request(&mut walk).await,
     };
-    Ok(walk.finish(ended))
+    Ok(walk.finish(result))
 }
 
 /// Takes a request through all steps. Returns the status of the response if the gateway makes it.
@@ -87,11 +87,11 @@ fn location_of(response: &Response<ResponseBody>) -> Option<&str> {
 impl ExplainWalk<'_> {
     /// Describes how the steps have ended. Returns what was charged, too.
     pub fn finish(self, ended: Result<Option<u16>, Refusal>) -> (Explanation, Vec<MadeCharge>) {
-        let mut found = self.found;
-        found.explanation.verdict = match ended {
-            Ok(status) => describe_admission(&found, self.route, status),
-            Err(refusal) => describe_refusal(&found, self.route, &refusal),
+        let mut findings = self.found;
+        findings.explanation.verdict = match ended {
+            Ok(status) => describe_admission(&findings, self.route, status),
+            Err(refusal) => describe_refusal(&findings, self.route, &refusal),
         };
-        (found.explanation, found.charges)
+        (findings.explanation, findings.charges)
     }
 }

@@ -193,9 +193,9 @@ impl Gateways {
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         history.last_report = Some(now);
         self.restarts.store(None);
-        let seen = history.record_peak(alive, now).max(most).clamp(1, GATEWAYS_MAX);
-        if certain || seen > self.peak_count() {
-            self.peak.store(seen, Ordering::Relaxed);
+        let peak = history.record_peak(alive, now).max(most).clamp(1, GATEWAYS_MAX);
+        if certain || peak > self.peak_count() {
+            self.peak.store(peak, Ordering::Relaxed);
         }
         if let Some(gauges) = &self.gauges
             && (certain || alive > gauges.alive.get())

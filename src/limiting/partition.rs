@@ -238,13 +238,13 @@ impl<K> Partition<K> {
     ) -> Option<EvictionCandidate> {
         let (start, count) = if of_spent { (0, self.spent) } else { (self.spent, self.len() - self.spent) };
         let looked_at = sample.min(count);
-        let seen = (0..looked_at).map(|i| start + (self.hand + i) % count);
+        let positions = (0..looked_at).map(|i| start + (self.hand + i) % count);
         let worth = |index: usize| {
             let Entry { state, expires_ms } = &self.entries[index];
             let live = *expires_ms > now_ms;
             (live, Reverse(if live { left(state) } else { 0 }), *expires_ms)
         };
-        let (worth, index) = seen.map(|index| (worth(index), index)).min_by_key(|(worth, _)| *worth)?;
+        let (worth, index) = positions.map(|index| (worth(index), index)).min_by_key(|(worth, _)| *worth)?;
         self.hand = self.hand.wrapping_add(1);
         Some(EvictionCandidate { index, rank: worth, sample_size: looked_at })
     }

@@ -172,8 +172,8 @@ impl Outcome {
 impl Verdict {
     /// Refuses a request without a decision, because the queue of the limit with that index is full.
     pub fn queue_full(limit: usize) -> Verdict {
-        let checked = LimitResult::uncharged(limit, Outcome::QueueFull, ChainState::InForce);
-        Verdict { refused: true, checks: vec![checked], ..Verdict::default() }
+        let result = LimitResult::uncharged(limit, Outcome::QueueFull, ChainState::InForce);
+        Verdict { refused: true, checks: vec![result], ..Verdict::default() }
     }
 
     /// Moves the results to the limits whose indexes are higher by `first`.

@@ -49,6 +49,11 @@ pub fn find_unknown_sources<'l>(limits: &'l [Arc<Limit>], logged: &LoggedFacts) 
 }
 
 impl LoggedFacts<'_> {
+    /// Returns whether the log does not show what ran concurrently, and the limit depends on that.
+    pub fn is_blurred(&self, limit: &Limit) -> bool {
+        limit.rule.lease_ms().is_some() && self.entry.is_blurred()
+    }
+
     /// Returns the source that `limit` reads and the log lacks.
     fn find_unknown<'l>(&self, limit: &'l Limit) -> Option<&'l Source> {
         let by_when =

@@ -57,7 +57,7 @@ pub struct InFlight {
 }
 
 /// A slot for a connection, where connections are limited.
-pub struct ConnectionSlot {
+pub struct ConnectionPermit {
     state: Arc<ServerState>,
     load: Arc<UpstreamLoad>,
 }
@@ -100,9 +100,9 @@ impl CapRule {
     }
 
     /// Takes a slot for a connection. Returns `None` at a limit.
-    pub fn take_connection_slot(&self, state: &Arc<ServerState>, load: &Arc<UpstreamLoad>) -> Option<ConnectionSlot> {
+    pub fn take_connection_slot(&self, state: &Arc<ServerState>, load: &Arc<UpstreamLoad>) -> Option<ConnectionPermit> {
         try_increment_both(&state.connections, self.connections, &load.connections, self.total_connections, &load.queue)
-            .then(|| ConnectionSlot { state: state.clone(), load: load.clone() })
+            .then(|| ConnectionPermit { state: state.clone(), load: load.clone() })
     }
 
     /// Returns whether there is a slot for a request.
@@ -180,7 +180,7 @@ impl Drop for InFlight {
     }
 }
 
-impl Drop for ConnectionSlot {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.state.connections.fetch_sub(1, Ordering::SeqCst);
         self.load.connections.fetch_sub(1, Ordering::SeqCst);

@@ -11,8 +11,8 @@ pub fn hash_key(key: &Key, facts: &Facts) -> Option<u64> {
         KeyPart::All => Some(hash),
         KeyPart::Source(source) => Some(fnv1a(hash, &facts.text(source, Repeated::First).ok()??)),
         KeyPart::Alternatives(sources) => {
-            let found = sources.iter().find_map(|source| facts.text(source, Repeated::First).ok()?);
-            Some(fnv1a(hash, &found?))
+            let value = sources.iter().find_map(|source| facts.text(source, Repeated::First).ok()?);
+            Some(fnv1a(hash, &value?))
         }
     })
 }

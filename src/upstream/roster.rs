@@ -187,10 +187,10 @@ impl Members {
     fn rebuild(&mut self, settings: &Upstream, names: &[Arc<HostnameState>], since: Option<u64>) {
         let now = self.roster.iter().map(|member| (&member.endpoint, &member.state));
         let recently = self.removed.iter().map(|(endpoint, state)| (endpoint, state));
-        let known: HashMap<&Endpoint, &Arc<ServerState>> = recently.chain(now).collect();
+        let states: HashMap<&Endpoint, &Arc<ServerState>> = recently.chain(now).collect();
         let state = |endpoint: &Endpoint| {
             let new = || since.map_or_else(Arc::default, |now_ms| Arc::new(ServerState::new_joining(now_ms)));
-            let state = known.get(endpoint).map_or_else(new, |state| Arc::clone(state));
+            let state = states.get(endpoint).map_or_else(new, |state| Arc::clone(state));
             if settings.eject.is_none() {
                 state.clear_ejection();
             }

@@ -56,7 +56,7 @@ impl ListenerState {
         settings: Arc<ListenerSettings>,
         worker: &WorkerContext,
     ) -> ListenerState {
-        let handshakes = settings.tls.is_some().then(|| worker.local.common.metrics.tls.handshake_counters(&name));
+        let handshakes = settings.tls.is_some().then(|| worker.state.process.metrics.tls.handshake_counters(&name));
         let has_handshake = settings.tls.is_some() || settings.proxy_protocol;
         for protocol in Protocol::ALL.iter().filter(|protocol| **protocol != Protocol::Handshake || has_handshake) {
             // The series exists before the first connection.
@@ -90,7 +90,7 @@ pub async fn run_accept_loop(worker: Rc<WorkerContext>, listener: Listener, mut 
         Ok(acceptor) => acceptor,
         Err(error) => return tracing::error!(listener = &*name, %error, "a worker cannot accept connections"),
     };
-    let process = &worker.local.common;
+    let process = &worker.state.process;
     let forwarding = Rc::new(UntrustedForwarding::new(&name, &process.failure_log, &process.metrics));
     let mut listener_state = Rc::new(ListenerState::new(name, forwarding, settings, &worker));
     loop {
@@ -197,7 +197,7 @@ async fn read_proxy_header(
         ProxyHeaderResult::Client(_) | ProxyHeaderResult::Itself => {}
         ProxyHeaderResult::Missing => {
             if !worker.is_draining() {
-                worker.local.common.metrics.rejected_counter(End::ProxyHeader).inc();
+                worker.state.process.metrics.rejected_counter(End::ProxyHeader).inc();
             }
             return None;
         }
@@ -229,7 +229,7 @@ async fn perform_tls_handshake(
         Err(FailedHandshake { result, error }) => {
             listener_state.count_handshake(result);
             let (name, peer) = (listener_state.name(), connection.peer.ip());
-            worker.local.common.failure_log.log_handshake_failure(result, name, peer, error.as_ref());
+            worker.state.process.failure_log.log_handshake_failure(result, name, peer, error.as_ref());
             None
         }
     }
@@ -246,7 +246,7 @@ impl RegisteredConnection {
         let port = if tls.is_some() { HTTPS_PORT } else { HTTP_PORT };
         let local_addr = self.local_addr.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
         let ends = ConnectionEnds { peer: self.peer, local_addr, tls };
-        Rc::new(ClientConnection::new(worker.local.clone(), self.ticket, listener_state.shared.clone(), ends))
+        Rc::new(ClientConnection::new(worker.state.clone(), self.ticket, listener_state.shared.clone(), ends))
     }
 }
 
@@ -254,7 +254,7 @@ impl RegisteredConnection {
 /// in the kernel's queue.
 async fn wait_for_descriptor(worker: &WorkerContext) {
     while !descriptors::can_accept_client(worker.connections.count_of_all_workers()) {
-        worker.local.common.failure_log.log_descriptor_shortage("new clients wait until others leave");
+        worker.state.process.failure_log.log_descriptor_shortage("new clients wait until others leave");
         worker.connections.close_one_resting();
         tokio::time::sleep(DESCRIPTOR_CHECK_INTERVAL).await;
     }
@@ -266,7 +266,7 @@ async fn pause_after_error(worker: &WorkerContext, name: &str, error: &io::Error
         return;
     }
     if descriptors::is_shortage(error) {
-        worker.local.common.failure_log.log_descriptor_shortage("new clients wait");
+        worker.state.process.failure_log.log_descriptor_shortage("new clients wait");
         worker.connections.close_one_resting();
     } else {
         tracing::warn!(listener = name, %error, "cannot accept a connection; trying again shortly");

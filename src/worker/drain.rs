@@ -51,7 +51,7 @@ async fn wait_until_empty(worker: &WorkerContext, timeout: Duration) -> bool {
 
 /// Waits until the leases and refunds of the last requests are in the store.
 async fn wait_for_refunds(worker: &WorkerContext) {
-    let (managers, deadline) = worker.local.lease_managers();
+    let (managers, deadline) = worker.state.lease_managers();
     let until = Instant::now() + REFUND_TIMEOUT.max(deadline * 2);
     while managers.iter().any(|manager| manager.pending_calls() > 0) && Instant::now() < until {
         tokio::time::sleep(TICK / 20).await;

@@ -91,7 +91,7 @@ impl Workers {
         let (access_log, log_writer) = AccessLog::start(metrics)?;
         let (spans, span_sender) = Spans::start(metrics)?;
         let (taps, overload) = (Taps::new(metrics.taps.clone()), Arc::<ProcessLoad>::default());
-        let common = ProcessState {
+        let process = ProcessState {
             current: current.clone(),
             metrics: metrics.clone(),
             stores: stores.clone(),
@@ -114,14 +114,14 @@ impl Workers {
         for number in 0..count {
             let (sender, commands) = mpsc::unbounded_channel();
             let runtime = Builder::new_current_thread();
-            let common = ProcessState { metrics: metrics.for_worker(number + 1), ..common.clone() };
+            let process = ProcessState { metrics: metrics.for_worker(number + 1), ..process.clone() };
             let count_all = count_all.clone();
             let (ready, started) = std::sync::mpsc::sync_channel(1);
             let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 let mut builder = runtime;
                 match builder.enable_all().build_local(LocalOptions::default()) {
                     Ok(runtime) => runtime.block_on(async {
-                        let worker = WorkerContext::new(common, count_all);
+                        let worker = WorkerContext::new(process, count_all);
                         let _ = ready.send(Ok(()));
                         run_commands(worker, commands).await;
                     }),
@@ -224,7 +224,7 @@ async fn run_commands(worker: Rc<WorkerContext>, mut commands: mpsc::UnboundedRe
             }
             WorkerCommand::Leave => worker.enter_stage(DrainStage::Leaving),
             WorkerCommand::ConnectStore(settings, done) => {
-                worker.local.open_next_store(settings).await;
+                worker.state.open_next_store(settings).await;
                 let _ = done.send(());
             }
             WorkerCommand::Drain(timeout, done) => {
@@ -249,9 +249,9 @@ async fn run_ticks(worker: Rc<WorkerContext>) {
         ticks.tick().await;
         let now_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
         worker.connections.check_timers(now_ms);
-        worker.local.view().upstreams.iter().for_each(WorkerUpstream::drop_removed_servers);
-        worker.local.pools.sweep(worker.local.common.fleet.now_ms());
-        worker.heap_trimmer.tick(worker.connections.len() + worker.local.pools.shared_buffers_kb());
+        worker.state.view().upstreams.iter().for_each(WorkerUpstream::drop_removed_servers);
+        worker.state.pools.sweep(worker.state.process.fleet.now_ms());
+        worker.heap_trimmer.tick(worker.connections.len() + worker.state.pools.shared_buffers_kb());
     }
 }
 

@@ -74,4 +74,7 @@ fn checks_obey_deny_allow_tokens_and_strictness() {
         assert_eq!(gateway.metric("rpc_calls_total", &[("method", "Check"), ("code", code)]), None);
     }
     gateway.assert_metric("rpc_calls_total", &[("method", "Check"), ("code", "INVALID_ARGUMENT")], 1.0);
+    // Refusals count as those of requests over HTTP do.
+    gateway.assert_metric("rejections_total", &[("route", "lists"), ("limit", "_none"), ("reason", "denied")], 3.0);
+    gateway.assert_metric("http_rejected_total", &[("reason", "path_slash")], 1.0);
 }

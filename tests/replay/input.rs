@@ -129,3 +129,20 @@ fn exit_codes() {
     dir.write("sluicegate.toml", b"[limit.x]\n");
     assert_eq!(dir.replay(&["-"], b"").0, 2);
 }
+
+/// A request is judged in the order of the steps of the gateway: by its head, then by its route.
+#[test]
+fn a_malformed_head_counts_before_its_route_and_its_client() {
+    let dir = Dir::new(
+        "[limit.one]\nrate = \"1/h\"\nkey = \"ip\"\n[[route]]\npath = \"/a\"\nupstream = \"echo:\"\nlimits = [\"one\"]\n\
+         deny = [\"192.0.2.1\"]\n",
+    );
+    let line = |ip: &str, path: &str| format!("{ip} - - [10/Oct/2000:13:55:36 +0000] \"GET {path} HTTP/1.1\" 200 5\n");
+    let lines =
+        [("192.0.2.1", "/a"), ("192.0.2.1", "/a%00"), ("192.0.2.2", "/b"), ("192.0.2.2", "/b%00"), ("192.0.2.2", "/a")];
+    let log: String = lines.iter().map(|(ip, path)| line(ip, path)).collect();
+    dir.write("access.log", log.as_bytes());
+    let requests = &dir.json(&["access.log"], b"")["requests"];
+    let counts = ["admitted", "denied", "no_route", "malformed"].map(|count| requests[count].as_u64().unwrap());
+    assert_eq!(counts, [1, 1, 1, 2], "{requests}");
+}

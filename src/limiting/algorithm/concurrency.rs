@@ -274,8 +274,8 @@ impl LeaseSet {
         }
         let mut bit = 0;
         while units >> bit > 0 || bit < leases.bits() {
-            let wanted = units >> bit & 1 == 1;
-            leases.set_entry(bit, tag + bit, wanted.then_some(expiry));
+            let is_wanted = units >> bit & 1 == 1;
+            leases.set_entry(bit, tag + bit, is_wanted.then_some(expiry));
             bit += 1;
         }
         LeasesState(Box::new(leases))

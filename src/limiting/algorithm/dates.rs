@@ -141,8 +141,8 @@ impl CalendarSettings {
     /// Returns the hour of the local clock, cut where the clock changes.
     fn hour(&self, now: Timestamp) -> Result<(DateWindow, Timestamp), Error> {
         let offset = self.zone.to_offset(now);
-        let shown = offset.to_datetime(now);
-        let mut start = offset.to_timestamp(shown.date().at(shown.hour(), 0, 0, 0))?;
+        let local_time = offset.to_datetime(now);
+        let mut start = offset.to_timestamp(local_time.date().at(local_time.hour(), 0, 0, 0))?;
         let mut end = start.checked_add(SignedDuration::from_hours(1))?;
         for change in self.zone.preceding(now.checked_add(SignedDuration::from_nanos(1))?) {
             if change.timestamp() <= start {
@@ -162,10 +162,10 @@ impl CalendarSettings {
                 break;
             }
         }
-        let shown = offset.to_datetime(start);
-        let ambiguous = self.zone.to_ambiguous_timestamp(shown).offset();
+        let local_time = offset.to_datetime(start);
+        let ambiguous = self.zone.to_ambiguous_timestamp(local_time).offset();
         let is_repeated = matches!(ambiguous, AmbiguousOffset::Fold { after, .. } if after == offset);
-        let id = (number(shown.date()) * 100 + i64::from(shown.hour())) * 10 + i64::from(is_repeated);
+        let id = (number(local_time.date()) * 100 + i64::from(local_time.hour())) * 10 + i64::from(is_repeated);
         Ok((DateWindow { id, start_ms: start.as_millisecond() }, end))
     }
 

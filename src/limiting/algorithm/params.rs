@@ -152,9 +152,9 @@ impl OptionValues {
 
     /// Returns the value of an option, if the limit sets it.
     pub fn get<T>(&self, field: &Field<T>) -> Option<T> {
-        let found = self.values.iter().find(|(name, _)| *name == field.name());
-        debug_assert!(found.is_some(), "the algorithm does not list {}", field.name());
-        let value = found?.1.as_ref()?;
+        let entry = self.values.iter().find(|(name, _)| *name == field.name());
+        debug_assert!(entry.is_some(), "the algorithm does not list {}", field.name());
+        let value = entry?.1.as_ref()?;
         let read = (field.of)(value);
         debug_assert!(read.is_some(), "{} is listed as another kind than {value:?}", field.name());
         read

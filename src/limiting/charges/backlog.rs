@@ -118,8 +118,8 @@ impl Backlog {
     fn drop_expired(&self, retired: bool) {
         let now = Instant::now();
         let mut pending = self.pending.borrow_mut();
-        let expired = pending.corrections.iter().filter(|(_, one)| one.has_expired(now, retired)).map(|(id, _)| *id);
-        for id in expired.collect::<Vec<u64>>() {
+        let ids = pending.corrections.iter().filter(|(_, one)| one.has_expired(now, retired)).map(|(id, _)| *id);
+        for id in ids.collect::<Vec<u64>>() {
             if pending.remove(id).is_some_and(|one| one.lease().is_none()) {
                 self.count_lost();
             }

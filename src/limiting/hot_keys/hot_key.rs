@@ -278,14 +278,14 @@ impl HotKey {
         let lease = UnitLease { slot, ends_ms: content.ends_ms, window_ends_ms, receipt };
         let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
         let rest = self.slots[slot].replace(content).units;
-        let replaced = leases[slot].replace(lease);
+        let earlier = leases[slot].replace(lease);
         if self.epoch.load(Ordering::Acquire) != epoch {
             // The key was reset meanwhile, so it is unknown whether its state still has the charge.
             self.counts.expired.fetch_add(self.slots[slot].take_rest(content.ends_ms), Ordering::Relaxed);
         }
         drop(leases);
-        let replaced = replaced.map(|replaced| (replaced.receipt, self.release(&replaced, rest, now_ms)));
-        GrantedLease { lease, replaced: replaced.filter(|(_, units)| *units > 0) }
+        let earlier = earlier.map(|earlier| (earlier.receipt, self.release(&earlier, rest, now_ms)));
+        GrantedLease { lease, replaced: earlier.filter(|(_, units)| *units > 0) }
     }
 
     /// Requests no lease for one horizon.

@@ -40,14 +40,17 @@ impl HotKeys {
     /// Counts a decision of `check` at `now_ms`, and returns its key if it is hot.
     pub fn find_hot(&self, check: &Check, now_ms: u64) -> Option<Arc<HotKey>> {
         let hash = hash_key(&check.key);
-        let known = self.keys.load().get(&hash).cloned();
-        let key = match known {
+        let hot_key = self.keys.load().get(&hash).cloned();
+        let key = match hot_key {
             Some(key) if key.is_for(check) => key,
-            known => {
+            hot_key => {
                 let count = self.sketch.get_or_init(RateSketch::default).count(hash, now_ms);
                 if count <= check.limit.lease?.hot_after {
                     // A key whose rule has changed must not keep its leases until it is hot again.
-                    known.filter(|known| *known.key == *check.key).iter().for_each(|known| self.remove(hash, known));
+                    hot_key
+                        .filter(|hot_key| *hot_key.key == *check.key)
+                        .iter()
+                        .for_each(|hot_key| self.remove(hash, hot_key));
                     return None;
                 }
                 self.add(hash, check, now_ms)?
@@ -74,8 +77,8 @@ impl HotKeys {
     /// Adds the key of `check`. Returns `None` if there are too many, or another worker changes the map now.
     fn add(&self, hash: u64, check: &Check, now_ms: u64) -> Option<Arc<HotKey>> {
         let _changing = self.changes.try_lock().ok()?;
-        let known = self.keys.load();
-        if let Some(key) = known.get(&hash) {
+        let keys = self.keys.load();
+        if let Some(key) = keys.get(&hash) {
             if key.is_for(check) {
                 return Some(key.clone());
             }
@@ -84,7 +87,7 @@ impl HotKeys {
                 return None;
             }
         }
-        let mut keys = KeyMap::clone(&known);
+        let mut keys = KeyMap::clone(&keys);
         keys.retain(|_, key| !key.is_idle(now_ms));
         if keys.len() >= KEYS_MAX {
             return None;
@@ -105,9 +108,9 @@ impl HotKeys {
 
     fn remove(&self, hash: u64, key: &Arc<HotKey>) {
         let Ok(_changing) = self.changes.try_lock() else { return };
-        let known = self.keys.load();
-        if known.get(&hash).is_some_and(|known| Arc::ptr_eq(known, key)) {
-            let mut keys = KeyMap::clone(&known);
+        let keys = self.keys.load();
+        if keys.get(&hash).is_some_and(|own| Arc::ptr_eq(own, key)) {
+            let mut keys = KeyMap::clone(&keys);
             keys.remove(&hash);
             self.publish(keys);
         }

@@ -180,9 +180,9 @@ impl CandidateSet {
             let index = if outcome == KeyOutcome::WouldRefuse { candidate.index } else { candidate.incumbent_index };
             verdict.checks.iter().any(|checked| checked.limit == index && !checked.outcome.is_admitted())
         };
-        let refused: Vec<&str> = all.filter(is_refused).filter_map(|candidate| candidate.key.as_deref()).collect();
+        let keys: Vec<&str> = all.filter(is_refused).filter_map(|candidate| candidate.key.as_deref()).collect();
         // A wider tier refuses.
-        if refused.is_empty() { self.candidates[first].key.as_deref().into_iter().collect() } else { refused }
+        if keys.is_empty() { self.candidates[first].key.as_deref().into_iter().collect() } else { keys }
     }
 }
 

@@ -123,29 +123,9 @@ impl Limiter {
         &self.charges
     }
 
-    /// Decides a past request by all `limits` except those for which `skipped` is true, and charges all of them or
-    /// none. `keys` has the values of keys. The replay uses this: refunds at the end of the request are left to the
-    /// caller.
-    pub async fn decide_logged(
-        &self,
-        limits: &[Arc<Limit>],
-        facts: &Facts<'_>,
-        keys: &impl SourceValues,
-        skipped: impl Fn(&Limit) -> bool,
-    ) -> Verdict {
-        let mut evaluations = self.evaluate_by_keys(limits, facts, keys);
-        for (evaluation, _) in evaluations.iter_mut().zip(limits).filter(|(_, limit)| skipped(limit)) {
-            *evaluation = Evaluation::NotApplicable;
-        }
-        self.decide(Op::Take, limits, evaluations, false).await
-    }
-
-    /// Evaluates each of `limits` for a request as far as that is possible without the store.
-    pub fn evaluate_all(&self, limits: &[Arc<Limit>], facts: &Facts) -> Vec<Evaluation> {
-        self.evaluate_by_keys(limits, facts, facts)
-    }
-
-    fn evaluate_by_keys(&self, limits: &[Arc<Limit>], facts: &Facts, keys: &impl SourceValues) -> Vec<Evaluation> {
+    /// Evaluates each of `limits` for a request as far as that is possible without the store. `keys` has the values of
+    /// keys: the facts themselves, unless a log has the keys.
+    pub fn evaluate_all(&self, limits: &[Arc<Limit>], facts: &Facts, keys: &impl SourceValues) -> Vec<Evaluation> {
         let evaluations = limits.iter().map(|limit| match limit.applies_to(facts) {
             Ok(false) => Ok(Evaluation::NotApplicable),
             Ok(true) => match limit.key.unreadable_body(&facts.body) {
@@ -268,18 +248,18 @@ impl Limiter {
         hold: bool,
         end: Option<Instant>,
     ) {
-        let chained = checks.iter().any(|check| check.role.base);
-        let roles: Vec<Role> = if chained { checks.iter().map(|check| check.role).collect() } else { Vec::new() };
-        let watched = hold && op == Op::Take && checks.iter().any(Check::may_change);
-        let rules = watched.then(|| limits.outcome_rules());
+        let is_chained = checks.iter().any(|check| check.role.base);
+        let roles: Vec<Role> = if is_chained { checks.iter().map(|check| check.role).collect() } else { Vec::new() };
+        let is_watched = hold && op == Op::Take && checks.iter().any(Check::may_change);
+        let rules = is_watched.then(|| limits.outcome_rules());
         // The calls are boxed, so that the future of a decision in memory is not larger for them.
-        let decided = match (self.charges.store.run_in_process(op, &checks), end, rules) {
+        let result = match (self.charges.store.run_in_process(op, &checks), end, rules) {
             (Some(decision), _, rules) => Ok(complete_decision(&self.charges, op, checks, decision, rules)),
             (None, Some(end), _) => Box::pin(self.call_store_until(op, checks, end)).await,
             (None, None, Some(rules)) => Box::pin(self.take_in_task(checks, rules)).await,
             (None, None, None) => Box::pin(call_store(&self.charges, op, Rc::new(checks), None)).await,
         };
-        match decided {
+        match result {
             Ok(CheckedDecision { decision, charges, guard, refused_keys }) => {
                 verdict.guard = guard;
                 verdict.keep_refused(&limits.indexes, refused_keys);
@@ -455,8 +435,8 @@ fn take_refused_keys(checks: &mut [Check], decision: &Decision) -> Vec<RefusedKe
         return Vec::new();
     }
     let places = checks.iter_mut().zip(&decision.answers).enumerate();
-    let refused = places.filter(|(_, (_, answer))| !answer.admitted);
-    refused
+    let refusals = places.filter(|(_, (_, answer))| !answer.admitted);
+    refusals
         .map(|(limit, (check, _))| RefusedKey { limit, key: check.take_counted_key(), cost: Some(check.cost) })
         .collect()
 }

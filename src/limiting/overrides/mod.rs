@@ -103,11 +103,11 @@ impl Overrides {
     }
 
     fn read_entry(&self, key: &Key, field: &[u8], value: &[u8], table: &mut OverrideTable) -> Result<(), String> {
-        let mut written: Vec<OverrideValue> = parse_field(field).collect();
-        if written.len() != key.0.len() {
-            return Err(format!("the key has {} parts, but the field has {}", key.0.len(), written.len()));
+        let mut values: Vec<OverrideValue> = parse_field(field).collect();
+        if values.len() != key.0.len() {
+            return Err(format!("the key has {} parts, but the field has {}", key.0.len(), values.len()));
         }
-        for (part, value) in key.0.iter().zip(&mut written) {
+        for (part, value) in key.0.iter().zip(&mut values) {
             match value {
                 OverrideValue::Bytes(bytes) => *bytes = part.canonicalize_written(std::mem::take(bytes))?,
                 OverrideValue::Hash(_) if !self.can_match_hashes() => return Err(HASH_NEEDS_SECRET.to_owned()),
@@ -116,7 +116,7 @@ impl Overrides {
         }
         let value = str::from_utf8(value).map_err(|_| "the value is not UTF-8".to_owned())?;
         let budget = (self.template)(value)?;
-        match table.insert(&written, budget) {
+        match table.insert(&values, budget) {
             true => Ok(()),
             false => {
                 Err("the same key is listed in another spelling, or the stars are in too many different positions"

@@ -82,8 +82,8 @@ impl ModelWeights {
             None => model == name.as_bytes(),
         };
         let rank = |name: &str| (!name.ends_with('*'), name.len());
-        let found = self.models.iter().filter(|(name, _)| matches(name)).max_by_key(|(name, _)| rank(name));
-        found.map(|(_, weights)| weights)
+        let candidates = self.models.iter().filter(|(name, _)| matches(name)).max_by_key(|(name, _)| rank(name));
+        candidates.map(|(_, weights)| weights)
     }
 
     pub fn default_weights(&self) -> &Weights {

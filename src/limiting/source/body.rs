@@ -202,8 +202,8 @@ impl JsonPointer {
     /// Numbers are formatted by value, so that 7, 7.0 and 7e0 are equal.
     pub fn find<'d>(&self, document: &'d [u8], repeated: Repeated) -> FoundValue<'d> {
         let mut reader = serde_json::Deserializer::from_slice(document);
-        let found = Walk { tokens: &self.tokens, repeated }.deserialize(&mut reader);
-        found.unwrap_or(Err(Ambiguous)).map(|value| value.map(|text| text.into_bytes().into()))
+        let result = Walk { tokens: &self.tokens, repeated }.deserialize(&mut reader);
+        result.unwrap_or(Err(Ambiguous)).map(|value| value.map(|text| text.into_bytes().into()))
     }
 }
 

@@ -73,9 +73,9 @@ pub fn find_query<'q>(query: Option<&'q str>, name: &str, repeated: Repeated) ->
 /// Returns true if some servers find the name after characters that they drop at the start: `URLSearchParams` drops a
 /// question mark, and UTF-8 decoders drop a byte order mark.
 fn hides_after_dropped_start(query: &str, name: &str) -> bool {
-    let stripped = query.trim_start_matches(['?', '\u{feff}']);
-    let key = stripped.split(['&', ';', '=']).next().unwrap_or_default();
-    stripped.len() < query.len() && compare_names(key.as_bytes(), name) != NameMatch::None
+    let rest = query.trim_start_matches(['?', '\u{feff}']);
+    let key = rest.split(['&', ';', '=']).next().unwrap_or_default();
+    rest.len() < query.len() && compare_names(key.as_bytes(), name) != NameMatch::None
 }
 
 /// Returns true if a server that reads any body as a form finds `name` in a JSON document.
@@ -222,8 +222,8 @@ fn compare_folded(written: &[u8], name: &str) -> NameMatch {
 /// `a][b`), or that remove zero bytes.
 fn matches_with_brackets(written: &[u8], name: &str) -> bool {
     // `a[]` is the name of a list, which `a` is not.
-    let stripped = name.trim_end_matches(']');
-    let name = if stripped.ends_with('[') { name } else { stripped };
+    let rest = name.trim_end_matches(']');
+    let name = if rest.ends_with('[') { name } else { rest };
     let (mut written, mut expected) = (normalize_brackets(Decoded(written)), normalize_brackets(name.bytes()));
     loop {
         match (written.next(), expected.next()) {
@@ -289,8 +289,8 @@ fn decode_form_value(text: &str) -> Cow<'_, [u8]> {
     if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
         return Cow::Borrowed(text.as_bytes());
     }
-    let plussed: Vec<u8> = text.bytes().map(|byte| if byte == b'+' { b' ' } else { byte }).collect();
-    Cow::Owned(percent_decode(&plussed).collect())
+    let bytes: Vec<u8> = text.bytes().map(|byte| if byte == b'+' { b' ' } else { byte }).collect();
+    Cow::Owned(percent_decode(&bytes).collect())
 }
 
 #[cfg(test)]

@@ -2,13 +2,23 @@
 //! uses it through the same limiter as live requests.
 
 use std::cell::{Cell, RefCell};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use crate::limiting::answer::Answer;
 use crate::limiting::decision::{Check, Decision, Op, Role};
 use crate::limiting::limit::Limit;
 use crate::limiting::store::memory::MemoryStore;
 use crate::limiting::store::once::{MarkUse, SingleUseMark};
+
+/// Runs what waits for nothing but a store in this process, which never waits. `None` if it waits nevertheless.
+pub fn run_now<T>(running: impl Future<Output = T>) -> Option<T> {
+    match pin!(running).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => Some(result),
+        Poll::Pending => None,
+    }
+}
 
 /// A memory store whose clock is set by the caller.
 pub struct Timeline {
@@ -55,8 +65,8 @@ impl Timeline {
         if checks.iter().all(|check| check.rule.lease_ms().is_none()) {
             return self.memory.run(op, checks, now_ms);
         }
-        let held: Vec<Check> = checks.iter().map(with_endless_lease).collect();
-        self.memory.run(op, &held, now_ms)
+        let leases: Vec<Check> = checks.iter().map(with_endless_lease).collect();
+        self.memory.run(op, &leases, now_ms)
     }
 
     /// Corrects a charge. The tag of `check` is its receipt.

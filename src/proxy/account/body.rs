@@ -236,21 +236,21 @@ impl BodySource {
                 (true, true) => None,
             }),
             BodySource::Upstream { exchange, response, waits, .. } => {
-                let polled = exchange.borrow_mut().poll_frame(cx);
-                let waited = std::mem::replace(waits, polled.is_pending());
+                let poll = exchange.borrow_mut().poll_frame(cx);
+                let waited = std::mem::replace(waits, poll.is_pending());
                 // The application resets a single stream: gRPC servers end calls that way at the client's deadline. So
                 // a reset does not count against the server.
-                if let Poll::Ready(Some(Err(fault))) = &polled
+                if let Poll::Ready(Some(Err(fault))) = &poll
                     && *fault != ProtocolFault::Reset
                 {
                     response.record_cut_off(waited);
                 }
-                if let Poll::Ready(Some(Ok(frame))) = &polled
+                if let Poll::Ready(Some(Ok(frame))) = &poll
                     && let Some(trailers) = frame.trailers_ref()
                 {
                     response.record_trailers(trailers);
                 }
-                polled.map(|frame| {
+                poll.map(|frame| {
                     frame.map(|frame| frame.map_err(|fault| Refusal::with_text(End::UpstreamCutOff, fault.text())))
                 })
             }
@@ -268,13 +268,13 @@ impl BodySource {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
         let is_full = matches!(self, BodySource::Full(_));
-        let polled = self.poll_frame(cx);
-        if let (Poll::Ready(Some(Ok(frame))), Some(account), false) = (&polled, account, is_full)
+        let poll = self.poll_frame(cx);
+        if let (Poll::Ready(Some(Ok(frame))), Some(account), false) = (&poll, account, is_full)
             && let Some(data) = frame.data_ref()
         {
             account.scan_body(data);
         }
-        polled
+        poll
     }
 
     fn is_end(&self) -> bool {
@@ -314,11 +314,11 @@ impl HttpBody for ResponseBody {
             return self.poll_failure();
         }
         let ResponseBody { source, compression, account, end, .. } = &mut *self;
-        let polled = match compression {
+        let poll = match compression {
             None => source.poll_scanned(account, cx),
             Some(stage) => poll_compressed(stage, source, account, cx),
         };
-        match &polled {
+        match &poll {
             Poll::Ready(Some(Ok(frame))) => {
                 if let Some(account) = account {
                     account.record_sent(frame.data_ref().map_or(0, Bytes::len));
@@ -329,13 +329,13 @@ impl HttpBody for ResponseBody {
             Poll::Ready(None) => *end = ResponseEnd::Whole,
             Poll::Pending => {}
         }
-        let mut frame = match polled {
+        let mut frame = match poll {
             Poll::Ready(Some(Ok(frame))) => frame,
             Poll::Ready(Some(Err(error))) => {
                 self.failure = Some(error);
                 return self.poll_failure();
             }
-            polled => return polled,
+            poll => return poll,
         };
         if let Some(trailers) = frame.trailers_mut() {
             headers::clean_trailers(trailers);
@@ -363,14 +363,14 @@ fn poll_compressed(
     account: &mut Option<Box<RequestAccount>>,
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
-    let polled = stage.poll_frame(cx, |cx| source.poll_scanned(account, cx));
-    if polled.is_ready() {
+    let poll = stage.poll_frame(cx, |cx| source.poll_scanned(account, cx));
+    if poll.is_ready() {
         source.end_wait();
     }
     if let Some(entry) = account.as_mut().and_then(|account| account.log_entry()) {
         entry.record_uncompressed(stage.bytes_in());
     }
-    polled
+    poll
 }
 
 impl ResponseBody {
@@ -393,8 +393,8 @@ impl ResponseBody {
         let is_past = is_past && self.compression.is_none();
         let Some(account) = self.account.as_mut().filter(|_| is_past) else { return };
         // The end has often arrived already. Dropping the stream before its end would reset it.
-        let polled = exchange.borrow_mut().poll_frame(&mut Context::from_waker(Waker::noop()));
-        match polled {
+        let poll = exchange.borrow_mut().poll_frame(&mut Context::from_waker(Waker::noop()));
+        match poll {
             Poll::Ready(Some(Ok(frame))) => {
                 frame.trailers_ref().into_iter().for_each(|found| account.settle_by_trailers(found))
             }

@@ -65,7 +65,7 @@ impl Linger {
         if !self.client.connection().is_multiplexed() {
             return Ok(None);
         }
-        let view = self.client.local.view();
+        let view = self.client.worker.view();
         let server = &view.snapshot.config.server;
         self.client.ticket.count_lingering(server.max_connections, server.max_connections_per_ip).map(Some)
     }

@@ -32,7 +32,7 @@ static DEFAULT_SETTINGS: LazyLock<AccessLogSettings> = LazyLock::new(AccessLogSe
 /// The access log entry and the span of a request that has not ended.
 pub struct LogEntry {
     /// Gives access to the writers of log and spans. The reference count stays within one worker.
-    local: Rc<WorkerState>,
+    worker: Rc<WorkerState>,
     log: Option<Arc<AccessLogSettings>>,
     span: Option<OpenSpan>,
     /// Path pattern of the route, for the span.
@@ -71,7 +71,7 @@ impl LogEntry {
             ..new_record()
         };
         let mut entry = Box::new(LogEntry {
-            local: client.local.clone(),
+            worker: client.worker.clone(),
             log: server.access_log.clone(),
             span,
             template: None,
@@ -221,13 +221,13 @@ impl LogEntry {
         self.record.duration = started.elapsed();
         self.record.bytes_in = self.upload.as_ref().map_or(0, |upload| upload.received_bytes());
         if let Some(settings) = self.log.take() {
-            self.local.common.access_log.queue_line(settings, &self.record);
+            self.worker.process.access_log.queue_line(settings, &self.record);
         }
         if let Some(decisions) = self.decisions.take() {
-            self.local.common.taps.publish(&self.record, &decisions);
+            self.worker.process.taps.publish(&self.record, &decisions);
         }
         if let Some(span) = self.span.take() {
-            span.finish(&self.local.common.spans, &self.record, self.template.as_deref());
+            span.finish(&self.worker.process.spans, &self.record, self.template.as_deref());
         }
     }
 }
@@ -264,7 +264,7 @@ fn write_rejected(
     end: End,
     describe: impl FnOnce(&mut LogRecord, &AccessLogSettings),
 ) {
-    let (view, taps) = (client.local.view(), &client.local.common.taps);
+    let (view, taps) = (client.worker.view(), &client.worker.process.taps);
     let log = view.snapshot.config.server.access_log.as_ref();
     let is_tapped = taps.is_active();
     if log.is_none() && !is_tapped {
@@ -280,7 +280,7 @@ fn write_rejected(
     };
     describe(&mut record, log.map_or(&*DEFAULT_SETTINGS, |log| log));
     if let Some(settings) = log {
-        client.local.common.access_log.queue_line(settings.clone(), &record);
+        client.worker.process.access_log.queue_line(settings.clone(), &record);
     }
     if is_tapped {
         taps.publish(&record, &[]);

@@ -35,14 +35,14 @@ pub struct RequestAccount {
     /// Metrics of the route, or of unmatched requests.
     counters: Rc<RouteCounters>,
     /// The request is counted among the route's requests in flight.
-    in_flight: Option<InFlightRequest>,
+    in_flight: Option<InFlightPermit>,
     method: Method,
     started: Instant,
     /// How long the request waited for others so far: the store, a server, a delay.
     waited: Cell<Duration>,
     life: Life,
     /// Charges of the limits that may still change, until the outcome of the request is known.
-    held: Option<Box<ChargeGuard>>,
+    charges: Option<Box<ChargeGuard>>,
     /// The request's concurrency slots, shared with the exchange once the request is forwarded.
     leases: Option<Rc<LeaseGuard>>,
     /// The request is counted by the process rule, if there is one.
@@ -86,9 +86,9 @@ pub enum ResponseEnd {
 }
 
 /// Counts a request among those of a route that are in flight.
-struct InFlightRequest(Rc<RouteCounters>);
+struct InFlightPermit(Rc<RouteCounters>);
 
-impl Drop for InFlightRequest {
+impl Drop for InFlightPermit {
     fn drop(&mut self) {
         self.0.leave();
     }
@@ -109,7 +109,7 @@ impl RequestAccount {
             started,
             waited: Cell::default(),
             life: Life::Open { reached_server: false },
-            held: None,
+            charges: None,
             leases: None,
             overload: None,
             log: None,
@@ -148,7 +148,7 @@ impl RequestAccount {
     /// Counts the request on `route`. Returns false if the route is at `max_in_flight`.
     pub fn enter_route(&mut self, route: &Route, counters: Rc<RouteCounters>) -> bool {
         self.count_on_route(route, counters);
-        self.in_flight = Some(InFlightRequest(self.counters.clone()));
+        self.in_flight = Some(InFlightPermit(self.counters.clone()));
         self.counters.enter(route.max_in_flight)
     }
 
@@ -162,8 +162,8 @@ impl RequestAccount {
 
     /// Leaves what the limits charged as it is, because the gateway does not learn how the request ends.
     pub fn keep_charges(&mut self) {
-        if let Some(held) = self.held.take() {
-            held.keep_charges();
+        if let Some(charges) = self.charges.take() {
+            charges.keep_charges();
         }
     }
 
@@ -207,9 +207,9 @@ impl RequestAccount {
 
     /// Keeps what limits charged, besides what is kept already, until the outcome of the request is known.
     pub fn hold_charges(&mut self, charged: Option<Box<ChargeGuard>>) {
-        match (&mut self.held, charged) {
-            (Some(held), Some(mut charged)) => held.absorb(&mut charged),
-            (held @ None, charged) => *held = charged,
+        match (&mut self.charges, charged) {
+            (Some(charges), Some(mut charged)) => charges.absorb(&mut charged),
+            (charges @ None, charged) => *charges = charged,
             (Some(_), None) => {}
         }
     }
@@ -226,14 +226,14 @@ impl RequestAccount {
 
     /// Records that a delayed request continues: its charge is no longer refunded if the client leaves.
     pub fn end_delay(&mut self) {
-        if let Some(held) = &mut self.held {
-            held.end_wait();
+        if let Some(charges) = &mut self.charges {
+            charges.end_wait();
         }
     }
 
     /// Shares the concurrency slots with the exchange. They are released when both have ended.
     pub fn share_leases(&mut self) -> Option<Rc<LeaseGuard>> {
-        self.leases = self.held.as_mut().and_then(|held| held.take_leases());
+        self.leases = self.charges.as_mut().and_then(|charges| charges.take_leases());
         self.leases.clone()
     }
 
@@ -252,16 +252,16 @@ impl RequestAccount {
     /// Settles what the limits charged by the head of the response, as the server sent it. Limits that need the body
     /// or the trailers settle later. `ends_by_close`: only the end of the server's connection ends the body.
     pub fn settle_by_response<B>(&mut self, response: &Response<B>, ends_by_close: bool) {
-        let Some(held) = &mut self.held else { return };
+        let Some(charges) = &mut self.charges else { return };
         let (status, head, none) = (response.status(), response.headers(), HeaderMap::new());
         // A tunnel follows such a head, and no trailers.
         let is_switch = status == StatusCode::SWITCHING_PROTOCOLS;
-        if held.reads_usage() {
+        if charges.reads_usage() {
             let is_empty = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-            held.start_scan(status, head, !is_switch && !is_empty && self.method != Method::HEAD, ends_by_close);
+            charges.start_scan(status, head, !is_switch && !is_empty && self.method != Method::HEAD, ends_by_close);
         }
         let tail = if is_switch { ResponseTail::Whole(&none) } else { ResponseTail::Awaited };
-        held.settle_outcome(RequestEnd::Response { status, head, tail });
+        charges.settle_outcome(RequestEnd::Response { status, head, tail });
     }
 
     /// Settles what the limits charged by the gateway's own response to a refusal. `status` is the status of the
@@ -270,10 +270,10 @@ impl RequestAccount {
     /// A server that got a part of the request may have acted on it. If the client then ends the exchange, the request
     /// counts as aborted, regardless of the status.
     pub fn settle_by_refusal(&mut self, status: StatusCode, head: &HeaderMap, end: End) {
-        let Some(held) = &mut self.held else { return };
+        let Some(charges) = &mut self.charges else { return };
         let none = HeaderMap::new();
         let reached_server = matches!(self.life, Life::Open { reached_server: true });
-        held.settle_outcome(match end.row().refund {
+        charges.settle_outcome(match end.row().refund {
             Refund::Abort if reached_server => RequestEnd::Aborted,
             Refund::Overload if !reached_server => RequestEnd::Overloaded { status, head },
             Refund::Unsent if !reached_server => RequestEnd::ConnectError { status, head },
@@ -283,46 +283,48 @@ impl RequestAccount {
 
     /// Returns whether a limit settles by the body of the response.
     pub fn reads_usage(&self) -> bool {
-        self.held.as_ref().is_some_and(|held| held.reads_usage())
+        self.charges.as_ref().is_some_and(|charges| charges.reads_usage())
     }
 
     /// Returns whether the gateway must request the usage of the stream from the server.
     pub fn requests_usage(&self) -> bool {
-        self.held.as_ref().is_some_and(|held| held.requests_usage())
+        self.charges.as_ref().is_some_and(|charges| charges.requests_usage())
     }
 
     /// Reads a copy of the next piece of the response body as the server sent it, for limits that settle by it.
     pub fn scan_body(&mut self, bytes: &[u8]) {
-        if let Some(held) = &mut self.held {
-            held.scan_body(bytes);
+        if let Some(charges) = &mut self.charges {
+            charges.scan_body(bytes);
         }
     }
 
     /// Settles the charges by a response body that has arrived completely.
     pub fn settle_by_full_body(&mut self, bytes: &[u8]) {
-        if let Some(held) = self.held.as_mut().filter(|held| held.reads_usage() && held.is_awaiting_end()) {
-            held.scan_body(bytes);
-            held.settle_end(Some(ResponseTail::Whole(&HeaderMap::new())));
+        if let Some(charges) =
+            self.charges.as_mut().filter(|charges| charges.reads_usage() && charges.is_awaiting_end())
+        {
+            charges.scan_body(bytes);
+            charges.settle_end(Some(ResponseTail::Whole(&HeaderMap::new())));
         }
     }
 
     /// Settles the charges that wait for the trailers of the response, as the server sent them.
     pub fn settle_by_trailers(&mut self, trailers: &HeaderMap) {
-        let Some(held) = self.held.as_mut().filter(|held| held.is_awaiting_end()) else { return };
+        let Some(charges) = self.charges.as_mut().filter(|charges| charges.is_awaiting_end()) else { return };
         let is_broken = self.life.upload_state().is_client_fault();
-        held.settle_end((!is_broken).then_some(ResponseTail::Whole(trailers)));
+        charges.settle_end((!is_broken).then_some(ResponseTail::Whole(trailers)));
     }
 
     /// Takes out the charges that still wait for the end of the response, with the longest time to wait. Called if the
     /// response body has ended before its stream.
     pub fn take_waiting_charges(&mut self) -> Option<(Box<ChargeGuard>, Duration)> {
         let Life::Answering(SentResponse { stream, .. }) = self.life else { return None };
-        self.take_pending_charges().map(|held| (held, stream))
+        self.take_pending_charges().map(|charges| (charges, stream))
     }
 
     /// Takes out the charges that still wait for the end of the server's response, because the client gets another one.
     pub fn take_pending_charges(&mut self) -> Option<Box<ChargeGuard>> {
-        self.held.take_if(|held| held.is_awaiting_end())
+        self.charges.take_if(|charges| charges.is_awaiting_end())
     }
 
     /// Logs and counts a refusal. The decision has counted those of limits.
@@ -447,9 +449,9 @@ impl RequestAccount {
     /// a response by disconnecting or by breaking off its own body. It also does so by pausing its body until the
     /// server has been silent for too long.
     fn settle_at_end(&mut self, life: &Life, end: ResponseEnd) {
-        let Some(held) = self.held.as_mut().filter(|held| held.is_awaiting_end()) else { return };
+        let Some(charges) = self.charges.as_mut().filter(|charges| charges.is_awaiting_end()) else { return };
         let none = HeaderMap::new();
-        held.settle_end(match end {
+        charges.settle_end(match end {
             ResponseEnd::Whole => Some(ResponseTail::Whole(&none)),
             ResponseEnd::Broken(end) if end.is_server_fault() => {
                 let state = life.upload_state();

@@ -1,22 +1,26 @@
 //! The state of one request: the steps of `request` fill it in, and `finish_response` reads it.
+//!
+//! What a step finds and a later step uses up is passed on by value: an [`Admitted`] request has all that the limits and the
+//! steps before them granted, and a [`Reply`] has the response.
 
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
-use http::{HeaderValue, Version};
+use http::{HeaderValue, Response, Version};
 use http_body::Body as _;
 
 use crate::grpc;
 use crate::limiting::Verdict;
 use crate::limiting::source::jwt::Claims;
 use crate::proxy::account::RequestAccount;
+use crate::proxy::account::body::ResponseBody;
 use crate::proxy::connection::upgrade::TunnelPermit;
 use crate::proxy::connection::upload::{Upload, UploadProgress};
 use crate::proxy::context::{ClientConnection, WorkerSnapshot};
 use crate::proxy::head::body::RequestBody;
-use crate::proxy::head::identity::ClientAddress;
+use crate::proxy::head::identity::{self, ClientAddress};
 use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::render::accept;
@@ -31,34 +35,24 @@ use crate::upstream::breaker::BreakerPermit;
 pub struct RequestContext<'a> {
     pub client: &'a Rc<ClientConnection>,
     pub view: &'a WorkerSnapshot,
+    /// The client: the TCP peer, or the address that trusted proxies forwarded.
+    pub identity: ClientAddress,
     pub received: Box<Received>,
     /// The client gets a gRPC response if the request is refused. Decided before the route edits the headers.
     pub wants_grpc_errors: bool,
     /// The connection cannot carry another request after this one, because the rest of this one's body was not read or
     /// the bytes that follow are not safe to parse.
     pub must_close: bool,
-    /// Progress of the request body, once it is being read.
-    pub upload: Option<Rc<UploadProgress>>,
-    /// The body with the part that was read to compute limit keys, until the route's action uses it.
-    pub read_ahead: Option<Upload>,
     pub account: Box<RequestAccount>,
     /// The route with its index; see [`Config::route_at`](crate::config::Config::route_at).
     pub route: Option<(usize, &'a Route)>,
     /// The decision that another proxy asks for, if the request is such a question.
     pub question: Option<&'a DecidePoint>,
     pub admission: Admission,
-    /// The response comes from the auth server, which refused the request.
-    pub is_auth_response: bool,
-    /// `Set-Cookie` headers of the auth server, for the client.
-    pub auth_cookies: Vec<HeaderValue>,
     /// The algorithm that the client accepts, if the route compresses responses.
     pub compression: Option<CompressionAlgorithm>,
-    /// The slot reserved for a tunnel, if the request offers to switch protocols.
-    pub tunnel_seat: Option<TunnelPermit>,
     /// The request id, if the log or the response needs it. Otherwise it is generated only for the upstream server.
     pub request_id: Option<HeaderValue>,
-    /// The client may see which setting refused its request (`hints`).
-    pub shows_hints: bool,
     /// The format of an error response, if the route edits `Accept`. Otherwise the header determines it.
     pub accepted_format: Option<PageFormat>,
 }
@@ -70,25 +64,21 @@ impl<'a> RequestContext<'a> {
         received: Box<Received>,
         account: Box<RequestAccount>,
     ) -> RequestContext<'a> {
+        let trusted = &view.snapshot.config.server.trusted_proxies;
         RequestContext {
             client,
             view,
+            identity: identity::identify(client.peer, &received.parts.headers, trusted),
             // A refused tunnel is reported by its status.
             wants_grpc_errors: !received.is_connect() && received.is_grpc(),
             received,
             must_close: false,
-            upload: None,
-            read_ahead: None,
             account,
             route: None,
             question: None,
             admission: Admission::default(),
-            is_auth_response: false,
-            auth_cookies: Vec::new(),
             compression: None,
-            tunnel_seat: None,
             request_id: None,
-            shows_hints: false,
             accepted_format: None,
         }
     }
@@ -118,6 +108,8 @@ pub struct Admission {
     pub claims: Option<Arc<Claims>>,
     /// The verdict of the limits that have decided.
     pub verdict: Option<Verdict>,
+    /// `Set-Cookie` headers of the auth server, for the client.
+    pub cookies: Vec<HeaderValue>,
 }
 
 /// A request as it arrived. `forwarded_head` turns its headers into those that are forwarded, before any step reads them.
@@ -125,8 +117,56 @@ pub struct Received {
     pub parts: Parts,
     /// The well-known headers that were received.
     pub header_set: HeaderSet,
-    /// The body, until a step takes it.
-    pub body: Option<RequestBody>,
+    pub body: ClientBody,
+}
+
+/// The body of a request, as far as the steps have taken it.
+pub enum ClientBody {
+    Unread(RequestBody),
+    /// A part was read, to compute the keys of limits.
+    ReadAhead(Upload),
+    /// The action of the route reads it.
+    Opened(Rc<UploadProgress>),
+    /// It is not to be read any more, or there was none.
+    Gone,
+}
+
+impl ClientBody {
+    /// Takes the body if nothing of it was read, and `is_wanted` returns true.
+    pub fn take_unread_if(&mut self, is_wanted: impl FnOnce(&RequestBody) -> bool) -> Option<RequestBody> {
+        match std::mem::replace(self, ClientBody::Gone) {
+            ClientBody::Unread(body) if is_wanted(&body) => Some(body),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+
+    /// Takes the body if a part of it was read.
+    pub fn take_read_ahead(&mut self) -> Option<Upload> {
+        match std::mem::replace(self, ClientBody::Gone) {
+            ClientBody::ReadAhead(upload) => Some(upload),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+
+    /// Returns a lower bound of the length of a body that was not read.
+    pub fn least_length(&self) -> u64 {
+        if let ClientBody::Unread(body) = self { body.size_hint().lower() } else { 0 }
+    }
+
+    /// Returns the length; `None` if it is not known yet.
+    pub fn find_length(&self) -> Option<u64> {
+        match self {
+            ClientBody::Unread(body) => body.size_hint().exact(),
+            ClientBody::ReadAhead(upload) => upload.find_length(),
+            ClientBody::Opened(_) | ClientBody::Gone => Some(0),
+        }
+    }
 }
 
 impl Received {
@@ -147,7 +187,7 @@ impl Received {
     /// Returns the length of the body; `None` if the client did not announce it.
     pub fn announced_length(&self) -> Option<u64> {
         match &self.body {
-            Some(body) if !body.is_end_stream() => body.size_hint().exact(),
+            ClientBody::Unread(body) if !body.is_end_stream() => body.size_hint().exact(),
             _ => Some(0),
         }
     }
@@ -178,6 +218,19 @@ pub struct Admitted<'a> {
     pub route: &'a Route,
     /// The protocols that an upstream server may switch to.
     pub offer: Option<UpgradeOffer>,
+    /// The place of its tunnel among those that may be open, if it offers to switch protocols.
+    pub tunnel: Option<TunnelPermit>,
     /// Permits of the circuit breakers of the upstream and the route, until a server responds.
     pub breakers: Vec<BreakerPermit>,
+}
+
+/// A response that `finish_response` completes.
+pub enum Reply {
+    /// That of the route, or of the gateway in its place. If the server has switched protocols, the permit is that of the
+    /// tunnel.
+    Route(Response<ResponseBody>, Option<TunnelPermit>),
+    /// That of the auth server, which has refused the request.
+    AuthServer(Response<ResponseBody>),
+    /// The decision for which another proxy asks.
+    Decision(Response<ResponseBody>),
 }

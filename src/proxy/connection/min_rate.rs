@@ -182,13 +182,13 @@ impl Output {
     /// Adds bytes that the socket has accepted. Returns true if that ends a wait for the client; only then is the clock
     /// read.
     pub(super) fn add_written(&self, bytes: u64, ticks: &Ticks) -> bool {
-        let written = self.written.get() + bytes;
+        let total = self.written.get() + bytes;
         if !self.min_rate.is_waiting() {
-            self.written.set(written);
+            self.written.set(total);
             return false;
         }
         self.written.set(0);
-        self.min_rate.credit_bytes(ticks.get(), written);
+        self.min_rate.credit_bytes(ticks.get(), total);
         true
     }
 }

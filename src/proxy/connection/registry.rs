@@ -109,8 +109,8 @@ impl ConnectionRegistry {
             self.close_idle(idle_streams - IDLE_STREAMS);
         }
         if self.count.wanted.load(Ordering::Relaxed) > 0 && self.close_selected() {
-            let wanted = self.count.wanted.swap(0, Ordering::Relaxed);
-            for _ in 1..wanted {
+            let count = self.count.wanted.swap(0, Ordering::Relaxed);
+            for _ in 1..count {
                 self.close_selected();
             }
         }
@@ -183,12 +183,12 @@ impl ConnectionRegistry {
         let mut idle: Vec<&Rc<ConnectionState>> =
             states.iter().map(|(_, registered)| &registered.state).filter(|state| state.idle_streams() > 0).collect();
         idle.sort_by_key(|state| state.idle_since_ms());
-        let mut closed = 0;
+        let mut count = 0;
         for state in idle {
-            if closed >= streams {
+            if count >= streams {
                 return;
             }
-            closed += state.idle_streams();
+            count += state.idle_streams();
             state.close_idle();
         }
     }

@@ -199,9 +199,9 @@ impl ConnectionState {
         if !self.has_late_request.get() {
             return None;
         }
-        let expired = self.requests.borrow().iter().find_map(|request| request.expired());
-        self.has_late_request.set(expired.is_some());
-        expired
+        let wait = self.requests.borrow().iter().find_map(|request| request.expired());
+        self.has_late_request.set(wait.is_some());
+        wait
     }
 
     // HTTP/2.

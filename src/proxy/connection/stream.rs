@@ -251,9 +251,9 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = either!(&mut *self, poll_flush, cx);
+        let poll = either!(&mut *self, poll_flush, cx);
         self.adapt_buffer(0);
-        flushed
+        poll
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -278,8 +278,8 @@ impl AsyncRead for TlsTransport {
 
 impl AsyncWrite for TlsTransport {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.count(written)
+        let poll = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.count(poll)
     }
 
     fn poll_write_vectored(
@@ -287,8 +287,8 @@ impl AsyncWrite for TlsTransport {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.count(written)
+        let poll = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.count(poll)
     }
 
     fn is_write_vectored(&self) -> bool {

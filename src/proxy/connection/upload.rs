@@ -357,9 +357,9 @@ impl Upload {
         if self.progress.state() == UploadState::Done {
             return Poll::Ready(None);
         }
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
-        self.progress.deadline.set_starved(polled.is_pending());
-        match polled {
+        let poll = Pin::new(&mut self.body).poll_frame(cx);
+        self.progress.deadline.set_starved(poll.is_pending());
+        match poll {
             Poll::Pending => {
                 self.progress.wait_for_client();
                 Poll::Pending
@@ -385,10 +385,10 @@ impl Upload {
                     return self.poll(cx);
                 }
                 let length = frame.data_ref().map_or(0, |data| data.len() as u64);
-                let seen = self.progress.received.get() + length;
-                self.progress.received.set(seen);
+                let total = self.progress.received.get() + length;
+                self.progress.received.set(total);
                 self.progress.pace.credit_bytes(self.progress.deadline.now_ms(), length);
-                if seen > self.max_bytes {
+                if total > self.max_bytes {
                     return self.fail(UploadState::TooLarge);
                 }
                 if self.body.is_end_stream() {

@@ -84,7 +84,7 @@ pub struct ProcessState {
 
 /// State of one worker.
 pub struct WorkerState {
-    pub common: ProcessState,
+    pub process: ProcessState,
     /// Idle connections to upstream servers.
     pub pools: Pools,
     /// The worker is being stopped, so every HTTP/1.1 response closes its connection.
@@ -144,7 +144,7 @@ pub struct ListenerContext {
 
 /// State that the requests of one client connection share. Small, because an idle connection keeps it.
 pub struct ClientConnection {
-    pub local: Rc<WorkerState>,
+    pub worker: Rc<WorkerState>,
     /// The connection's entry in the registry, with its deadline.
     pub ticket: ConnectionTicket,
     pub listener: Rc<ListenerContext>,
@@ -187,12 +187,12 @@ pub struct ConnectionEnds {
 impl ClientConnection {
     /// Makes the state of a connection that has been accepted, and whose handshakes have succeeded.
     pub fn new(
-        local: Rc<WorkerState>,
+        worker: Rc<WorkerState>,
         ticket: ConnectionTicket,
         listener: Rc<ListenerContext>,
         ends: ConnectionEnds,
     ) -> ClientConnection {
-        let view = local.view();
+        let view = worker.view();
         let ConnectionEnds { peer, local_addr, tls } = ends;
         let config = &view.snapshot.config;
         let inspector = || Box::new(RefCell::new(Inspector::new(config.server.max_header_bytes)));
@@ -209,7 +209,7 @@ impl ClientConnection {
             interim: RefCell::default(),
             tunnel: Cell::default(),
             caches: OnceCell::new(),
-            local,
+            worker,
         }
     }
 
@@ -246,23 +246,23 @@ impl ClientConnection {
 }
 
 impl WorkerState {
-    pub fn new(common: ProcessState) -> WorkerState {
+    pub fn new(process: ProcessState) -> WorkerState {
         let pools = Pools::default();
-        pools.sweep(common.fleet.now_ms());
-        let view = WorkerSnapshot::new(common.current.load_full(), None, None, &pools, &common);
+        pools.sweep(process.fleet.now_ms());
+        let view = WorkerSnapshot::new(process.current.load_full(), None, None, &pools, &process);
         WorkerState {
             is_draining: Cell::new(false),
             write_buffer: RefCell::default(),
             large_writes: Rc::default(),
             discards: Rc::default(),
-            compression: Rc::new(WorkerCompression::new(&common.metrics)),
+            compression: Rc::new(WorkerCompression::new(&process.metrics)),
             tunnel_buffer: RefCell::default(),
             view: RefCell::new(Rc::new(view)),
-            current: RefCell::new(Cache::new(common.current.clone())),
+            current: RefCell::new(Cache::new(process.current.clone())),
             next_store: RefCell::default(),
             retired_managers: RefCell::default(),
-            refusals: common.stores.refusals.register(),
-            common,
+            refusals: process.stores.refusals.register(),
+            process,
             pools,
         }
     }
@@ -278,7 +278,7 @@ impl WorkerState {
                 Some(&**view),
                 self.next_store.take(),
                 &self.pools,
-                &self.common,
+                &self.process,
             );
             let manager = view.limiter.charges();
             if !Rc::ptr_eq(manager, next.limiter.charges()) {
@@ -298,7 +298,7 @@ impl WorkerState {
         if view.snapshot.config.store.is_same_but_tls(&settings) {
             return view.limiter.charges().store.wait_first_attempt().await;
         }
-        let store = self.common.stores.open(&settings);
+        let store = self.process.stores.open(&settings);
         store.wait_first_attempt().await;
         *self.next_store.borrow_mut() = Some((settings, store));
     }
@@ -321,9 +321,9 @@ impl WorkerSnapshot {
         previous: Option<&WorkerSnapshot>,
         opened: Option<(StoreSettings, Store)>,
         pools: &Pools,
-        common: &ProcessState,
+        process: &ProcessState,
     ) -> WorkerSnapshot {
-        let ProcessState { stores, metrics, .. } = common;
+        let ProcessState { stores, metrics, .. } = process;
         pools.limit_receive_buffers(snapshot.config.server.max_unread);
         let settings = &snapshot.config.store;
         let kept = previous.filter(|view| view.snapshot.config.store.is_same_but_tls(settings));
@@ -341,7 +341,7 @@ impl WorkerSnapshot {
             upstreams: snapshot
                 .upstreams
                 .iter()
-                .map(|upstream| WorkerUpstream::new(upstream, pools, metrics, &common.failure_log))
+                .map(|upstream| WorkerUpstream::new(upstream, pools, metrics, &process.failure_log))
                 .collect(),
             questions: metrics.question_counters(),
             unmatched_counters: Rc::new(snapshot.unmatched.for_worker(metrics)),

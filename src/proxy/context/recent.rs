@@ -178,30 +178,30 @@ impl RecentAnswers {
         key: RecentKey,
         now: Instant,
     ) -> Result<watch::Receiver<Option<Arc<RecentAnswer>>>, AnswerClaim> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.forget_expired(now);
-        if let Some(found) = known.by_key.get(&key) {
+        let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.forget_expired(now);
+        if let Some(found) = answers.by_key.get(&key) {
             return Ok(found.answer.clone());
         }
         let (sender, answer) = watch::channel(None);
-        known.last_number += 1;
-        let number = known.last_number;
-        known.by_key.insert(key, KnownAnswer { number, answer });
-        known.expiry.push_back((now + KNOWN_FOR, key, number));
-        while known.by_key.len() > ANSWERS_MAX {
-            known.forget_oldest();
+        answers.last_number += 1;
+        let number = answers.last_number;
+        answers.by_key.insert(key, KnownAnswer { number, answer });
+        answers.expiry.push_back((now + KNOWN_FOR, key, number));
+        while answers.by_key.len() > ANSWERS_MAX {
+            answers.forget_oldest();
         }
         Err(AnswerClaim { answers: self.clone(), key, number, sender, shared: None })
     }
 
     /// Restarts the time of an answer.
     fn extend(&self, key: RecentKey, number: u64, now: Instant) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.last_number += 1;
-        let next = known.last_number;
-        let Some(found) = known.by_key.get_mut(&key).filter(|found| found.number == number) else { return };
+        let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.last_number += 1;
+        let next = answers.last_number;
+        let Some(found) = answers.by_key.get_mut(&key).filter(|found| found.number == number) else { return };
         found.number = next;
-        known.expiry.push_back((now + KNOWN_FOR, key, next));
+        answers.expiry.push_back((now + KNOWN_FOR, key, next));
     }
 
     fn remove(&self, key: RecentKey, number: u64) {

@@ -24,7 +24,7 @@ use crate::telemetry::metrics::Protocol;
 
 /// The part of a worker that its connections use.
 pub struct WorkerContext {
-    pub local: Rc<WorkerState>,
+    pub state: Rc<WorkerState>,
     pub connections: Rc<ConnectionRegistry>,
     /// The permit to compute a TLS handshake: one at a time.
     pub handshake_permit: Semaphore,
@@ -50,9 +50,9 @@ pub enum DrainStage {
 
 impl WorkerContext {
     /// Makes the context of a worker. `count_all` counts the connections of all workers.
-    pub fn new(common: ProcessState, count_all: Arc<ConnectionCount>) -> Rc<WorkerContext> {
+    pub fn new(process: ProcessState, count_all: Arc<ConnectionCount>) -> Rc<WorkerContext> {
         Rc::new(WorkerContext {
-            local: Rc::new(WorkerState::new(common)),
+            state: Rc::new(WorkerState::new(process)),
             connections: ConnectionRegistry::new(count_all),
             handshake_permit: Semaphore::new(1),
             heap_trimmer: HeapTrimmer::default(),
@@ -64,13 +64,13 @@ impl WorkerContext {
     /// Registers a new connection, for which an idle one may close. `None` if `max_connections` or `max_connections_per_ip` is reached, which is counted
     /// and logged.
     pub fn register_connection(&self, peer: IpAddr, listener: &str) -> Option<ConnectionTicket> {
-        let view = self.local.view();
+        let view = self.state.view();
         let server = &view.snapshot.config.server;
-        let entered = self.connections.register(peer, server.max_connections, server.max_connections_per_ip);
-        let (ticket, makes_room) = entered.map_err(|end| self.report_rejected(end, listener, peer, server)).ok()?;
+        let result = self.connections.register(peer, server.max_connections, server.max_connections_per_ip);
+        let (ticket, makes_room) = result.map_err(|end| self.report_rejected(end, listener, peer, server)).ok()?;
         if makes_room {
             let max_connections = server.max_connections;
-            self.local.common.failure_log.log_rejected_client(
+            self.state.process.failure_log.log_rejected_client(
                 End::MaxConnections,
                 listener,
                 peer,
@@ -86,10 +86,10 @@ impl WorkerContext {
     /// Counts and logs a connection that a cap has rejected.
     fn report_rejected(&self, end: End, listener: &str, peer: IpAddr, server: &ServerSettings) {
         let ServerSettings { max_connections, max_connections_per_ip, .. } = server;
-        let complaints = &self.local.common.failure_log;
-        self.local.common.metrics.rejected_counter(end).inc();
+        let failure_log = &self.state.process.failure_log;
+        self.state.process.metrics.rejected_counter(end).inc();
         match end {
-            End::MaxConnectionsPerIp => complaints.log_rejected_client(
+            End::MaxConnectionsPerIp => failure_log.log_rejected_client(
                 end,
                 listener,
                 peer,
@@ -98,7 +98,7 @@ impl WorkerContext {
                      client"
                 ),
             ),
-            _ => complaints.log_rejected_client(
+            _ => failure_log.log_rejected_client(
                 end,
                 listener,
                 peer,
@@ -112,16 +112,16 @@ impl WorkerContext {
 
     /// Returns whether `peer` is one of the `trusted_proxies`, so that the client address it states counts.
     pub fn is_trusted_proxy(&self, peer: IpAddr) -> bool {
-        self.local.view().snapshot.config.server.trusted_proxies.contains(peer)
+        self.state.view().snapshot.config.server.trusted_proxies.contains(peer)
     }
 
     /// Counts a connection for `client` instead of its peer. Returns false if `max_connections_per_ip` is reached for
     /// it.
     pub fn count_for_client(&self, ticket: &mut ConnectionTicket, client: IpAddr, listener: &str) -> bool {
-        let view = self.local.view();
+        let view = self.state.view();
         let server = &view.snapshot.config.server;
-        let counted = ticket.recount_for(client, server.max_connections_per_ip);
-        counted.map_err(|end| self.report_rejected(end, listener, client, server)).is_ok()
+        let result = ticket.recount_for(client, server.max_connections_per_ip);
+        result.map_err(|end| self.report_rejected(end, listener, client, server)).is_ok()
     }
 
     /// Counts an open connection in the metrics, until the result is dropped.
@@ -134,19 +134,19 @@ impl WorkerContext {
     /// Returns the settings of the listener at `addr` in the config that is in force. `None` if it is not in the
     /// config.
     pub fn listener_settings(&self, addr: &ListenAddr) -> Option<Arc<ListenerSettings>> {
-        self.local.view().snapshot.config.listener(addr).cloned()
+        self.state.view().snapshot.config.listener(addr).cloned()
     }
 
     /// Returns the gauge of open connections of `listener`.
     pub fn connections_gauge(&self, listener: &str, protocol: Protocol) -> IntGauge {
-        let new = || self.local.common.metrics.connection_gauge(listener, protocol);
+        let new = || self.state.process.metrics.connection_gauge(listener, protocol);
         self.gauges.borrow_mut().entry((listener.to_owned(), protocol.label())).or_insert_with(new).clone()
     }
 
     /// Counts a connection that the gateway has ended, if there is a reason to count.
     pub fn count_end(&self, reason: Option<End>) {
         if let Some(reason) = reason {
-            self.local.common.metrics.rejected_counter(reason).inc();
+            self.state.process.metrics.rejected_counter(reason).inc();
         }
     }
 
@@ -156,18 +156,18 @@ impl WorkerContext {
         if connection.is_cut() || connection.is_half_close_over() {
             return true;
         }
-        let expired = connection.expired_phase().map(Phase::end);
-        let expired = expired.or_else(|| connection.expired_request_wait().map(RequestWait::end));
-        let expired = expired.or_else(|| connection.slow_reader_end().map(Some));
-        expired.inspect(|reason| self.count_end(*reason)).is_some()
+        let end = connection.expired_phase().map(Phase::end);
+        let end = end.or_else(|| connection.expired_request_wait().map(RequestWait::end));
+        let end = end.or_else(|| connection.slow_reader_end().map(Some));
+        end.inspect(|reason| self.count_end(*reason)).is_some()
     }
 
     /// Enters `stage`, and wakes every connection to act on it.
     pub fn enter_stage(&self, stage: DrainStage) {
         self.stage.set(stage);
-        self.local.is_draining.set(self.is_leaving());
+        self.state.is_draining.set(self.is_leaving());
         if self.is_closing() {
-            self.local.discards.close();
+            self.state.discards.close();
         }
         self.connections.wake_all();
     }

@@ -15,7 +15,7 @@ use crate::config::Service;
 use crate::limiting::charges::manager::PendingCall;
 use crate::proxy::account::RequestAccount;
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::request_context::{Received, RequestContext};
+use crate::proxy::account::request_context::{ClientBody, Received, Reply, RequestContext};
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::request_state::RequestWait;
 use crate::proxy::context::{ClientConnection, WorkerSnapshot};
@@ -36,19 +36,22 @@ pub fn serve(
     request: Request<RequestBody>,
     deadline: RequestDeadline,
 ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> {
-    let started = Instant::now();
+    let start = Instant::now();
     let (parts, body) = request.into_parts();
-    let view = client.local.view();
+    let view = client.worker.view();
     let is_whole = body.is_end_stream();
     // This deadline applies until the future is first polled: a pipelined request waits for the response before it,
     // which the client may never read.
     deadline.arm(RequestWait::Stream, view.snapshot.config.server.keepalive_timeout);
     // Boxed, because the future is moved several times before it is polled.
-    let mut received =
-        Box::new(Received { header_set: HeaderSet::from_headers(&parts.headers), parts, body: Some(body) });
+    let mut received = Box::new(Received {
+        header_set: HeaderSet::from_headers(&parts.headers),
+        parts,
+        body: ClientBody::Unread(body),
+    });
     received.header_set.has_streamed_body =
         received.is_http2() && !is_whole && !received.header_set.has(KnownHeader::ContentLength);
-    let account = RequestAccount::open(&view.unmatched_counters, deadline, &received.parts.method, started);
+    let account = RequestAccount::open(&view.unmatched_counters, deadline, &received.parts.method, start);
     respond(client, view, received, account)
 }
 
@@ -106,12 +109,15 @@ async fn respond_to_question(
 }
 
 /// Takes a request from its head to the response of its route. An error is the reason to refuse it.
-async fn handle_request(request: &mut RequestContext<'_>) -> Result<Response<ResponseBody>, Refusal> {
+async fn handle_request(request: &mut RequestContext<'_>) -> Result<Reply, Refusal> {
     let mut arrival = arrive(request)?;
     match admit(request, &mut arrival).await? {
-        Passage::Admitted(admitted) => dispatch(request, arrival.on(admitted.route), admitted).await,
-        Passage::AcmeProof(response) | Passage::HttpsRedirect(response) | Passage::AuthResponse(response) => {
-            Ok(response)
+        Passage::Admitted(mut admitted) => {
+            let tunnel = admitted.tunnel.take();
+            let response = dispatch(request, arrival.on(admitted.route), admitted).await?;
+            Ok(Reply::Route(response, tunnel))
         }
+        Passage::AcmeProof(response) | Passage::HttpsRedirect(response) => Ok(Reply::Route(response, None)),
+        Passage::AuthResponse(response) => Ok(Reply::AuthServer(response)),
     }
 }

@@ -65,9 +65,9 @@ pub fn clean_request_headers(
 /// # Errors
 /// `policy` refuses such a head.
 pub fn check_connection_named(headers: &HeaderMap, policy: &mut FaultPolicy) -> Result<(), End> {
-    let mut named = Vec::new();
-    collect_connection_named(headers, &mut named, policy)?;
-    if named.is_empty() { Ok(()) } else { policy.report(End::ConnectionField) }
+    let mut names = Vec::new();
+    collect_connection_named(headers, &mut names, policy)?;
+    if names.is_empty() { Ok(()) } else { policy.report(End::ConnectionField) }
 }
 
 /// Removes spaces and tabs around values. Over HTTP/1.1 they are not part of a value. Over HTTP/2 they are malformed

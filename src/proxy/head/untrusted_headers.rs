@@ -27,10 +27,10 @@ pub struct UntrustedForwarding {
 }
 
 impl UntrustedForwarding {
-    pub fn new(listener: &Rc<str>, complaints: &FailureLog, metrics: &Metrics) -> UntrustedForwarding {
+    pub fn new(listener: &Rc<str>, failure_log: &FailureLog, metrics: &Metrics) -> UntrustedForwarding {
         UntrustedForwarding {
             listener: listener.clone(),
-            sample: complaints.forwarding_sample(listener),
+            sample: failure_log.forwarding_sample(listener),
             count: metrics.forwarding_ignored_counter(listener),
         }
     }

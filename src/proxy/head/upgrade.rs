@@ -29,8 +29,8 @@ impl UpgradeOffer {
         if !matches!(version, Version::HTTP_11 | Version::HTTP_2) || !list_elements(headers, &CONNECTION).any(named) {
             return None;
         }
-        let mut offered = list_elements(headers, &UPGRADE).filter_map(|protocol| str::from_utf8(protocol).ok());
-        let first = offered.find(|protocol| {
+        let mut protocols = list_elements(headers, &UPGRADE).filter_map(|protocol| str::from_utf8(protocol).ok());
+        let first = protocols.find(|protocol| {
             let is_http = HTTP_PROTOCOLS.iter().any(|http| protocol_name(protocol).eq_ignore_ascii_case(http));
             is_protocol(protocol) && !is_http
         })?;
@@ -52,8 +52,8 @@ impl UpgradeOffer {
 
     /// Returns true if a 101 response with these headers switches to the protocol that was offered, and to nothing else.
     pub fn is_accepted_by(&self, answer: &HeaderMap) -> bool {
-        let mut taken = list_elements(answer, &UPGRADE).peekable();
-        taken.peek().is_some() && taken.all(|protocol| self.0.as_bytes().eq_ignore_ascii_case(protocol))
+        let mut protocols = list_elements(answer, &UPGRADE).peekable();
+        protocols.peek().is_some() && protocols.all(|protocol| self.0.as_bytes().eq_ignore_ascii_case(protocol))
     }
 }
 

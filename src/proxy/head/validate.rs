@@ -220,23 +220,24 @@ struct CanonicalHost {
 }
 
 fn host(parts: &Parts, last: &LastHost, policy: &mut FaultPolicy) -> Result<CanonicalHost, End> {
-    let named = parts.uri.authority();
-    if let (Version::HTTP_2, Some(named)) = (parts.version, named)
+    let authority = parts.uri.authority();
+    if let (Version::HTTP_2, Some(authority)) = (parts.version, authority)
         && !parts.headers.contains_key(HOST)
-        && let Some(host) = last.find(named.as_str().as_bytes())
+        && let Some(host) = last.find(authority.as_str().as_bytes())
     {
         return Ok(CanonicalHost { changed: true, ..host });
     }
     let field = read_host_header(parts, last, policy)?;
-    let Some(named) = named else { return Ok(field) };
+    let Some(authority) = authority else { return Ok(field) };
     // If a difference passes, the target takes precedence over the header (RFC 9112, section 3.2.2).
-    let Some(read) = canonical::parse_authority(named.as_str().as_bytes()) else {
+    let Some(read) = canonical::parse_authority(authority.as_str().as_bytes()) else {
         policy.report(End::HostInvalid)?;
         return Ok(field);
     };
     let default = if parts.uri.scheme_str() == Some("https") { 443 } else { 80 };
     let port = read.port;
-    let Some(mut host) = HeaderValue::from_str(named.as_str()).ok().and_then(|value| build_host(&value, read)) else {
+    let Some(mut host) = HeaderValue::from_str(authority.as_str()).ok().and_then(|value| build_host(&value, read))
+    else {
         return Err(End::HostInvalid);
     };
     let same_host = host.text.as_bytes().get(..host.len) == field.text.as_bytes().get(..field.len);
@@ -261,8 +262,8 @@ fn read_host_header(parts: &Parts, last: &LastHost, policy: &mut FaultPolicy) ->
         }
         return Ok(CanonicalHost { text: HeaderValue::from_static(""), len: 0, port: None, changed: false });
     };
-    let repeated = lines.next().is_some();
-    if repeated {
+    let is_repeated = lines.next().is_some();
+    if is_repeated {
         policy.report(End::HostRepeated)?;
     }
     let mut host = match last.parse_cached(value) {
@@ -272,7 +273,7 @@ fn read_host_header(parts: &Parts, last: &LastHost, policy: &mut FaultPolicy) ->
             CanonicalHost { text: value.clone(), len: 0, port: None, changed: false }
         }
     };
-    host.changed |= repeated;
+    host.changed |= is_repeated;
     Ok(host)
 }
 

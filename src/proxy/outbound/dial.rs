@@ -25,7 +25,7 @@ use crate::descriptors::DescriptorPermit;
 use crate::ends::End;
 use crate::net::enable_keepalive;
 use crate::proxy::outbound::bulk::{BulkBudget, BulkMeter, set_receive_buffer};
-use crate::upstream::caps::ConnectionSlot;
+use crate::upstream::caps::ConnectionPermit;
 use crate::upstream::endpoint::Endpoint;
 use crate::upstream::tls::UpstreamTls;
 use crate::upstream::{Scheme, WireProtocol};
@@ -45,7 +45,7 @@ pub struct UpstreamConnection {
     /// Bytes that were received and not used yet.
     pub received: BytesMut,
     /// The slot that the connection occupies, where connections are limited.
-    pub slot: Option<ConnectionSlot>,
+    pub slot: Option<ConnectionPermit>,
     /// Size of the buffer for the next read.
     read_size: usize,
     /// Decides about larger reads. `None` over HTTP/2.
@@ -278,13 +278,13 @@ impl UpstreamConnection {
             self.is_shared = false;
         }
         let space = self.received.capacity() - self.received.len();
-        let polled = pin!(self.stream.as_byte_stream().read_buf(&mut self.received)).poll(cx);
-        if let Poll::Ready(Ok(count)) = &polled
+        let poll = pin!(self.stream.as_byte_stream().read_buf(&mut self.received)).poll(cx);
+        if let Poll::Ready(Ok(count)) = &poll
             && *count == space
         {
             self.read_size = (self.read_size * 2).min(READ_MAX);
         }
-        polled
+        poll
     }
 
     /// Receives into a shared buffer. Returns `None` if the connection may not use one, or none is free.
@@ -293,18 +293,18 @@ impl UpstreamConnection {
         // A part of a shared buffer, even an empty one, keeps the buffer in use.
         self.received = BytesMut::new();
         let stream = self.stream.as_byte_stream();
-        let (polled, received) = buffers.with_buffer(|buffer| {
-            let polled = pin!(stream.read_buf(buffer)).poll(cx);
-            (polled, buffer.split())
+        let (poll, received) = buffers.with_buffer(|buffer| {
+            let poll = pin!(stream.read_buf(buffer)).poll(cx);
+            (poll, buffer.split())
         })?;
-        if let Poll::Ready(Ok(count)) = &polled {
+        if let Poll::Ready(Ok(count)) = &poll {
             (self.received, self.is_shared) = (received, true);
             // The worker's other tasks get their turn after as many bytes as if the reads were small.
             for _ in 0..count / READ_MAX {
                 let _ = pin!(consume_budget()).poll(cx);
             }
         }
-        Some(polled)
+        Some(poll)
     }
 
     /// Sends a part of `bytes` and returns its length.

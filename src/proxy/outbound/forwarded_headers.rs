@@ -48,7 +48,7 @@ impl ForwardedHeadersWriter<'_> {
     pub fn add_to_headers(&self, headers: &mut HeaderMap, authority: &HeaderValue) {
         let ForwardedHeadersWriter { hop, via, version, identity, fields, .. } = self;
         let client = if identity.ip == hop.peer { hop.peer_text.clone() } else { address_value(identity.ip) };
-        let forwarded = fields.has(ForwardedHeader::Forwarded).then(|| self.forwarded_element(headers, authority));
+        let element = fields.has(ForwardedHeader::Forwarded).then(|| self.forwarded_element(headers, authority));
         headers.remove(FORWARDED);
         if fields.has(ForwardedHeader::XForwardedFor) {
             let chain = match identity.trusted_peer {
@@ -81,8 +81,8 @@ impl ForwardedHeadersWriter<'_> {
         if fields.has(ForwardedHeader::XRequestId) && !named {
             headers.insert(X_REQUEST_ID, self.request_id.cloned().unwrap_or_else(request_id::new_id));
         }
-        if let Some(forwarded) = forwarded {
-            headers.insert(FORWARDED, forwarded);
+        if let Some(element) = element {
+            headers.insert(FORWARDED, element);
         }
     }
 

@@ -112,7 +112,7 @@ async fn receive_more(connection: &mut UpstreamConnection) -> Result<(), CheckFa
 async fn check_http2(connection: UpstreamConnection, origin: &Origin, rule: &HealthRule) -> Result<(), CheckFault> {
     let connection = GuardedConnection::new(connection, FrameBudget::new(usize::MAX));
     let (sender, driver) = h2::client::handshake(connection).await.map_err(|_| CheckFault::Broken)?;
-    let asked = async {
+    let exchange = async {
         let mut sender = sender.ready().await.map_err(|_| CheckFault::Broken)?;
         let request = Request::get(request_url(origin, &rule.path))
             .header("user-agent", concat!("sluicegate-health/", env!("CARGO_PKG_VERSION")))
@@ -131,7 +131,7 @@ async fn check_http2(connection: UpstreamConnection, origin: &Origin, rule: &Hea
         }
     };
     tokio::select! {
-        result = asked => result,
+        result = exchange => result,
         _ = driver => Err(CheckFault::Broken),
     }
 }
@@ -162,7 +162,7 @@ async fn find_in_stream(mut body: h2::RecvStream, text: &[u8]) -> Result<(), Che
 async fn check_grpc(connection: UpstreamConnection, origin: &Origin) -> Result<(), CheckFault> {
     let connection = GuardedConnection::new(connection, FrameBudget::new(usize::MAX));
     let (sender, driver) = h2::client::handshake(connection).await.map_err(|_| CheckFault::Broken)?;
-    let asked = async {
+    let exchange = async {
         let mut sender = sender.ready().await.map_err(|_| CheckFault::Broken)?;
         let request = Request::post(request_url(origin, "/grpc.health.v1.Health/Check"))
             .header("content-type", HeaderValue::from_static("application/grpc"))
@@ -176,7 +176,7 @@ async fn check_grpc(connection: UpstreamConnection, origin: &Origin) -> Result<(
     };
     // The driver runs the connection until the response has arrived.
     tokio::select! {
-        result = asked => result,
+        result = exchange => result,
         _ = driver => Err(CheckFault::Broken),
     }
 }

@@ -114,14 +114,14 @@ impl Exchange for Http1Exchange {
         if self.continue_timer.poll_expired(cx) {
             self.sender.release_body();
         }
-        let mut sent = self.sender.poll_request(connection, cx);
+        let mut poll = self.sender.poll_request(connection, cx);
         loop {
-            if let Poll::Ready(SendEnd::Upload) = sent {
+            if let Poll::Ready(SendEnd::Upload) = poll {
                 return Poll::Ready(Err(self.sender.upload_error()));
             }
             if self.switching.is_some() {
                 // The server would read the rest of the request as the other protocol.
-                return match (ready!(sent), self.switching.take()) {
+                return match (ready!(poll), self.switching.take()) {
                     (SendEnd::Done, Some(response)) => Poll::Ready(Ok(response)),
                     _ => Poll::Ready(Err(ProtocolFault::Switch.into())),
                 };
@@ -140,7 +140,7 @@ impl Exchange for Http1Exchange {
             }
             if self.sender.is_held() && self.reader.interims.continued {
                 self.sender.release_body();
-                sent = self.sender.poll_request(connection, cx);
+                poll = self.sender.poll_request(connection, cx);
                 continue;
             }
             let Ok(1..) = ready!(connection.poll_receive(cx)) else {
@@ -164,10 +164,10 @@ impl Exchange for Http1Exchange {
     }
 
     fn take_complete_body(&mut self) -> Option<Bytes> {
-        let received = &mut self.lease.as_mut()?.connection.received;
+        let buffer = &mut self.lease.as_mut()?.connection.received;
         let (BodyDecoder::Length(left), Some(_)) = (&self.body, self.sender.end()) else { return None };
-        let length = usize::try_from(*left).ok().filter(|length| *length <= received.len())?;
-        let body = received.split_to(length).freeze();
+        let length = usize::try_from(*left).ok().filter(|length| *length <= buffer.len())?;
+        let body = buffer.split_to(length).freeze();
         self.complete_response();
         Some(body)
     }
@@ -256,9 +256,9 @@ impl Exchange for Http1Exchange {
             return Poll::Ready(());
         }
         let Some(lease) = &mut self.lease else { return Poll::Ready(()) };
-        let sent = self.sender.poll_request(&mut lease.connection, cx);
-        self.sending_task = sent.is_pending().then(|| cx.waker().clone());
-        sent.map(drop)
+        let poll = self.sender.poll_request(&mut lease.connection, cx);
+        self.sending_task = poll.is_pending().then(|| cx.waker().clone());
+        poll.map(drop)
     }
 
     fn poll_abandon(&mut self, cx: &mut Context<'_>) -> Poll<()> {

@@ -16,7 +16,7 @@ use crate::ends::End;
 use crate::proxy::outbound::bulk::BulkBudget;
 use crate::proxy::outbound::dial::{ConnectError, DialQueue, UpstreamConnection};
 use crate::proxy::outbound::http2::Http2Connection;
-use crate::proxy::outbound::http2::streams::{StreamPool, StreamSlot};
+use crate::proxy::outbound::http2::streams::{StreamPermit, StreamPool};
 use crate::telemetry::sampled::LogSampler;
 use crate::upstream::WireProtocol;
 use crate::upstream::caps::{CapRule, InFlight, UpstreamLoad};
@@ -108,7 +108,7 @@ pub enum ServerLease {
 
 /// A stream on a connection that many requests share.
 pub struct PooledStream {
-    place: StreamSlot,
+    place: StreamPermit,
     /// The connection has served a request before.
     reused: bool,
     /// Counts the request in flight for all workers.
@@ -167,10 +167,10 @@ impl ServerPool {
 
     /// Closes connections that are idle for too long, and drops the pools of clients that have disconnected.
     pub fn sweep(&self, now_ms: u64) {
-        let kept = |idle: &mut IdleConnection| now_ms < idle.since_ms + IDLE_MS && idle.connection.is_quiet();
+        let is_kept = |idle: &mut IdleConnection| now_ms < idle.since_ms + IDLE_MS && idle.connection.is_quiet();
         let mut idle = self.idle.borrow_mut();
         let before = idle.len();
-        idle.retain_mut(kept);
+        idle.retain_mut(is_kept);
         self.counts.idle.set(self.counts.idle.get() - (before - idle.len()));
         // A connection for one client is of no use after the client has disconnected.
         let stream_idle_ms = if self.proxy_header.is_some() { IDLE_MS } else { STREAM_IDLE_MS };
@@ -278,8 +278,8 @@ impl ServerPool {
     ) -> Result<ServerLease, ConnectError> {
         // The attempt counts as load. Otherwise a server that does not respond would attract all requests.
         let _connecting = self.count_request();
-        let connected = timeout(limit, self.wait_for_lease(limit, max_idle, since_ms)).await;
-        connected.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+        let result = timeout(limit, self.wait_for_lease(limit, max_idle, since_ms)).await;
+        result.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
     }
 
     /// Waits for a stream on a shared connection, and opens one if there are too few. If the server turns out to speak
@@ -364,13 +364,13 @@ impl ServerPool {
                     .map(NewConnection::Shared),
             }
         };
-        let opened = timeout(limit, opening).await;
-        let opened = opened.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))?;
-        self.protocol.set(match &opened {
+        let result = timeout(limit, opening).await;
+        let result = result.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))?;
+        self.protocol.set(match &result {
             NewConnection::Connection(_) => WireProtocol::Http1,
             NewConnection::Shared(_) => WireProtocol::Http2,
         });
-        Ok(opened)
+        Ok(result)
     }
 
     fn keep_idle(&self, idle: IdleConnection) {
@@ -435,7 +435,7 @@ impl PooledStream {
     }
 
     /// Counts the request as ended. Its stream stays occupied.
-    pub fn into_slot(self) -> StreamSlot {
+    pub fn into_slot(self) -> StreamPermit {
         self.place
     }
 

@@ -84,8 +84,8 @@ impl PolicyCache {
             return;
         }
         if is_cacheable(route, verdict) {
-            let mut known = self.policies.borrow_mut();
-            let policies = known.entry(place).or_insert_with(|| header_value(draft_11_policies(route, verdict)));
+            let mut cache = self.policies.borrow_mut();
+            let policies = cache.entry(place).or_insert_with(|| header_value(draft_11_policies(route, verdict)));
             headers.insert(RATELIMIT_POLICY, policies.clone());
         } else {
             headers.insert(RATELIMIT_POLICY, header_value(draft_11_policies(route, verdict)));

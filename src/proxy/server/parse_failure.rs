@@ -40,13 +40,13 @@ pub fn find_parse_end(error: &hyper::Error, bytes: &[u8]) -> Option<End> {
 
 /// Counts and logs a rejected head, of which `bytes` have arrived. Reports clients that speak another protocol.
 pub fn report_rejected(client: &ClientConnection, end: End, bytes: &[u8]) {
-    let common = &client.local.common;
-    common.metrics.rejected_counter(end).inc();
+    let process = &client.worker.process;
+    process.metrics.rejected_counter(end).inc();
     let status = end.status();
     log_entry::log_rejected_head(client, bytes, deny_status(client, status, bytes).unwrap_or(status), end);
     if matches!(end, End::TlsHello | End::Http2Preface) {
         let message = end.row().log_text();
-        common.failure_log.log_rejected_client(end, &client.listener.name, client.peer, format_args!("{message}"));
+        process.failure_log.log_rejected_client(end, &client.listener.name, client.peer, format_args!("{message}"));
     }
 }
 
@@ -56,7 +56,7 @@ fn deny_status(client: &ClientConnection, status: StatusCode, bytes: &[u8]) -> O
     if client.listener.settings.service != Service::Decide {
         return None;
     }
-    let view = client.local.view();
+    let view = client.worker.view();
     let config = &view.snapshot.config;
     let may_ask = config.server.trusted_proxies.contains(client.peer);
     let point = find_point_of_unparsed(bytes, config).filter(|_| may_ask)?;
@@ -71,7 +71,7 @@ pub fn error_response(client: &ClientConnection, end: End, bytes: &[u8]) -> Vec<
         return http2_refusal();
     }
     let (status, detail) = (end.status(), end.row().text);
-    let view = client.local.view();
+    let view = client.worker.view();
     let server = &view.snapshot.config.server;
     // Behind a trusted proxy the client is unknown, so that it gets no hints.
     let hints = server.hints.apply_to(client.peer) && !server.trusted_proxies.contains(client.peer);
@@ -116,16 +116,16 @@ fn http2_refusal() -> Vec<u8> {
 
 /// Counts and logs a head of which only the beginning, `bytes`, has arrived.
 pub fn report_incomplete(worker: &WorkerContext, client: &ClientConnection, bytes: &[u8]) {
-    let deadline = client.connection();
+    let connection = client.connection();
     // A request under way has its own log line, and unread bytes of its body are no head.
-    if bytes.is_empty() || !deadline.awaits_head() {
+    if bytes.is_empty() || !connection.awaits_head() {
         return;
     }
-    let end = match deadline.expired_phase().and_then(Phase::end) {
+    let end = match connection.expired_phase().and_then(Phase::end) {
         Some(end) => end,
         None if worker.is_draining() => End::Shutdown,
         None => {
-            client.local.common.metrics.rejected_counter(End::LeftInHead).inc();
+            client.worker.process.metrics.rejected_counter(End::LeftInHead).inc();
             End::LeftInHead
         }
     };

@@ -38,7 +38,7 @@ pub enum ProxyHeaderResult {
 
 /// Reads the header, within `handshake_timeout`.
 pub async fn read_header(stream: &mut Stream, deadline: &ConnectionState, worker: &WorkerContext) -> ProxyHeaderResult {
-    deadline.enter_phase(Phase::Handshake, worker.local.view().snapshot.config.server.handshake_timeout);
+    deadline.enter_phase(Phase::Handshake, worker.state.view().snapshot.config.server.handshake_timeout);
     let mut header = pin!(read_bytes(stream));
     let header = poll_fn(|cx| {
         deadline.register_task(cx.waker());

@@ -31,11 +31,11 @@ pub async fn perform_handshake(
     deadline: &ConnectionState,
     worker: &WorkerContext,
 ) -> Result<CompletedHandshake, FailedHandshake> {
-    let timeout = worker.local.view().snapshot.config.server.handshake_timeout;
+    let timeout = worker.state.view().snapshot.config.server.handshake_timeout;
     deadline.enter_phase(Phase::Handshake, timeout);
     let due = HandshakeTimer { deadline, worker };
     due.run_within(poll_fn(|cx| stream.poll_readable(cx))).await?.map_err(FailedHandshake::new)?;
-    let mut transport = TlsTransport::new(stream, worker.local.large_writes.clone());
+    let mut transport = TlsTransport::new(stream, worker.state.large_writes.clone());
     // A client that leaves gives up its place in the queue.
     let mut turn = due.run_within(wait_unless_gone(worker.handshake_permit.acquire(), &mut transport)).await??;
     // Runs all other tasks first; the next handshake in the queue does likewise.

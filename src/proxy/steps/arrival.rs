@@ -1,14 +1,11 @@
-//! The first steps of every received request: find the client, open the log entry, and check the head strictly.
+//! The first steps of every received request: open the log entry, and check the head strictly.
 
 use http::Method;
-use http_body::Body as _;
 
 use crate::ends::End;
 use crate::proxy::account::log_entry::LogEntry;
 use crate::proxy::account::request_context::{Received, RequestContext};
 use crate::proxy::head::http2_head;
-use crate::proxy::head::identity;
-use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::request_id;
 use crate::proxy::head::validate;
 use crate::proxy::head::validate::ValidatedHead;
@@ -16,21 +13,13 @@ use crate::proxy::words::known_headers::KnownHeader;
 use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::trace;
 
-/// Finds the client: the TCP peer, or the address that trusted proxies forwarded.
-pub fn identify_client(request: &mut RequestContext<'_>) -> ClientAddress {
-    let server = &request.view.snapshot.config.server;
-    let headers = &request.received.parts.headers;
-    let identity = identity::identify(request.client.peer, headers, &server.trusted_proxies);
-    request.shows_hints = server.hints.apply_to(identity.ip);
-    identity
-}
-
 /// Opens the access log entry and the span of the request, if they are enabled or an operator taps requests.
-pub fn open_log_entry(request: &mut RequestContext<'_>, identity: ClientAddress) {
+pub fn open_log_entry(request: &mut RequestContext<'_>) {
+    let identity = request.identity;
     let server = &request.view.snapshot.config.server;
     let headers = &request.received.parts.headers;
     let span = server.spans.as_ref().and_then(|spans| trace::open_span(spans, headers));
-    let is_tapped = request.client.local.common.taps.is_active();
+    let is_tapped = request.client.worker.process.taps.is_active();
     let is_logged = server.access_log.is_some() || span.is_some() || is_tapped;
     if is_logged || server.answer_request_id {
         request.request_id = Some(request_id::received_or_new(headers, identity.trusted_peer));
@@ -51,18 +40,18 @@ pub fn check_framing(request: &mut RequestContext<'_>) -> Result<Option<End>, Re
     let max_headers = request.view.snapshot.config.server.max_headers;
     if request.received.is_http2() {
         let Received { parts, header_set, .. } = &mut *request.received;
-        let encoded = header_set.has_ambiguous_names.then(|| http2_head::take_raw_bytes(&mut parts.headers)).flatten();
+        let fault = header_set.has_ambiguous_names.then(|| http2_head::take_raw_bytes(&mut parts.headers)).flatten();
         http2_head::normalize_headers(&mut parts.headers, max_headers).map_err(Refusal::from)?;
-        return Ok(encoded);
+        return Ok(fault);
     }
     let Received { parts, body, .. } = &*request.received;
-    let length = body.as_ref().map_or(Some(0), |body| body.size_hint().exact());
+    let length = body.find_length();
     let inspector = request.client.inspector.as_ref();
-    let repaired = inspector.and_then(|inspector| inspector.borrow_mut().take_fault(length));
+    let fault = inspector.and_then(|inspector| inspector.borrow_mut().take_fault(length));
     // After a repair, the bytes that follow were not inspected. After CONNECT, they may be meant for a tunnel (RFC
     // 9931, section 7).
-    request.must_close = repaired.is_some() || parts.method.as_str().eq_ignore_ascii_case(Method::CONNECT.as_str());
-    Ok(repaired)
+    request.must_close = fault.is_some() || parts.method.as_str().eq_ignore_ascii_case(Method::CONNECT.as_str());
+    Ok(fault)
 }
 
 /// Refuses a head that servers could read differently, and computes the canonical host, path and method.
@@ -79,8 +68,9 @@ pub fn record_target(request: &mut RequestContext<'_>, head: &ValidatedHead) {
 }
 
 /// Logs that a peer sends forwarding headers without being listed in `trusted_proxies`.
-pub fn report_untrusted_headers(request: &RequestContext<'_>, identity: ClientAddress) {
-    let (client, fields) = (request.client, request.received.header_set);
+pub fn report_untrusted_headers(request: &RequestContext<'_>) {
+    let RequestContext { client, identity, .. } = *request;
+    let fields = request.received.header_set;
     if !identity.trusted_peer && (fields.has_client_headers || fields.has(KnownHeader::Forwarded)) {
         let trusted = &request.view.snapshot.config.server.trusted_proxies;
         client.listener.untrusted.report_headers(

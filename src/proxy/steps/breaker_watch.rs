@@ -50,11 +50,11 @@ pub async fn watch(
     let watched = permits.iter_mut().map(|permit| WatchedPermit { permit, timer: None, is_reported_slow: false });
     let mut watched: Vec<WatchedPermit> = watched.collect();
     let result = poll_fn(|cx| {
-        let polled = forward.as_mut().poll(cx);
-        if let (Poll::Pending, Some(since)) = (&polled, clock.waiting_since()) {
+        let poll = forward.as_mut().poll(cx);
+        if let (Poll::Pending, Some(since)) = (&poll, clock.waiting_since()) {
             watched.iter_mut().for_each(|watched| watched.poll_slow(since, &now_ms, cx));
         }
-        polled
+        poll
     })
     .await;
     let is_error = match &result {
@@ -64,9 +64,9 @@ pub async fn watch(
             false => return result,
         },
     };
-    let waited = clock.waiting_since().map(|since| since.elapsed());
+    let wait = clock.waiting_since().map(|since| since.elapsed());
     for WatchedPermit { permit, .. } in watched {
-        let is_slow = waited.zip(permit.slow_after()).is_some_and(|(waited, slow)| waited >= slow);
+        let is_slow = wait.zip(permit.slow_after()).is_some_and(|(wait, slow)| wait >= slow);
         permit.report_end(now_ms(), is_slow, is_error);
     }
     result

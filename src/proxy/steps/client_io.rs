@@ -42,19 +42,19 @@ impl<R> ClientIo<R> {
     /// Reports a write to the connection's state. Over TLS, the bytes that have left since `sent_before` count, not the
     /// bytes that TLS has accepted. If the client is too slow, the kernel keeps nothing for it.
     fn report_write(&self, sent_before: Option<u64>, written: &Poll<io::Result<usize>>) {
-        let deadline = self.client.connection();
-        let taken = match (self.stream.sent_bytes().zip(sent_before), written) {
+        let connection = self.client.connection();
+        let count = match (self.stream.sent_bytes().zip(sent_before), written) {
             (Some((now, before)), _) => now - before,
             (None, Poll::Ready(Ok(bytes))) => *bytes as u64,
             (None, _) => 0,
         };
-        if taken > 0 {
-            deadline.add_written(taken);
+        if count > 0 {
+            connection.add_written(count);
         }
         match written {
             Poll::Ready(_) => {}
-            Poll::Pending if deadline.is_slow() => self.stream.reset_on_close(),
-            Poll::Pending => deadline.begin_stall(),
+            Poll::Pending if connection.is_slow() => self.stream.reset_on_close(),
+            Poll::Pending => connection.begin_stall(),
         }
     }
 
@@ -76,8 +76,8 @@ impl<R: ReadFilter> ClientIo<R> {
                 return Poll::Ready(Ok(()));
             }
             let sent_before = self.stream.sent_bytes();
-            let written = Pin::new(&mut self.stream).poll_write(cx, &early);
-            if let Poll::Ready(Ok(count)) = written {
+            let poll = Pin::new(&mut self.stream).poll_write(cx, &early);
+            if let Poll::Ready(Ok(count)) = poll {
                 early.drain(..count);
                 if early.is_empty() {
                     // Frees the buffer, which otherwise lives as long as the connection.
@@ -85,8 +85,8 @@ impl<R: ReadFilter> ClientIo<R> {
                 }
             }
             drop(early);
-            self.report_write(sent_before, &written);
-            if ready!(written)? == 0 {
+            self.report_write(sent_before, &poll);
+            if ready!(poll)? == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
         }
@@ -107,9 +107,9 @@ impl<R: ReadFilter> AsyncWrite for ClientIo<R> {
         self.client.connection().set_flushed(false);
         ready!(self.poll_early(cx))?;
         let sent_before = self.stream.sent_bytes();
-        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.report_write(sent_before, &written);
-        written
+        let poll = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.report_write(sent_before, &poll);
+        poll
     }
 
     fn poll_write_vectored(
@@ -125,9 +125,9 @@ impl<R: ReadFilter> AsyncWrite for ClientIo<R> {
         ready!(self.poll_early(cx))?;
         let ClientIo { stream, client, .. } = &mut *self;
         let sent_before = stream.sent_bytes();
-        let written = stream.poll_write_gathered(cx, bufs, &client.local.write_buffer);
-        self.report_write(sent_before, &written);
-        written
+        let poll = stream.poll_write_gathered(cx, bufs, &client.worker.write_buffer);
+        self.report_write(sent_before, &poll);
+        poll
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -138,11 +138,11 @@ impl<R: ReadFilter> AsyncWrite for ClientIo<R> {
         ready!(self.poll_early(cx))?;
         // The parser flushes once all is written, but TLS may still hold some of it.
         let sent_before = self.stream.sent_bytes();
-        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-        let is_ready = flushed.is_ready();
+        let poll = Pin::new(&mut self.stream).poll_flush(cx);
+        let is_ready = poll.is_ready();
         self.report_write(sent_before, &if is_ready { Poll::Ready(Ok(0)) } else { Poll::Pending });
         self.client.connection().set_flushed(is_ready);
-        flushed
+        poll
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -47,7 +47,7 @@ pub fn compress_response(
             response.body_mut().forget_length();
         }
     } else if !compress_body(request, algorithm, response.body_mut()) {
-        return request.client.local.common.metrics.compression.skipped.inc();
+        return request.client.worker.process.metrics.compression.skipped.inc();
     }
     headers::mark_compressed(response.headers_mut(), algorithm);
 }
@@ -60,15 +60,15 @@ fn find_length(response: &Response<ResponseBody>, is_head: bool) -> Option<u64> 
 
 /// Replaces the body by a compressed one. Returns false if the memory for that is used up; the body is unchanged then.
 fn compress_body(request: &mut RequestContext<'_>, algorithm: CompressionAlgorithm, body: &mut ResponseBody) -> bool {
-    let local = &request.client.local;
+    let worker = &request.client.worker;
     if body.full_length().is_some_and(|length| length <= SLICE)
         && let Some(plain) = body.take_full()
     {
-        let Ok(compressed) = compress_at_once(&local.compression, algorithm, &plain) else {
+        let Ok(compressed) = compress_at_once(&worker.compression, algorithm, &plain) else {
             *body = ResponseBody::full(plain);
             return false;
         };
-        let counters = local.compression.counters(algorithm);
+        let counters = worker.compression.counters(algorithm);
         counters.add_in(plain.len());
         counters.add_out(compressed.len());
         if let Some(entry) = request.account.log_entry() {
@@ -78,8 +78,8 @@ fn compress_body(request: &mut RequestContext<'_>, algorithm: CompressionAlgorit
         return true;
     }
     let max = request.view.snapshot.config.server.max_compress_memory;
-    let permit = local.common.compression_memory.reserve(algorithm, max);
-    let stage = permit.and_then(|permit| CompressionStage::new(algorithm, permit, &local.compression).ok());
+    let permit = worker.process.compression_memory.reserve(algorithm, max);
+    let stage = permit.and_then(|permit| CompressionStage::new(algorithm, permit, &worker.compression).ok());
     stage.map(|stage| body.compress_with(stage)).is_some()
 }
 
@@ -94,7 +94,7 @@ fn compress_at_once(
     let mut encoder = BodyEncoder::new(algorithm, &worker.cache)?;
     encoder.encode(plain, &mut output)?;
     encoder.finish(&mut output, &worker.cache)?;
-    let compressed = Bytes::copy_from_slice(&output);
+    let bytes = Bytes::copy_from_slice(&output);
     worker.shrink_output(&mut output);
-    Ok(compressed)
+    Ok(bytes)
 }

@@ -16,8 +16,8 @@ use crate::limiting::limit::over::EXCEEDED_HEADER;
 use crate::limiting::settlement::include_usage;
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::linger::Linger;
-use crate::proxy::account::request_context::{Admitted, RequestContext, RoutedRequest};
-use crate::proxy::connection::upload::{Upload, UploadProgress, UploadState};
+use crate::proxy::account::request_context::{Admitted, ClientBody, RequestContext, RoutedRequest};
+use crate::proxy::connection::upload::{Upload, UploadState};
 use crate::proxy::context::ClientConnection;
 use crate::proxy::head::extended_connect;
 use crate::proxy::head::headers;
@@ -44,7 +44,8 @@ use crate::proxy::steps::shedding;
 use crate::proxy::words::known_headers::KnownHeader;
 use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::trace;
-use crate::route::{Action, Route, SentHost};
+use crate::route::redirect::Redirect;
+use crate::route::{Action, FixedResponse, Route, SentHost};
 use crate::upstream::breaker::BreakerPermit;
 
 /// Runs the route's action and returns its response.
@@ -59,58 +60,93 @@ pub async fn dispatch(
     let request_id = request.request_id.clone();
     let forwarding = ForwardedHeadersWriter {
         hop: client.hop(),
-        via: &client.local.common.via,
+        via: &client.worker.process.via,
         version: request.received.parts.version,
         identity,
         fields: view.snapshot.config.server.forwarded_headers,
         request_id: request_id.as_ref(),
     };
+    let action = AdmittedAction::choose(route, request.admission.verdict.as_ref());
     // Computed before the route edits the headers, because `hash_on` can name any of them.
-    let upstream = select_upstream(request, route);
-    if let (Some(index), Action::Upstream(own)) = (upstream, &route.action)
-        && index != *own
-    {
-        shedding::divert_permits(request, routed, index, &mut breakers)?;
-    }
-    let hash = upstream.and_then(|index| limits::hash_key(request, routed, index));
+    let hash = match action {
+        AdmittedAction::Forward { upstream, is_diverted } => {
+            if is_diverted {
+                shedding::divert_permits(request, routed, upstream, &mut breakers)?;
+            }
+            limits::hash_key(request, routed, upstream)
+        }
+        _ => None,
+    };
     let unwritten = rewrite_headers(request, routed, &forwarding);
     let upload = request_body::open_upload(request, route).await?;
-    if let Some(index) = upstream {
-        let servers = &view.upstreams[index];
-        let mut outgoing = build_outgoing(request, routed, unwritten, upload, offer);
-        outgoing.priority = route.priority;
-        (outgoing.hash, outgoing.proxy_header) = (hash, proxy_header(client, identity.ip, servers));
-        return send_upstream(request, route, servers, &mut outgoing, breakers).await;
-    }
-    match &route.action {
-        // Handled above.
-        Action::Upstream(_) => Err(End::NoRoute.into()),
-        Action::Echo => {
+    match action {
+        AdmittedAction::Forward { upstream, .. } => {
+            let servers = &view.upstreams[upstream];
+            let mut outgoing = build_outgoing(request, routed, unwritten, upload, offer);
+            outgoing.priority = route.priority;
+            (outgoing.hash, outgoing.proxy_header) = (hash, proxy_header(client, identity.ip, servers));
+            send_upstream(request, route, servers, &mut outgoing, breakers).await
+        }
+        AdmittedAction::Echo => {
             let Parts { method, headers, .. } = &request.received.parts;
             Ok(local_responses::echo(method, &outgoing_request::rewrite_target(head, &route.rewrite), headers, upload))
         }
-        Action::Respond(fixed) => {
+        AdmittedAction::Respond(fixed) => {
             Ok(problem::fixed_response(fixed.status, fixed.body.clone(), fixed.content_type.clone()))
         }
-        Action::Redirect(redirect) => {
-            let headers = &request.received.parts.headers;
-            let is_https = is_https(headers, identity.trusted_peer, request.client.tls.is_some());
-            local_responses::redirect(redirect, head, &route.rewrite, is_https).ok_or(End::NoRedirect.into())
+        AdmittedAction::Redirect(redirect) => {
+            redirect_client(redirect, routed, &request.received.parts.headers, client.tls.is_some())
         }
     }
 }
 
-/// Returns the upstream that gets the request: the one to which a limit diverts it (`over`), or that of the route.
-fn select_upstream(request: &RequestContext<'_>, route: &Route) -> Option<usize> {
-    let Action::Upstream(own) = route.action else { return None };
-    let diversion = request.admission.verdict.as_ref().and_then(|verdict| verdict.diversion(&route.limits));
-    Some(diversion.map_or(own, |diversion| diversion.index))
+/// What the gateway does with a request that the limits have admitted.
+#[derive(Clone, Copy)]
+pub enum AdmittedAction<'r> {
+    /// Sends it to a server of the upstream at this index. `is_diverted`: a limit replaces the upstream of the route (`over`).
+    Forward {
+        upstream: usize,
+        is_diverted: bool,
+    },
+    Echo,
+    Respond(&'r FixedResponse),
+    Redirect(&'r Redirect),
+}
+
+impl<'r> AdmittedAction<'r> {
+    pub fn choose(route: &'r Route, verdict: Option<&Verdict>) -> AdmittedAction<'r> {
+        match &route.action {
+            Action::Upstream(own) => {
+                let diversion = verdict.and_then(|verdict| verdict.diversion(&route.limits));
+                let upstream = diversion.map_or(*own, |diversion| diversion.index);
+                AdmittedAction::Forward { upstream, is_diverted: upstream != *own }
+            }
+            Action::Echo => AdmittedAction::Echo,
+            Action::Respond(fixed) => AdmittedAction::Respond(fixed),
+            Action::Redirect(redirect) => AdmittedAction::Redirect(redirect),
+        }
+    }
+}
+
+/// Builds the response of a route that redirects. `is_tls`: the client is connected over TLS.
+///
+/// # Errors
+/// There is no address to redirect the request to.
+pub fn redirect_client(
+    redirect: &Redirect,
+    routed: RoutedRequest<'_>,
+    headers: &HeaderMap,
+    is_tls: bool,
+) -> Result<Response<ResponseBody>, Refusal> {
+    let RoutedRequest { route, head, identity } = routed;
+    let is_https = is_https(headers, identity.trusted_peer, is_tls);
+    local_responses::redirect(redirect, head, &route.rewrite, is_https).ok_or(End::NoRedirect.into())
 }
 
 /// Returns whether the client uses HTTPS: on this connection, or to the trusted proxy before it.
-pub fn is_https(headers: &HeaderMap, trusted_peer: bool, is_tls: bool) -> bool {
-    let forwarded = headers.get("x-forwarded-proto").filter(|_| trusted_peer);
-    match forwarded.map(HeaderValue::as_bytes) {
+fn is_https(headers: &HeaderMap, trusted_peer: bool, is_tls: bool) -> bool {
+    let proto = headers.get("x-forwarded-proto").filter(|_| trusted_peer);
+    match proto.map(HeaderValue::as_bytes) {
         Some(b"https") => true,
         Some(b"http") => false,
         _ => is_tls,
@@ -168,9 +204,9 @@ fn rewrite_headers<'f>(
 
 /// Returns the header that names the limits which the request exceeds; `None` if it exceeds none.
 fn exceeded_header(verdict: &Verdict, route: &Route) -> Option<HeaderValue> {
-    let mut exceeded: Vec<usize> = verdict.excesses(&route.limits).map(|checked| checked.limit).collect();
-    exceeded.sort_unstable();
-    let names: Vec<&str> = exceeded.into_iter().map(|index| &*route.limits[index].name).collect();
+    let mut indexes: Vec<usize> = verdict.excesses(&route.limits).map(|checked| checked.limit).collect();
+    indexes.sort_unstable();
+    let names: Vec<&str> = indexes.into_iter().map(|index| &*route.limits[index].name).collect();
     (!names.is_empty()).then(|| HeaderValue::from_str(&names.join(", ")).ok())?
 }
 
@@ -226,13 +262,13 @@ async fn send_upstream(
     let attempts = request.account.log_entry().map(|entry| entry.record_upstream(servers.failure_log.upstream()));
     let (deadline, attempts) = (request.account.deadline(), attempts.as_deref());
     let (hints, begun) = (early_hints(request, route), Instant::now());
-    let forwarded = if breakers.is_empty() {
+    let result = if breakers.is_empty() {
         forward::forward_request(servers, deadline, &route.timeouts, outgoing, attempts, hints).await
     } else {
         let clock = SendClock::new(outgoing.upload.as_ref().map(Upload::share_progress));
         outgoing.clock = Some(clock.clone());
         let forward = forward::forward_request(servers, deadline, &route.timeouts, outgoing, attempts, hints);
-        let now_ms = || request.client.local.common.fleet.now_ms();
+        let now_ms = || request.client.worker.process.fleet.now_ms();
         Box::pin(breaker_watch::watch(&mut breakers, &clock, now_ms, forward)).await
     };
     request.account.add_wait(begun);
@@ -240,11 +276,11 @@ async fn send_upstream(
         request.account.record_server_reached();
     }
     let ForwardedResponse { mut response, unrequested_body: unasked } =
-        forwarded.map_err(|error| refuse_upstream(request, error))?;
+        result.map_err(|error| refuse_upstream(request, error))?;
     response.body_mut().report_to_breakers(breakers);
-    if unasked.is_some() {
+    if let Some(unasked) = unasked {
         // The server did not request the body, so the request ends as if its body had not been opened.
-        (request.read_ahead, request.upload) = (unasked, None);
+        request.received.body = ClientBody::ReadAhead(unasked);
     }
     if request.received.is_connect()
         && !extended_connect::is_valid_response(&request.received.parts, response.status(), response.headers())
@@ -268,11 +304,12 @@ fn early_hints<'h>(request: &RequestContext<'h>, route: &'h Route) -> Option<Ear
 }
 
 fn refuse_upstream(request: &mut RequestContext<'_>, error: Refusal) -> Refusal {
-    let is_unread = |upload: &Rc<UploadProgress>| upload.state() != UploadState::Done;
-    request.must_close |= request.upload.as_ref().is_some_and(is_unread);
+    if let ClientBody::Opened(upload) = &request.received.body {
+        request.must_close |= upload.state() != UploadState::Done;
+    }
     if error.end == End::FileDescriptors {
-        let complaints = &request.client.local.common.failure_log;
-        complaints.log_descriptor_shortage("requests that need a new connection to a server are refused");
+        let failure_log = &request.client.worker.process.failure_log;
+        failure_log.log_descriptor_shortage("requests that need a new connection to a server are refused");
     }
     error
 }
@@ -282,7 +319,7 @@ pub fn clean_response(request: &RequestContext<'_>, response: &mut Response<Resp
     let has_via = request.view.snapshot.config.server.forwarded_headers.has(ForwardedHeader::Via);
     let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let protocol = if is_switch { response.headers().get(UPGRADE).cloned() } else { None };
-    headers::clean_response_headers(response.headers_mut(), has_via.then_some(&request.client.local.common.via));
+    headers::clean_response_headers(response.headers_mut(), has_via.then_some(&request.client.worker.process.via));
     if let Some(protocol) = protocol {
         headers::set_upgrade(response.headers_mut(), &protocol);
     }

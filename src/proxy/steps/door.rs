@@ -4,6 +4,7 @@
 //! - Requests of clients, questions of other proxies and checks of Envoy come in a `RequestContext` (`live`): it counts,
 //!   logs, charges and holds what the request uses.
 //! - Explanations and test cases record what each step finds. They hold nothing, and a live store charges them nothing.
+//! - Requests of an access log are replayed in the time of the log, and counted.
 //!
 //! A step that depends on nothing but the request and the config is a plain function and calls no method here.
 
@@ -17,36 +18,48 @@ use crate::auth::forward::ForwardAuth;
 use crate::auth::{PasswordAuth, RouteAuth};
 use crate::config::Config;
 use crate::ends::End;
+use crate::limiting::decision::Op;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::Facts;
 use crate::limiting::source::jwt::{TokenClaims, TokenVerifier};
 use crate::limiting::{Evaluation, Limiter, Verdict};
+use crate::net::IpSet;
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::request_context::{Admission, RoutedRequest};
+use crate::proxy::connection::upgrade::TunnelPermit;
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::steps::forwarded_head::ReceivedFacts;
 use crate::proxy::steps::request_body::KeyBody;
-use crate::proxy::words::delay::DelaySlot;
+use crate::proxy::words::delay::DelayPermit;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
 use crate::tls::ClientCertificate;
 use crate::upstream::breaker::BreakerPermit;
 
 /// How a door asks the limiter.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub struct Ask {
+    /// [`Op::Take`] charges, and [`Op::Peek`] only looks.
+    pub op: Op,
     /// The door learns how the request ends, so charges that depend on it are held.
     pub holds: bool,
     /// When the answer must be ready at the latest.
     pub until: Option<tokio::time::Instant>,
 }
 
+impl Ask {
+    /// Charges. What depends on the end of the request is held until then.
+    pub const HOLD: Ask = Ask { op: Op::Take, holds: true, until: None };
+    /// Charges for good.
+    pub const CHARGE: Ask = Ask { op: Op::Take, holds: false, until: None };
+}
+
 /// How long a limit delays a request that it admits.
 pub struct LimitDelay<'r> {
     pub limit: &'r Limit,
     pub duration: Duration,
-    pub slot: DelaySlot,
+    pub slot: DelayPermit,
 }
 
 /// A door as limits see it.
@@ -56,16 +69,23 @@ pub trait LimitDoor<'a> {
 
     fn limiter(&self) -> &'a Limiter;
 
+    /// Evaluates `limits` as far as that is possible without a store.
+    fn evaluate(&self, limits: &[Arc<Limit>], facts: &Facts<'_>) -> Vec<Evaluation> {
+        self.limiter().evaluate_all(limits, facts, facts)
+    }
+
     /// Reserves the slots to wait in, if a limit may delay the request.
     ///
     /// # Errors
     /// The index of the limit whose slots are all taken.
-    fn reserve_slots(&self, _limits: &[Arc<Limit>], _evaluations: &[Evaluation]) -> Result<Option<DelaySlot>, usize> {
+    fn reserve_slots(&self, _limits: &[Arc<Limit>], _evaluations: &[Evaluation]) -> Result<Option<DelayPermit>, usize> {
         Ok(None)
     }
 
     /// Decides `limits`, with one element of `evaluations` for each.
-    fn decide(&self, limits: &[Arc<Limit>], evaluations: Vec<Evaluation>, ask: Ask) -> impl Future<Output = Verdict>;
+    fn decide(&self, limits: &[Arc<Limit>], evaluations: Vec<Evaluation>, ask: Ask) -> impl Future<Output = Verdict> {
+        self.limiter().decide_until(ask.op, limits, evaluations, ask.holds, ask.until)
+    }
 
     /// Records that the request waited for a store since `begun`.
     fn add_wait(&self, _begun: Instant) {}
@@ -78,7 +98,7 @@ pub trait LimitDoor<'a> {
     fn note_decision(&self, route: &Route, first: usize, facts: &Facts<'_>, verdict: &Verdict) -> Self::Note;
 
     /// Records the verdict of all limits that have decided so far.
-    fn record_decision(&mut self, routed: RoutedRequest<'_>, verdict: Verdict, note: Self::Note);
+    fn record_decision(&mut self, route: &Route, identity: &ClientAddress, verdict: Verdict, note: Self::Note);
 
     /// Waits until it is the request's turn. Called only for a door that reserves slots.
     fn wait_for_turn(&mut self, _delay: LimitDelay<'_>) -> impl Future<Output = ()> {
@@ -132,7 +152,7 @@ pub trait Door<'a>: LimitDoor<'a> + Trace {
     fn validate_head(&mut self) -> Result<ValidatedHead, Refusal>;
 
     /// Reports forwarding headers of a peer that is no trusted proxy.
-    fn report_untrusted_headers(&self, _identity: ClientAddress) {}
+    fn report_untrusted_headers(&self) {}
 
     /// The forwarded head is made.
     fn record_forwarded_head(&mut self) {}
@@ -161,6 +181,16 @@ pub trait Door<'a>: LimitDoor<'a> + Trace {
     /// Refuses the request if a circuit breaker is open. Otherwise returns the permits of the breakers.
     fn check_breakers(&mut self, routed: RoutedRequest<'_>) -> Result<Vec<BreakerPermit>, Refusal>;
 
+    /// Returns whether the client is in a list of networks. A client whose address is not known is in none.
+    fn is_client_in(&self, networks: &IpSet, identity: &ClientAddress) -> bool {
+        networks.contains(identity.ip)
+    }
+
+    /// Returns whether the client has proved who it is, if a log says so. The admission has the identity then.
+    fn logged_proof(&self) -> Option<Result<(), End>> {
+        None
+    }
+
     /// Verifies a password, after the limits of `auth`. Returns the user.
     fn verify_password(
         &mut self,
@@ -182,7 +212,7 @@ pub trait Door<'a>: LimitDoor<'a> + Trace {
     fn record_user(&mut self, _user: &str) {}
 
     /// Reserves a tunnel for a request that offers to switch protocols.
-    fn reserve_tunnel(&mut self, offers_switch: bool) -> Result<(), Refusal>;
+    fn reserve_tunnel(&mut self, offers_switch: bool) -> Result<Option<TunnelPermit>, Refusal>;
 
     /// Refuses a request whose upstream has no capacity.
     fn check_capacity(&mut self, route: &Route) -> Result<(), Refusal>;

@@ -5,8 +5,10 @@ use http::header::{CONNECTION, SET_COOKIE, STRICT_TRANSPORT_SECURITY};
 use http::{HeaderValue, Response, StatusCode, Version};
 
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::request_context::RequestContext;
+use crate::proxy::account::request_context::{ClientBody, Reply, RequestContext};
+use crate::proxy::connection::upgrade::TunnelPermit;
 use crate::proxy::connection::upload::Upload;
+use crate::proxy::head::body::RequestBody;
 use crate::proxy::head::request_id;
 use crate::proxy::steps::compress;
 use crate::proxy::steps::response::edits;
@@ -24,21 +26,22 @@ use crate::route::{Action, Route};
 
 /// Completes the response. From here on, the account of the request belongs to the response body, or to the tunnel that
 /// the connection becomes. It ends when that body or tunnel ends.
-pub fn finish_response(
-    mut request: RequestContext<'_>,
-    result: Result<Response<ResponseBody>, Refusal>,
-) -> Response<ResponseBody> {
-    let is_for_one = result.is_err() || request.question.is_some() || request.is_auth_response;
-    let mut response = match result {
-        Ok(response) if request.question.is_some() => response,
-        Ok(mut response) => {
-            settle_response(&mut request, &mut response);
-            response
+pub fn finish_response(mut request: RequestContext<'_>, result: Result<Reply, Refusal>) -> Response<ResponseBody> {
+    let is_for_one = !matches!(result, Ok(Reply::Route(..)));
+    let (mut response, tunnel) = match result {
+        Ok(Reply::Route(mut response, tunnel)) => {
+            settle_response(&mut request, &mut response, false);
+            (response, tunnel)
         }
+        Ok(Reply::AuthServer(mut response)) => {
+            settle_response(&mut request, &mut response, true);
+            (response, None)
+        }
+        Ok(Reply::Decision(response)) => (response, None),
         Err(refusal) => {
             let mut response = build_refusal(&mut request, &refusal);
             edit_refusal(&request, &mut response);
-            response
+            (response, None)
         }
     };
     if is_for_one {
@@ -52,14 +55,13 @@ pub fn finish_response(
     compress_response(&mut request, &mut response);
     end_request_body(&mut request, &mut response);
     announce_close(&request, &mut response);
-    hand_over_account(request, &mut response);
+    hand_over_account(request, &mut response, tunnel);
     response
 }
 
-/// Settles the charges of the limits according to the response, and applies the route's `response_headers`.
-fn settle_response(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>) {
-    // The auth server has not allowed the request if the client gets its response.
-    let is_refused = request.is_auth_response;
+/// Settles the charges of the limits according to the response, and applies the route's `response_headers`. `is_refused`:
+/// the response is that of the auth server, which has not allowed the request.
+fn settle_response(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>, is_refused: bool) {
     if let Some(permit) = request.account.overload_permit() {
         permit.record_head(true);
         if is_refused {
@@ -72,7 +74,8 @@ fn settle_response(request: &mut RequestContext<'_>, response: &mut Response<Res
         request.account.settle_by_full_body(body);
     }
     if let Some(route) = request.matched_route() {
-        if let Some(pages) = &route.error_pages {
+        // An auth server may want the client to log in.
+        if let Some(pages) = route.error_pages.as_ref().filter(|_| !is_refused) {
             intercept_error(request, route, pages, response);
         }
         let status = response.status();
@@ -81,7 +84,7 @@ fn settle_response(request: &mut RequestContext<'_>, response: &mut Response<Res
 }
 
 /// Replaces an error response of an upstream server, if the route intercepts its status. gRPC clients get the original,
-/// and so do a client of an extended CONNECT, which reads only the status, and one that an auth server wants to log in.
+/// and so does a client of an extended CONNECT, which reads only the status.
 fn intercept_error(
     request: &mut RequestContext<'_>,
     route: &Route,
@@ -89,7 +92,7 @@ fn intercept_error(
     response: &mut Response<ResponseBody>,
 ) {
     let is_from_server = matches!(route.action, Action::Upstream(_));
-    let is_excluded = request.wants_grpc_errors || request.received.is_connect() || request.is_auth_response;
+    let is_excluded = request.wants_grpc_errors || request.received.is_connect();
     if !is_from_server || is_excluded || !intercept::is_replaced(pages, response) {
         return;
     }
@@ -108,7 +111,7 @@ fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Respons
         }
     }
     let (route, verdict) = (request.matched_route(), request.admission.verdict.as_ref());
-    request.account.record_refusal(refusal.end, &request.client.local.common.metrics);
+    request.account.record_refusal(refusal.end, &request.client.worker.process.metrics);
     // Operators find the refusals of limits by their id, whether the request is logged or not.
     let id = match refusal.end.is_by_limit() {
         true => request.request_id.clone(),
@@ -118,14 +121,15 @@ fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Respons
         Some(route) => route.error_pages.as_deref(),
         None => request.view.snapshot.config.server.error_pages.as_deref(),
     };
-    let wanted = ErrorFormat {
+    let hints = &request.view.snapshot.config.server.hints;
+    let format = ErrorFormat {
         format: request.error_format(),
         pages,
         request_id: id.as_ref().and_then(error_page::showable_id),
-        hint: refusal.end.row().setting.filter(|_| request.shows_hints),
+        hint: refusal.end.row().setting.filter(|_| hints.apply_to(request.identity.ip)),
         is_for_proxy: request.question.is_some(),
     };
-    let response = refusal.to_response(route, request.admission.verdict.as_ref(), wanted);
+    let response = refusal.to_response(route, request.admission.verdict.as_ref(), format);
     // A gRPC response always has status 200, so charges depend on the status of the refusal itself.
     let status = response.status();
     let response = if request.wants_grpc_errors { grpc::build_response(refusal, route, verdict) } else { response };
@@ -153,7 +157,7 @@ fn apply_deny_status(request: &RequestContext<'_>, response: &mut Response<Respo
 /// Adds the cookies of an auth server that allowed the request, even if the request failed later: the auth server may
 /// have renewed a session.
 fn add_auth_cookies(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>) {
-    for cookie in request.auth_cookies.drain(..) {
+    for cookie in request.admission.cookies.drain(..) {
         response.headers_mut().append(SET_COOKIE, cookie);
     }
 }
@@ -193,19 +197,23 @@ fn add_hsts(request: &RequestContext<'_>, response: &mut Response<ResponseBody>)
 fn end_request_body(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>) {
     if request.received.is_http2() {
         // The connection discards its rest.
-        request.received.body = None;
+        drop(request.received.body.take_unread_if(|_| true));
     } else if request.must_close {
         close_after(response);
-    } else if let Some(body) = request.received.body.take().or(request.read_ahead.take().and_then(Upload::into_unread))
-    {
+    } else if let Some(body) = take_rest(&mut request.received.body) {
         unread_body::discard_or_close(body, request.account.deadline(), &request.received.parts.headers, response);
     }
+}
+
+/// Takes what nobody has read of the body.
+fn take_rest(body: &mut ClientBody) -> Option<RequestBody> {
+    body.take_unread_if(|_| true).or_else(|| body.take_read_ahead().and_then(Upload::into_unread))
 }
 
 /// Tells an HTTP/1.1 client to reconnect if this worker is being stopped.
 fn announce_close(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
     let is_http1 = request.received.parts.version <= Version::HTTP_11;
-    if request.client.local.is_draining.get() && is_http1 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+    if request.client.worker.is_draining.get() && is_http1 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
         close_after(response);
     }
 }
@@ -216,12 +224,13 @@ fn close_after(response: &mut Response<ResponseBody>) {
 
 /// Counts the response. The request then ends with the response body or, if the server switched protocols, with the
 /// tunnel.
-fn hand_over_account(request: RequestContext<'_>, response: &mut Response<ResponseBody>) {
+fn hand_over_account(request: RequestContext<'_>, response: &mut Response<ResponseBody>, tunnel: Option<TunnelPermit>) {
     let (client, route) = (request.client, request.matched_route());
-    let account = request.account.record_response(response, route, &request.view.snapshot, request.upload);
-    match (response.body_mut().take_switched(), route, request.tunnel_seat) {
-        (Some(server), Some(route), Some(seat)) => {
-            client.tunnel.set(Some(Tunnel::new(client, server, account, route.timeouts.clone(), seat)));
+    let upload = if let ClientBody::Opened(progress) = request.received.body { Some(progress) } else { None };
+    let account = request.account.record_response(response, route, &request.view.snapshot, upload);
+    match (response.body_mut().take_switched(), route, tunnel) {
+        (Some(server), Some(route), Some(permit)) => {
+            client.tunnel.set(Some(Tunnel::new(client, server, account, route.timeouts.clone(), permit)));
         }
         _ => response.body_mut().attach_account(account),
     }

@@ -198,20 +198,20 @@ impl<'a> ForwardedRequest<'a> {
         let client_limit = self.outgoing.client_limit;
         let may_extend = client_limit.is_none() && self.outgoing.respond_by.is_none();
         let head = poll_fn(|cx| {
-            let polled = attempt.exchange.borrow_mut().poll_head(cx);
+            let poll = attempt.exchange.borrow_mut().poll_head(cx);
             if let Some(place) = self.state.place().filter(|place| place.awaits_sending())
                 && attempt.exchange.borrow().is_sent()
             {
                 place.record_sent();
             }
             let interims = attempt.exchange.borrow_mut().take_interims();
-            if !interims.is_empty() && polled.is_pending() && may_extend {
+            if !interims.is_empty() && poll.is_pending() && may_extend {
                 attempt.extend_deadline(self.deadline, self.timeouts.response);
             }
             if let Some(hints) = hints {
                 interims.into_iter().for_each(|head| hints.forward_interim(head));
             }
-            polled
+            poll
         });
         match self.deadline.run_within(head).await {
             Ok(result) => result,

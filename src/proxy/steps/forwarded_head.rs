@@ -166,9 +166,9 @@ fn announce_trailers(headers: &mut HeaderMap, guarded: Option<&Vec<HeaderName>>)
             }
         }
     }
-    let listed = names.iter().map(HeaderName::as_str).collect::<Vec<_>>().join(", ");
-    match HeaderValue::try_from(listed) {
-        Ok(listed) if !listed.is_empty() => drop(headers.insert(TRAILER, listed)),
+    let list = names.iter().map(HeaderName::as_str).collect::<Vec<_>>().join(", ");
+    match HeaderValue::try_from(list) {
+        Ok(list) if !list.is_empty() => drop(headers.insert(TRAILER, list)),
         _ => drop(headers.remove(TRAILER)),
     }
 }

@@ -12,11 +12,28 @@ use crate::limiting::source::jwt::TokenClaims;
 use crate::limiting::source::{Facts, SourceOrigin};
 use crate::limiting::{Evaluation, Verdict};
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
+use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::steps::door::{Ask, Door, LimitDelay, LimitDoor};
 use crate::proxy::steps::request_body::KeyBody;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
 use crate::upstream::hash;
+
+/// Limits of a route that decide together, evaluated as far as that is possible without a store.
+pub struct EvaluatedLimits<'f> {
+    pub facts: Facts<'f>,
+    /// Index of the first of them on the route.
+    first: usize,
+    pub evaluations: Vec<Evaluation>,
+}
+
+impl<'f> EvaluatedLimits<'f> {
+    fn evaluate<'a, D: LimitDoor<'a>>(door: &D, route: &Route, indexes: Range<usize>, facts: Facts<'f>) -> Self {
+        let first = indexes.start;
+        let evaluations = door.evaluate(&route.limits[indexes], &facts);
+        EvaluatedLimits { facts, first, evaluations }
+    }
+}
 
 /// The decision of limits, before it is applied to the request. `N` is the note of the door.
 pub struct LimitDecision<'r, N> {
@@ -38,10 +55,9 @@ pub async fn apply_limits<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequest<'
     let body = read_key_body(door, routed, needs_claims).await?;
     let earlier = door.admission_mut().verdict.take();
     let facts = Facts { body: body.facts(), ..request_facts(door, routed, needs_claims) };
-    let evaluations = door.limiter().evaluate_all(&route.limits[first..], &facts);
-    let ask = Ask { holds: true, until: None };
-    let decision = decide_limits(door, route, (first, evaluations), ask, &facts, earlier).await;
-    apply_decision(door, routed, decision).await?;
+    let limits = EvaluatedLimits::evaluate(door, route, first..route.limits.len(), facts);
+    let decision = decide_limits(door, route, limits, Ask::HOLD, earlier).await;
+    apply_decision(door, route, routed.identity, decision).await?;
     door.pass_body(&body, routed.head.path());
     Ok(())
 }
@@ -50,15 +66,13 @@ pub async fn apply_limits<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequest<'
 /// credentials are verified, and do not know the identity.
 pub async fn apply_auth_limits<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequest<'_>) -> Result<(), Refusal> {
     let route = routed.route;
-    let listed = 0..route.auth_limit_count();
-    if is_exempt(door, routed, listed.clone()) {
+    let indexes = 0..route.auth_limit_count();
+    if is_exempt(door, routed, indexes.clone()) {
         return Ok(());
     }
-    let facts = request_facts(door, routed, false);
-    let evaluations = door.limiter().evaluate_all(&route.limits[listed], &facts);
-    let ask = Ask { holds: true, until: None };
-    let decision = decide_limits(door, route, (0, evaluations), ask, &facts, None).await;
-    apply_decision(door, routed, decision).await
+    let limits = EvaluatedLimits::evaluate(door, route, indexes, request_facts(door, routed, false));
+    let decision = decide_limits(door, route, limits, Ask::HOLD, None).await;
+    apply_decision(door, route, routed.identity, decision).await
 }
 
 /// Applies all limits of the route to a request that another proxy describes, unless the client is on the route's `allow`
@@ -72,10 +86,9 @@ pub async fn apply_described_limits<'a, D: Door<'a>>(
     if is_exempt(door, routed, 0..route.limits.len()) {
         return Ok(());
     }
-    let facts = described_facts(door, routed);
-    let evaluations = door.limiter().evaluate_all(&route.limits, &facts);
-    let decision = decide_limits(door, route, (0, evaluations), ask, &facts, None).await;
-    apply_decision(door, routed, decision).await
+    let limits = evaluate_described(door, routed);
+    let decision = decide_limits(door, route, limits, ask, None).await;
+    apply_decision(door, route, routed.identity, decision).await
 }
 
 /// Returns whether no limit at these indexes applies: there is none, or the client is on the route's `allow` list, which
@@ -84,21 +97,20 @@ pub fn is_exempt<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequest<'_>, index
     if indexes.is_empty() {
         return true;
     }
-    let is_allowed = routed.route.allow.contains(routed.identity.ip);
+    let is_allowed = door.is_client_in(&routed.route.allow, routed.identity);
     if is_allowed {
         door.record_bypass(routed.route, indexes);
     }
     is_allowed
 }
 
-/// Decides limits of the route by their evaluations, the first of which is for the limit at index `first`, and records
-/// how long the request waits for a store outside this process. `earlier`: the verdict of the limits before them.
+/// Decides limits of the route, and records how long the request waits for a store outside this process. `earlier`: the
+/// verdict of the limits before them.
 pub async fn decide_limits<'r, 'a, D: LimitDoor<'a>>(
     door: &D,
     route: &'r Route,
-    (first, evaluations): (usize, Vec<Evaluation>),
+    EvaluatedLimits { facts, first, evaluations }: EvaluatedLimits<'_>,
     ask: Ask,
-    facts: &Facts<'_>,
     earlier: Option<Verdict>,
 ) -> LimitDecision<'r, D::Note> {
     let limits = &route.limits[first..first + evaluations.len()];
@@ -119,7 +131,7 @@ pub async fn decide_limits<'r, 'a, D: LimitDoor<'a>>(
         slot,
     });
     verdict.shift_indexes(first);
-    LimitDecision { delay, ..note_verdict(door, route, first, facts, (verdict, earlier)) }
+    LimitDecision { delay, ..note_verdict(door, route, first, &facts, (verdict, earlier)) }
 }
 
 /// Counts the verdict of the limits from index `first` on, and notes what logs or explanations show of it. `earlier`: the
@@ -143,12 +155,13 @@ pub fn note_verdict<'r, 'a, D: LimitDoor<'a>>(
 /// Records a decision, and waits if a limit delays the request.
 pub async fn apply_decision<'a, D: LimitDoor<'a>>(
     door: &mut D,
-    routed: RoutedRequest<'_>,
+    route: &Route,
+    identity: &ClientAddress,
     decision: LimitDecision<'_, D::Note>,
 ) -> Result<(), Refusal> {
     let LimitDecision { verdict, note, delay } = decision;
-    let (is_refused, end) = (verdict.refused, verdict.end(&routed.route.limits));
-    door.record_decision(routed, verdict, note);
+    let (is_refused, end) = (verdict.refused, verdict.end(&route.limits));
+    door.record_decision(route, identity, verdict, note);
     if is_refused {
         return Err(end.into());
     }
@@ -204,11 +217,13 @@ fn request_facts<'f, 'a, D: Door<'a>>(door: &'f D, routed: RoutedRequest<'f>, ne
     }
 }
 
-/// Returns the facts of a request that another proxy describes. Certificate and body of the question are those of that
-/// proxy.
-pub fn described_facts<'f, 'a, D: Door<'a>>(door: &'f D, routed: RoutedRequest<'f>) -> Facts<'f> {
-    let needs_claims = needs_claims(door, &routed.route.limits);
-    Facts { certificate: None, body_length: None, ..request_facts(door, routed, needs_claims) }
+/// Evaluates all limits of the route for a request that another proxy describes. Certificate and body of the question are
+/// those of that proxy.
+pub fn evaluate_described<'f, 'a, D: Door<'a>>(door: &'f D, routed: RoutedRequest<'f>) -> EvaluatedLimits<'f> {
+    let route = routed.route;
+    let needs_claims = needs_claims(door, &route.limits);
+    let facts = Facts { certificate: None, body_length: None, ..request_facts(door, routed, needs_claims) };
+    EvaluatedLimits::evaluate(door, route, 0..route.limits.len(), facts)
 }
 
 /// Returns the facts that the head of a request contains.

@@ -11,7 +11,6 @@ use crate::auth::PasswordAuth;
 use crate::auth::forward::ForwardAuth;
 use crate::config::{Config, Service};
 use crate::ends::End;
-use crate::limiting::decision::Op;
 use crate::limiting::limit::Limit;
 use crate::limiting::limit::over::Over;
 use crate::limiting::source::Facts;
@@ -19,18 +18,18 @@ use crate::limiting::source::jwt::{TokenClaims, TokenVerifier};
 use crate::limiting::{Evaluation, Limiter, Verdict, clock};
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::request_context::{Admission, RequestContext, RoutedRequest};
+use crate::proxy::connection::upgrade::TunnelPermit;
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::render::compress::negotiate;
 use crate::proxy::steps::arrival;
 use crate::proxy::steps::auth::{basic, forward};
-use crate::proxy::steps::door::{Ask, Door, LimitDelay, LimitDoor, Trace};
+use crate::proxy::steps::door::{Door, LimitDelay, LimitDoor, Trace};
 use crate::proxy::steps::forwarded_head::ReceivedFacts;
-use crate::proxy::steps::request_body;
 use crate::proxy::steps::request_body::KeyBody;
 use crate::proxy::steps::response::refusal_record;
 use crate::proxy::steps::shedding;
-use crate::proxy::words::delay::DelaySlot;
+use crate::proxy::words::delay::DelayPermit;
 use crate::proxy::words::known_headers::KnownHeader;
 use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::shown_keys::ShownKeys;
@@ -45,13 +44,9 @@ impl<'a> LimitDoor<'a> for RequestContext<'a> {
         &self.view.limiter
     }
 
-    fn reserve_slots(&self, limits: &[Arc<Limit>], evaluations: &[Evaluation]) -> Result<Option<DelaySlot>, usize> {
+    fn reserve_slots(&self, limits: &[Arc<Limit>], evaluations: &[Evaluation]) -> Result<Option<DelayPermit>, usize> {
         let max_delayed = self.view.snapshot.config.server.max_delayed;
-        self.client.local.common.delay_slots.reserve(limits, evaluations, max_delayed)
-    }
-
-    fn decide(&self, limits: &[Arc<Limit>], evaluations: Vec<Evaluation>, ask: Ask) -> impl Future<Output = Verdict> {
-        self.view.limiter.decide_until(Op::Take, limits, evaluations, ask.holds, ask.until)
+        self.client.worker.process.delay_slots.reserve(limits, evaluations, max_delayed)
     }
 
     fn add_wait(&self, begun: Instant) {
@@ -67,13 +62,13 @@ impl<'a> LimitDoor<'a> for RequestContext<'a> {
         ShownKeys::describe(self.account.wanted_keys(), display, route, facts, verdict)
     }
 
-    fn record_decision(&mut self, routed: RoutedRequest<'_>, mut verdict: Verdict, shown: ShownKeys) {
+    fn record_decision(&mut self, route: &Route, identity: &ClientAddress, mut verdict: Verdict, shown: ShownKeys) {
         self.account.hold_charges(verdict.guard.take());
-        self.account.record_decision(routed.route, &verdict, shown);
+        self.account.record_decision(route, &verdict, shown);
         let is_refused = verdict.refused;
         self.admission.verdict = Some(verdict);
         if is_refused {
-            refusal_record::record_refusal(self, routed);
+            refusal_record::record_refusal(self, route, identity);
         }
     }
 
@@ -113,7 +108,7 @@ impl<'a> Door<'a> for RequestContext<'a> {
             version: self.received.parts.version,
             body_length: self.received.announced_length(),
             trusted_peer: identity.trusted_peer,
-            via: &self.client.local.common.via,
+            via: &self.client.worker.process.via,
             config: &self.view.snapshot.config,
         }
     }
@@ -127,9 +122,8 @@ impl<'a> Door<'a> for RequestContext<'a> {
     }
 
     fn identify_client(&mut self) -> ClientAddress {
-        let identity = arrival::identify_client(self);
-        arrival::open_log_entry(self, identity);
-        identity
+        arrival::open_log_entry(self);
+        self.identity
     }
 
     fn check_framing(&mut self) -> Result<Option<End>, Refusal> {
@@ -145,8 +139,8 @@ impl<'a> Door<'a> for RequestContext<'a> {
         Ok(head)
     }
 
-    fn report_untrusted_headers(&self, identity: ClientAddress) {
-        arrival::report_untrusted_headers(self, identity);
+    fn report_untrusted_headers(&self) {
+        arrival::report_untrusted_headers(self);
     }
 
     fn record_forwarded_head(&mut self) {
@@ -159,7 +153,7 @@ impl<'a> Door<'a> for RequestContext<'a> {
     }
 
     fn count_would_reject(&mut self, reject: End) {
-        self.client.local.common.metrics.would_reject_counter(reject).inc();
+        self.client.worker.process.metrics.would_reject_counter(reject).inc();
     }
 
     /// An HTTP/2 client may reuse a connection for another host.
@@ -218,14 +212,14 @@ impl<'a> Door<'a> for RequestContext<'a> {
         }
     }
 
-    fn reserve_tunnel(&mut self, offers_switch: bool) -> Result<(), Refusal> {
+    fn reserve_tunnel(&mut self, offers_switch: bool) -> Result<Option<TunnelPermit>, Refusal> {
         if !offers_switch {
             // An extended CONNECT has no meaning without a tunnel.
-            return if self.received.is_connect() { Err(End::Connect.into()) } else { Ok(()) };
+            return if self.received.is_connect() { Err(End::Connect.into()) } else { Ok(None) };
         }
         let max_tunnels = self.view.snapshot.config.server.max_tunnels;
-        self.tunnel_seat = Some(self.client.local.common.tunnels.acquire(max_tunnels).ok_or(End::MaxTunnels)?);
-        Ok(())
+        let permit = self.client.worker.process.tunnels.acquire(max_tunnels);
+        permit.map(Some).ok_or(End::MaxTunnels.into())
     }
 
     /// Refuses the request before any limit is charged, since its upstream would certainly refuse it.
@@ -245,7 +239,7 @@ impl<'a> Door<'a> for RequestContext<'a> {
     }
 
     fn body_length(&self) -> Option<u64> {
-        request_body::find_length(self)
+        self.received.body.find_length()
     }
 
     fn certificate(&self) -> Option<&ClientCertificate> {

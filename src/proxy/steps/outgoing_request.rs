@@ -99,16 +99,16 @@ fn has_usual_body(method: &Method) -> bool {
 /// Returns the target to forward, with the rewrites of the route. What is left of the path stays in its spelling for
 /// servers.
 pub fn rewrite_target<'a>(admitted: &'a ValidatedHead, rewrite: &Rewrite) -> Cow<'a, str> {
-    let sent = admitted.sent_path();
+    let path = admitted.sent_path();
     let rest = match admitted.path().strip_prefix(rewrite.strip_prefix.as_str()) {
         // The path that is read and the one that is sent have the same segments.
         Some(rest) if rest.is_empty() || rest.starts_with('/') => {
-            let stripped = rewrite.strip_prefix.matches('/').count();
-            sent.match_indices('/').nth(stripped).map_or("", |(at, _)| &sent[at..])
+            let segments = rewrite.strip_prefix.matches('/').count();
+            path.match_indices('/').nth(segments).map_or("", |(at, _)| &path[at..])
         }
-        _ => sent,
+        _ => path,
     };
-    if rest.len() == sent.len() && rewrite.add_prefix.is_empty() && !admitted.is_path_rewritten() {
+    if rest.len() == path.len() && rewrite.add_prefix.is_empty() && !admitted.is_path_rewritten() {
         return Cow::Borrowed(admitted.validate_target().as_str());
     }
     let slash = if rest.is_empty() { "/" } else { "" };

@@ -1,5 +1,5 @@
 //! The list of the steps from a head to the decision about it. HTTP, questions of other proxies, checks of Envoy,
-//! explanations and test cases all take these steps, each through its [`Door`].
+//! explanations, test cases and replays all take these steps, each through its [`Door`].
 //!
 //! [`arrive`] makes an [`Arrival`] of a received head, and [`admit`] an [`Admitted`] request of that. A head that another
 //! proxy describes takes the steps of [`decide_described`], which are fewer: that proxy serves the request.
@@ -57,7 +57,7 @@ pub fn arrive<'a, D: Door<'a>>(door: &mut D) -> Result<Arrival, Refusal> {
     let identity = door.identify_client();
     let parser_fault = door.check_framing()?;
     let mut head = door.validate_head()?;
-    door.report_untrusted_headers(identity);
+    door.report_untrusted_headers();
     let facts = door.received_facts(identity);
     let offer = make_forwarded_head(door.headers_mut(), &mut head, facts).map_err(Refusal::from)?;
     door.record_forwarded_head();
@@ -69,9 +69,9 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
     let config = door.config();
     let (identity, offer) = (arrival.identity, arrival.offer.take());
     let head = &arrival.head;
-    let found = config.table.find_route(&config.routes, head.read_host(), head.path(), head.method(), door.headers());
-    door.observe_route(found, head);
-    check_strictness(door, head, arrival.parser_fault, parsing_rules(config, found))?;
+    let index = config.table.find_route(&config.routes, head.read_host(), head.path(), head.method(), door.headers());
+    door.observe_route(index, head);
+    check_strictness(door, head, arrival.parser_fault, parsing_rules(config, index))?;
     if let Some(acme) = &config.acme
         && let Some(response) = local_responses::answer_acme_challenge(acme, head.method(), head.path())
     {
@@ -83,23 +83,23 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
     if let Some(port) = door.redirect_port() {
         return local_responses::redirect_to_https(head, port).map(Passage::HttpsRedirect).ok_or(End::NoRoute.into());
     }
-    let index = found.ok_or(End::NoRoute)?;
+    let index = index.ok_or(End::NoRoute)?;
     let route = &config.routes[index];
     door.enter_route(index, route)?;
     let facts = door.received_facts(identity);
     let offer = fit_head_to_route(door.headers_mut(), route, offer, facts).map_err(Refusal::from)?;
     door.fit_to_route(route);
-    check_denied(route, identity)?;
+    check_denied(door, route, identity)?;
     door.check_overload()?;
     let routed = arrival.on(route);
     let breakers = door.check_breakers(routed)?;
     if let Some(response) = authenticate(door, routed).await? {
         return Ok(Passage::AuthResponse(response));
     }
-    door.reserve_tunnel(offer.is_some())?;
+    let tunnel = door.reserve_tunnel(offer.is_some())?;
     door.check_capacity(route)?;
     apply_limits(door, routed).await?;
-    Ok(Passage::Admitted(Admitted { route, offer, breakers }))
+    Ok(Passage::Admitted(Admitted { route, offer, tunnel, breakers }))
 }
 
 /// Takes a request that another proxy describes and forwards from its head to its limits. `repaired`: what was repaired to
@@ -116,7 +116,7 @@ pub fn admit_described<'a, D: Door<'a>>(
     check_strictness(door, &head, repaired, route.parsing)?;
     let config = door.config();
     remove_own_headers(door.headers_mut(), config);
-    check_denied(route, identity)?;
+    check_denied(door, route, identity)?;
     Ok(head)
 }
 
@@ -151,6 +151,6 @@ fn check_strictness<'a, D: Door<'a>>(
 }
 
 /// Refuses a client on the route's `deny` list.
-fn check_denied(route: &Route, identity: ClientAddress) -> Result<(), Refusal> {
-    if route.deny.contains(identity.ip) { Err(End::Denied.into()) } else { Ok(()) }
+fn check_denied<'a, D: Door<'a>>(door: &D, route: &Route, identity: ClientAddress) -> Result<(), Refusal> {
+    if door.is_client_in(&route.deny, &identity) { Err(End::Denied.into()) } else { Ok(()) }
 }

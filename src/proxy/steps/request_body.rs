@@ -11,7 +11,7 @@ use http_body::Body as _;
 use crate::ends::End;
 use crate::limiting::settlement::include_usage;
 use crate::limiting::source::{BodyFacts, BodyKind, UnreadableBody};
-use crate::proxy::account::request_context::RequestContext;
+use crate::proxy::account::request_context::{ClientBody, Received, RequestContext};
 use crate::proxy::connection::upload::Upload;
 use crate::proxy::head::headers;
 use crate::proxy::words::known_headers::KnownHeader;
@@ -32,17 +32,19 @@ impl KeyBody {
     /// # Errors
     /// The body is larger than the route's `max_body`, or it did not arrive completely.
     pub async fn read(request: &mut RequestContext<'_>, route: &Route, max: usize) -> Result<KeyBody, Refusal> {
-        let Some(body) = request.received.body.as_ref().filter(|body| !body.is_end_stream()) else {
-            return Ok(KeyBody::None);
+        let body = match &request.received.body {
+            ClientBody::Unread(body) if !body.is_end_stream() => body,
+            _ => return Ok(KeyBody::None),
         };
-        let kind = match find_readable_kind(&request.received.parts.headers, body.size_hint().lower(), max) {
+        let least = body.size_hint().lower();
+        let kind = match find_readable_kind(&request.received.parts.headers, least, max) {
             Ok(kind) => kind,
             Err(why) => return Ok(KeyBody::UnreadableBody(why)),
         };
-        check_announced_size(request, route)?;
+        check_announced_size(least, route)?;
         let Some(mut upload) = take_upload(request, route) else { return Ok(KeyBody::None) };
         let read = read_ahead(request, &mut upload, max).await?;
-        request.read_ahead = Some(upload);
+        request.received.body = ClientBody::ReadAhead(upload);
         // Neither limits nor the server read that the client waits for permission: it has it.
         request.received.parts.headers.remove(EXPECT);
         Ok(read.map_or(KeyBody::UnreadableBody(UnreadableBody::TooLong), |bytes| KeyBody::Whole(kind, bytes)))
@@ -50,11 +52,12 @@ impl KeyBody {
 
     /// Asks the server to report the usage of its stream, if this is a request for one.
     pub fn set_include_usage(&self, request: &mut RequestContext<'_>, path: &str) {
-        if let (KeyBody::Whole(BodyKind::Json, bytes), Some(upload)) = (self, &mut request.read_ahead)
+        let Received { parts, body, .. } = &mut *request.received;
+        if let (KeyBody::Whole(BodyKind::Json, bytes), ClientBody::ReadAhead(upload)) = (self, body)
             && let Some(changed) = include_usage::set_include_usage(path, bytes)
         {
             upload.replace_data(changed.into());
-            include_usage::remove_digests(&mut request.received.parts.headers);
+            include_usage::remove_digests(&mut parts.headers);
         }
     }
 
@@ -64,15 +67,6 @@ impl KeyBody {
             KeyBody::Whole(kind, bytes) => kind.check_body(bytes),
             KeyBody::UnreadableBody(why) => BodyFacts::UnreadableBody(*why),
         }
-    }
-}
-
-/// Returns the length of the request body; `None` if it is not known yet.
-pub fn find_length(request: &RequestContext<'_>) -> Option<u64> {
-    match (&request.received.body, &request.read_ahead) {
-        (Some(body), _) => body.size_hint().exact(),
-        (None, Some(upload)) => upload.find_length(),
-        (None, None) => Some(0),
     }
 }
 
@@ -93,22 +87,18 @@ pub fn find_readable_kind(headers: &HeaderMap, least: u64, max: usize) -> Result
 /// # Errors
 /// The body is larger than the route's `max_body`, or an empty body did not end.
 pub async fn open_upload(request: &mut RequestContext<'_>, route: &Route) -> Result<Option<Upload>, Refusal> {
-    let is_read = request.read_ahead.is_some();
-    if !is_read {
-        check_announced_size(request, route)?;
-    }
+    check_announced_size(request.received.body.least_length(), route)?;
     if matches!(route.action, Action::Respond(_) | Action::Redirect(_)) {
         return Ok(None);
     }
-    let upload = if is_read { request.read_ahead.take() } else { take_upload(request, route) };
-    request.upload = upload.as_ref().map(Upload::share_progress);
-    match upload {
-        Some(mut upload) if upload.size_hint().exact() == Some(0) => {
-            read_ahead(request, &mut upload, 0).await?;
-            Ok(Some(upload))
-        }
-        upload => Ok(upload),
+    let Some(mut upload) = request.received.body.take_read_ahead().or_else(|| take_upload(request, route)) else {
+        return Ok(None);
+    };
+    request.received.body = ClientBody::Opened(upload.share_progress());
+    if upload.size_hint().exact() == Some(0) {
+        read_ahead(request, &mut upload, 0).await?;
     }
+    Ok(Some(upload))
 }
 
 /// Reads the body to its end under its deadlines. Returns `None` as soon as more than `max` bytes have arrived, or no
@@ -122,7 +112,7 @@ async fn read_ahead(
     max: usize,
 ) -> Result<Option<Bytes>, Refusal> {
     let (deadline, begun) = (request.account.deadline(), Instant::now());
-    let memory = &request.client.local.common.body_memory;
+    let memory = &request.client.worker.process.body_memory;
     let read = deadline.run_within(upload.read_ahead(max, memory)).await;
     deadline.disarm();
     request.account.add_wait(begun);
@@ -135,15 +125,14 @@ async fn read_ahead(
     Err(end.into())
 }
 
-/// Refuses a body whose announced size exceeds the route's `max_body`, without reading it.
-fn check_announced_size(request: &RequestContext<'_>, route: &Route) -> Result<(), Refusal> {
-    let least = request.received.body.as_ref().map_or(0, |body| body.size_hint().lower());
+/// Refuses a body of at least `least` bytes, as announced, that exceeds the route's `max_body`, without reading it.
+pub fn check_announced_size(least: u64, route: &Route) -> Result<(), Refusal> {
     if least > route.max_body { Err(End::AnnouncedTooLarge.into()) } else { Ok(()) }
 }
 
 /// Takes the request body, if there is one, and bounds it by the route's size limit and timeouts. Reads nothing yet.
 fn take_upload(request: &mut RequestContext<'_>, route: &Route) -> Option<Upload> {
-    let body = request.received.body.take_if(|body| !body.is_end_stream())?;
+    let body = request.received.body.take_unread_if(|body| !body.is_end_stream())?;
     let on_stream = request.received.is_http2();
     let mut timeouts = (*route.timeouts).clone();
     timeouts.response = request.received.client_timeout(route).unwrap_or(timeouts.response);

@@ -22,9 +22,9 @@ const OVERLOAD_WAIT_MS: u64 = 2_000;
 /// Refuses the request if the process is overloaded. Otherwise counts it as in flight until its response has ended.
 pub fn check_overload(request: &mut RequestContext<'_>) -> Result<(), Refusal> {
     let Some(rule) = &request.view.snapshot.config.server.overload else { return Ok(()) };
-    let common = &request.client.local.common;
+    let process = &request.client.worker.process;
     let random = || rand::random_range(0..WHOLE_SHARE);
-    match common.overload.admit(rule, common.fleet.now_ms(), Instant::now(), random) {
+    match process.overload.admit(rule, process.fleet.now_ms(), Instant::now(), random) {
         Ok(permit) => {
             request.account.hold_overload_permit(permit);
             Ok(())
@@ -66,7 +66,7 @@ fn admit_by_breaker(
     routed: RoutedRequest<'_>,
     (breaker, rule): (&Arc<CircuitBreaker>, &BreakerRule),
 ) -> Result<BreakerPermit, Refusal> {
-    let now_ms = || request.client.local.common.fleet.now_ms();
+    let now_ms = || request.client.worker.process.fleet.now_ms();
     let permit = breaker.admit(rule.slow_ms, now_ms, Blame::from_ip(routed.identity.ip));
     permit.map_err(shed_by_breaker)
 }

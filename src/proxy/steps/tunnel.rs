@@ -62,11 +62,11 @@ impl Tunnel {
         upstream: PooledConnection,
         mut account: Box<RequestAccount>,
         timeouts: Arc<Timeouts>,
-        mut seat: TunnelPermit,
+        mut permit: TunnelPermit,
     ) -> Box<Tunnel> {
         account.start_tunnel(timeouts.tunnel);
-        seat.mark_open(&client.local.common.metrics.tunnels);
-        Box::new(Tunnel { client: Rc::downgrade(client), upstream, account, timeouts, _permit: seat })
+        permit.mark_open(&client.worker.process.metrics.tunnels);
+        Box::new(Tunnel { client: Rc::downgrade(client), upstream, account, timeouts, _permit: permit })
     }
 
     async fn carry(mut self: Box<Self>, mut stream: Box<dyn TunnelIo>, early: Vec<u8>, is_over: IsOver<'_>) {
@@ -82,7 +82,7 @@ impl Tunnel {
             }
             let (up_before, down_before, waited) = (up.progress(), down.progress(), pace.is_waiting());
             let sent_before = stream.sent_bytes();
-            let mut buffer = client.local.tunnel_buffer.borrow_mut();
+            let mut buffer = client.worker.tunnel_buffer.borrow_mut();
             buffer.resize(READ_MAX, 0);
             let upstream = &mut self.upstream.connection;
             let ends =

@@ -31,7 +31,7 @@ struct WantedSlot<'a> {
 }
 
 /// The slots of one request: one for each limit that may delay it. Dropping it releases them.
-pub struct DelaySlot {
+pub struct DelayPermit {
     slots: Arc<DelaySlots>,
     limits: Vec<String>,
 }
@@ -47,34 +47,36 @@ impl DelaySlots {
         limits: &[Arc<Limit>],
         evaluations: &[Evaluation],
         max: usize,
-    ) -> Result<Option<DelaySlot>, usize> {
-        let wanted = evaluations.iter().zip(limits).enumerate().filter_map(|(place, (evaluation, limit))| {
+    ) -> Result<Option<DelayPermit>, usize> {
+        let slots = evaluations.iter().zip(limits).enumerate().filter_map(|(place, (evaluation, limit))| {
             let Evaluation::Check(Check { rule, .. }) = evaluation else { return None };
             let max = limit.charge_rules.as_ref().and_then(|rules| rules.max_delayed).unwrap_or(max);
             (rule.has_queue() && limit.mode == Mode::Enforce).then_some(WantedSlot { place, name: &limit.name, max })
         });
         // An empty list is not allocated, so limits without a delay cost nothing here.
-        let wanted: Vec<WantedSlot> = wanted.collect();
-        if wanted.is_empty() { Ok(None) } else { self.take_slots(&wanted, max).map(Some) }
+        let slots: Vec<WantedSlot> = slots.collect();
+        if slots.is_empty() { Ok(None) } else { self.take_slots(&slots, max).map(Some) }
     }
 
     /// Takes one slot of each of `limits`, of which there is at least one.
     ///
     /// # Errors
     /// Index of the limit whose slots are all taken, or of the first one if `max` requests wait already.
-    fn take_slots(self: &Arc<Self>, limits: &[WantedSlot], max: usize) -> Result<DelaySlot, usize> {
-        let mut taken = self.lock();
+    fn take_slots(self: &Arc<Self>, limits: &[WantedSlot], max: usize) -> Result<DelayPermit, usize> {
+        let mut counts = self.lock();
         let is_full = |wanted: &&WantedSlot| {
-            taken.all >= max || taken.by_limit.get(wanted.name).is_some_and(|own| *own >= wanted.max) || wanted.max == 0
+            counts.all >= max
+                || counts.by_limit.get(wanted.name).is_some_and(|own| *own >= wanted.max)
+                || wanted.max == 0
         };
         if let Some(wanted) = limits.iter().find(is_full) {
             return Err(wanted.place);
         }
-        taken.all += 1;
+        counts.all += 1;
         for wanted in limits {
-            *taken.by_limit.entry(wanted.name.to_owned()).or_default() += 1;
+            *counts.by_limit.entry(wanted.name.to_owned()).or_default() += 1;
         }
-        Ok(DelaySlot { slots: self.clone(), limits: limits.iter().map(|wanted| wanted.name.to_owned()).collect() })
+        Ok(DelayPermit { slots: self.clone(), limits: limits.iter().map(|wanted| wanted.name.to_owned()).collect() })
     }
 
     fn lock(&self) -> MutexGuard<'_, SlotCounts> {
@@ -82,13 +84,13 @@ impl DelaySlots {
     }
 }
 
-impl DelaySlot {
+impl DelayPermit {
     /// Releases all slots but the one of `limit`, which delays the request.
     pub fn keep_only(&mut self, limit: &str) {
-        let mut taken = self.slots.lock();
+        let mut counts = self.slots.lock();
         let (kept, left): (Vec<_>, Vec<_>) = self.limits.drain(..).partition(|name| name == limit);
-        left.iter().for_each(|name| taken.release(name));
-        drop(taken);
+        left.iter().for_each(|name| counts.release(name));
+        drop(counts);
         self.limits = kept;
     }
 }
@@ -104,11 +106,11 @@ impl SlotCounts {
     }
 }
 
-impl Drop for DelaySlot {
+impl Drop for DelayPermit {
     fn drop(&mut self) {
-        let mut taken = self.slots.lock();
-        taken.all -= 1;
-        self.limits.iter().for_each(|name| taken.release(name));
+        let mut counts = self.slots.lock();
+        counts.all -= 1;
+        self.limits.iter().for_each(|name| counts.release(name));
     }
 }
 

@@ -146,9 +146,9 @@ impl RejectedClients {
         let counts = std::mem::take(&mut *self.left_out.lock().unwrap_or_else(PoisonError::into_inner));
         let mut counts: Vec<(IpAddr, u64)> = counts.into_iter().collect();
         counts.sort_by_key(|(client, count)| (Reverse(*count), *client));
-        let named: Vec<String> =
+        let names: Vec<String> =
             counts.iter().take(NAMED_MAX).map(|(client, count)| format!("{client}: {count}")).collect();
-        (!named.is_empty()).then(|| named.join(", "))
+        (!names.is_empty()).then(|| names.join(", "))
     }
 }
 
@@ -235,17 +235,14 @@ mod tests {
 
     #[test]
     fn an_upstream_has_one_sample_as_long_as_a_worker_knows_it() {
-        let complaints = FailureLog::default();
-        let app = complaints.for_upstream("app");
-        assert!(
-            Arc::ptr_eq(&app.0, &complaints.for_upstream("app").0)
-                && !Arc::ptr_eq(&app.0, &complaints.for_upstream("other").0)
-        );
+        let log = FailureLog::default();
+        let app = log.for_upstream("app");
+        assert!(Arc::ptr_eq(&app.0, &log.for_upstream("app").0) && !Arc::ptr_eq(&app.0, &log.for_upstream("other").0));
         app.log_failure(UpstreamFailureKind::Connect, "a", &"refused");
         assert!(app.0.kinds[UpstreamFailureKind::Connect as usize].take_turn().is_none());
         assert!(app.0.kinds[UpstreamFailureKind::Broken as usize].take_turn().is_some());
         drop(app);
-        assert!(complaints.for_upstream("app").0.kinds[UpstreamFailureKind::Connect as usize].take_turn().is_some());
+        assert!(log.for_upstream("app").0.kinds[UpstreamFailureKind::Connect as usize].take_turn().is_some());
     }
 
     #[test]

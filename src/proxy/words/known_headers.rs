@@ -26,8 +26,8 @@ fn bit(known: KnownHeader) -> u32 {
 impl HeaderSet {
     /// Returns the well-known headers in the head of a response. Its other names are not checked.
     pub fn from_response(headers: &HeaderMap) -> HeaderSet {
-        let known = headers.keys().filter_map(|name| KnownHeader::from_name(name.as_str()));
-        HeaderSet { known: known.fold(0, |bits, known| bits | bit(known)), ..HeaderSet::default() }
+        let fields = headers.keys().filter_map(|name| KnownHeader::from_name(name.as_str()));
+        HeaderSet { known: fields.fold(0, |bits, field| bits | bit(field)), ..HeaderSet::default() }
     }
 
     /// Returns the well-known headers in the head of a request.

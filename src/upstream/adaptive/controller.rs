@@ -132,10 +132,10 @@ impl Controller {
 
     /// Returns the recent response time, in microseconds: the median of three windows. 0: unknown.
     pub fn recent_us(&self) -> f64 {
-        let mut sorted = self.recent_us;
-        sorted.sort_by(f64::total_cmp);
+        let mut times = self.recent_us;
+        times.sort_by(f64::total_cmp);
         // Before the third window, the latest counts.
-        if sorted[0] == 0.0 { self.recent_us[2] } else { sorted[1] }
+        if times[0] == 0.0 { self.recent_us[2] } else { times[1] }
     }
 
     /// Returns the recent response time in whole microseconds. 0: unknown.

@@ -39,7 +39,7 @@ pub struct AdaptiveLimit {
 }
 
 /// The place of one request below the limit. Dropping it frees the place.
-pub struct AdaptivePlace {
+pub struct AdaptivePermit {
     limit: Arc<AdaptiveLimit>,
 }
 
@@ -75,11 +75,11 @@ impl AdaptiveLimit {
     }
 
     /// Takes a place. Returns `None` if as many requests as the limit are in flight.
-    pub fn take_place(self: &Arc<AdaptiveLimit>) -> Option<AdaptivePlace> {
+    pub fn take_place(self: &Arc<AdaptiveLimit>) -> Option<AdaptivePermit> {
         let limit = self.limit.load(Ordering::SeqCst);
         let taken =
             self.in_flight.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| (now < limit).then_some(now + 1));
-        taken.is_ok().then(|| AdaptivePlace { limit: self.clone() })
+        taken.is_ok().then(|| AdaptivePermit { limit: self.clone() })
     }
 
     /// Returns whether a place is free.
@@ -128,7 +128,7 @@ impl AdaptiveLimit {
     }
 }
 
-impl AdaptivePlace {
+impl AdaptivePermit {
     /// Records how an attempt ended that waited for `waited`. `has_queue`: other requests wait for a place. Returns
     /// true if the limit has been raised, so that waiting requests may find a place.
     pub fn record(&self, kind: SampleKind, waited: Duration, has_queue: bool, now: Instant) -> bool {
@@ -141,7 +141,7 @@ impl AdaptivePlace {
     }
 }
 
-impl Drop for AdaptivePlace {
+impl Drop for AdaptivePermit {
     fn drop(&mut self) {
         self.limit.in_flight.fetch_sub(1, Ordering::SeqCst);
     }

@@ -79,13 +79,13 @@ impl SampleWindow {
     /// Returns the response time that `part` of the samples do not exceed, in microseconds.
     #[allow(clippy::cast_precision_loss, reason = "bounds of buckets are below 2^40")]
     pub fn quantile_us(&self, part: f64) -> f64 {
-        let wanted = part * f64::from(self.samples);
+        let rank = part * f64::from(self.samples);
         let mut below = 0.0;
         for (index, count) in self.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
             let count = f64::from(*count);
-            if below + count >= wanted {
+            if below + count >= rank {
                 let [from, to] = [lower_bound(index), lower_bound(index + 1)].map(|bound| bound as f64);
-                return from + (to - from) * ((wanted - below) / count).clamp(0.0, 1.0);
+                return from + (to - from) * ((rank - below) / count).clamp(0.0, 1.0);
             }
             below += count;
         }

@@ -178,8 +178,8 @@ impl MemoryStore {
     pub fn run_now(&self, op: Op, checks: &[Check]) -> Decision {
         let now = || {
             let steady_ms = self.now_ms();
-            let dated = checks.iter().any(|check| check.rule.is_calendar());
-            DecisionTime { steady_ms, wall_ms: if dated { clock::now_ms() } else { steady_ms } }
+            let has_calendar = checks.iter().any(|check| check.rule.is_calendar());
+            DecisionTime { steady_ms, wall_ms: if has_calendar { clock::now_ms() } else { steady_ms } }
         };
         self.run_with_clock(now, op, checks)
     }

@@ -199,9 +199,9 @@ impl RedisStore {
 
     /// Returns the answers that the servers would give, if a refusal is remembered for each of the checks.
     pub fn known_refusals(&self, checks: &[Check]) -> Option<Vec<Answer>> {
-        let known = self.denials.as_ref()?.borrow_mut().known_refusals(checks, Instant::now)?;
+        let answers = self.denials.as_ref()?.borrow_mut().known_refusals(checks, Instant::now)?;
         self.denials_used.inc();
-        Some(known)
+        Some(answers)
     }
 
     /// Runs `op` on all `checks` together. Calls are not repeated, because a charge may have happened despite an error.
@@ -210,11 +210,11 @@ impl RedisStore {
         let denials = self.denials.as_ref().map(|denials| (denials, denials.borrow().sent_at(since)));
         let outcome = match &*self.servers {
             RedisServers::Single(lane) => {
-                let decided = match lane.queue(op, checks, SendMode::Shared, since.into()) {
+                let reply = match lane.queue(op, checks, SendMode::Shared, since.into()) {
                     Ok(pending) => pending.await,
                     Err(fault) => Err(fault),
                 };
-                decided.map_err(|fault| match fault {
+                reply.map_err(|fault| match fault {
                     LaneError::Failed(kind) => kind,
                     LaneError::Redirected(_) => ErrorKind::Reply,
                 })
@@ -291,9 +291,9 @@ impl RedisStore {
         if self.send_with_deadline(key, &claim).await? != Value::Nil {
             return Ok(AnswerState::Claimed);
         }
-        let known = self.send_with_deadline(key, ::redis::cmd("GET").arg(key)).await?;
-        let known: Option<String> = ::redis::from_redis_value(known).map_err(|_| ErrorKind::Reply)?;
-        Ok(known.filter(|text| !text.is_empty()).map_or(AnswerState::Pending, AnswerState::Published))
+        let value = self.send_with_deadline(key, ::redis::cmd("GET").arg(key)).await?;
+        let value: Option<String> = ::redis::from_redis_value(value).map_err(|_| ErrorKind::Reply)?;
+        Ok(value.filter(|text| !text.is_empty()).map_or(AnswerState::Pending, AnswerState::Published))
     }
 
     /// Publishes the answer under `key`.

@@ -48,14 +48,14 @@ pub struct DiscardPlaces {
 }
 
 /// A place, until it is dropped.
-struct DiscardPlace {
+struct DiscardPermit {
     places: Rc<DiscardPlaces>,
     client: IpAddr,
 }
 
 impl DiscardPlaces {
     /// Takes a place for the client with the address `ip`. `None` if the client or the worker has none left.
-    fn take(self: &Rc<Self>, ip: IpAddr) -> Option<DiscardPlace> {
+    fn take(self: &Rc<Self>, ip: IpAddr) -> Option<DiscardPermit> {
         let (client, mut by_client) = (client_network(ip), self.by_client.borrow_mut());
         let of_client = by_client.get(&client).copied().unwrap_or(0);
         if self.is_closed() || self.taken.get() >= DISCARDS_MAX || of_client >= DISCARDS_PER_CLIENT {
@@ -63,7 +63,7 @@ impl DiscardPlaces {
         }
         self.taken.set(self.taken.get() + 1);
         by_client.insert(client, of_client + 1);
-        Some(DiscardPlace { places: self.clone(), client })
+        Some(DiscardPermit { places: self.clone(), client })
     }
 
     /// Has the worker discard nothing more. Tasks that wait for their client notice that when they are polled next.
@@ -76,7 +76,7 @@ impl DiscardPlaces {
     }
 }
 
-impl Drop for DiscardPlace {
+impl Drop for DiscardPermit {
     fn drop(&mut self) {
         let DiscardPlaces { taken, by_client, .. } = &*self.places;
         taken.set(taken.get() - 1);

@@ -6,8 +6,8 @@ use crate::limiting::decision::Check;
 use crate::limiting::limit::Limit;
 use crate::limiting::receipts::Receipt;
 use crate::limiting::receipts::bundle::ReceiptBundle;
-use crate::limiting::source::Facts;
 use crate::limiting::{Evaluation, Limiter, Outcome, Verdict};
+use crate::proxy::steps::limits::EvaluatedLimits;
 
 /// Checks whose charges the outcome of the request may change.
 pub struct ChargedChecks {
@@ -19,12 +19,8 @@ pub struct ChargedChecks {
 
 impl ChargedChecks {
     /// Finds these checks before they are decided.
-    pub async fn find(
-        limiter: &Limiter,
-        limits: &[Arc<Limit>],
-        evaluations: &[Evaluation],
-        facts: &Facts<'_>,
-    ) -> ChargedChecks {
+    pub async fn find(limiter: &Limiter, limits: &[Arc<Limit>], evaluated: &EvaluatedLimits<'_>) -> ChargedChecks {
+        let EvaluatedLimits { facts, evaluations, .. } = evaluated;
         let find = |(index, evaluation): (usize, &Evaluation)| match evaluation {
             Evaluation::Check(check) if check.cost > 0 && may_change(&limits[index]) => {
                 let values = limits[index].budget_names("", facts, true).ok().and_then(|names| names.values);
@@ -42,9 +38,9 @@ impl ChargedChecks {
     pub fn into_bundle(self, limiter: &Limiter, name: &str, verdict: &Verdict) -> Option<ReceiptBundle> {
         let clock_ms = self.clock_ms;
         let charge = |(index, check, who): (usize, Check, String)| {
-            let checked = verdict.checks.iter().find(|checked| checked.limit == index)?;
-            let answer = checked.outcome.answer().filter(|_| checked.is_charged)?;
-            let is_local = matches!(checked.outcome, Outcome::Local(_));
+            let result = verdict.checks.iter().find(|result| result.limit == index)?;
+            let answer = result.outcome.answer().filter(|_| result.is_charged)?;
+            let is_local = matches!(result.outcome, Outcome::Local(_));
             let rule = if is_local { limiter.local_rule(&check.rule) } else { check.rule.clone() };
             let now_ms = if is_local { limiter.memory_now_ms() } else { clock_ms? };
             Some(Receipt::of_charge(check, answer, who, is_local, (now_ms, &rule)))

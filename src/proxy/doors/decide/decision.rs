@@ -13,7 +13,7 @@ use crate::proxy::context::recorded_answer::RecentAnswer;
 use crate::proxy::doors::decide::charged::ChargedChecks;
 use crate::proxy::doors::decide::question::ProxyQuestion;
 use crate::proxy::steps::door::Ask;
-use crate::proxy::steps::limits::{apply_decision, decide_limits, described_facts, is_exempt};
+use crate::proxy::steps::limits::{apply_decision, decide_limits, evaluate_described, is_exempt};
 use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::shown_keys::ShownKeys;
 use crate::route::Route;
@@ -32,20 +32,18 @@ pub async fn decide_question(
     if is_exempt(request, routed, 0..route.limits.len()) {
         return Ok(admit(request, None));
     }
-    let facts = described_facts(request, routed);
-    let evaluations = request.view.limiter.evaluate_all(&route.limits, &facts);
-    let claim = match find_recent(request, route, question, &evaluations).await {
+    let limits = evaluate_described(request, routed);
+    let claim = match find_recent(request, route, question, &limits.evaluations).await {
         Some(Recent::Answered(answer)) => return replay_answer(request, route, &answer),
         Some(Recent::Claimed(claim)) => Some(claim),
         None => None,
     };
-    let charged = ChargedChecks::find(&request.view.limiter, &route.limits, &evaluations, &facts).await;
-    let ask = Ask { holds: true, until: None };
-    let decision = decide_limits(request, route, (0, evaluations), ask, &facts, None).await;
-    let result = apply_decision(request, routed, decision).await;
+    let checks = ChargedChecks::find(&request.view.limiter, &route.limits, &limits).await;
+    let decision = decide_limits(request, route, limits, Ask::HOLD, None).await;
+    let result = apply_decision(request, route, routed.identity, decision).await;
     request.account.keep_charges();
     let receipt = match (&result, &request.admission.verdict) {
-        (Ok(()), Some(verdict)) => make_receipt(request, question, charged, verdict),
+        (Ok(()), Some(verdict)) => make_receipt(request, question, checks, verdict),
         _ => None,
     };
     if let (Some(claim), Some(verdict)) = (claim, &request.admission.verdict) {
@@ -63,7 +61,7 @@ async fn find_recent(
     evaluations: &[Evaluation],
 ) -> Option<Recent> {
     let id = request.received.parts.headers.get(question.point.once.as_ref()?).filter(|id| !id.is_empty())?;
-    let answers = &request.client.local.common.recent_answers;
+    let answers = &request.client.worker.process.recent_answers;
     // A candidate must not make two questions of one, nor one that only some gateways have.
     let in_force = evaluations.iter().zip(&route.limits).filter(|(_, limit)| limit.candidate_of.is_none());
     let key = recent_key(&question.name, id, in_force.map(|(evaluation, _)| evaluation));

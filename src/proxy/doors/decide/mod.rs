@@ -18,41 +18,38 @@ pub mod decision;
 pub mod question;
 pub mod settle;
 
-use http::{Response, Version};
+use http::Version;
 
 use crate::ends::End;
-use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
+use crate::proxy::account::request_context::{Reply, RequestContext, RoutedRequest};
 use crate::proxy::doors::decide::decision::decide_question;
 use crate::proxy::doors::decide::question::{ProxyQuestion, QuestionPurpose, lacks_host, read_question};
 use crate::proxy::doors::decide::settle::settle_charges;
-use crate::proxy::head::identity::ClientAddress;
-use crate::proxy::steps::arrival::{check_framing, identify_client, open_log_entry, report_untrusted_headers};
+use crate::proxy::steps::arrival::{check_framing, open_log_entry, report_untrusted_headers};
 use crate::proxy::steps::pipeline::admit_described;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
 use crate::telemetry::metrics::QuestionResult;
 
 /// Takes a question from its head to the answer. An error is the reason to refuse it.
-pub async fn handle_question(request: &mut RequestContext<'_>) -> Result<Response<ResponseBody>, Refusal> {
+pub async fn handle_question(request: &mut RequestContext<'_>) -> Result<Reply, Refusal> {
     // The asking proxy reads the status, whatever the client of the request in question speaks.
     request.wants_grpc_errors = false;
-    let identity = identify_client(request);
     let parser_fault = check_framing(request);
-    let question = ask(request, identity);
-    open_log_entry(request, identity);
-    report_untrusted_headers(request, identity);
+    let question = ask(request);
+    open_log_entry(request);
+    report_untrusted_headers(request);
     let result = match question {
         Err(fault) => Err(fault),
-        Ok(question) => answer(request, identity, &question, parser_fault).await,
+        Ok(question) => answer(request, &question, parser_fault).await,
     };
     count_result(request, &result);
     result
 }
 
 /// Reads the question, if the peer may ask.
-fn ask<'a>(request: &mut RequestContext<'a>, identity: ClientAddress) -> Result<ProxyQuestion<'a>, Refusal> {
-    if !identity.trusted_peer {
+fn ask<'a>(request: &mut RequestContext<'a>) -> Result<ProxyQuestion<'a>, Refusal> {
+    if !request.identity.trusted_peer {
         return Err(End::DecidePeer.into());
     }
     let view = request.view;
@@ -62,29 +59,30 @@ fn ask<'a>(request: &mut RequestContext<'a>, identity: ClientAddress) -> Result<
 /// Answers a question, or redeems a receipt.
 async fn answer<'a>(
     request: &mut RequestContext<'a>,
-    identity: ClientAddress,
     question: &ProxyQuestion<'a>,
     parser_fault: Result<Option<End>, Refusal>,
-) -> Result<Response<ResponseBody>, Refusal> {
+) -> Result<Reply, Refusal> {
+    let identity = request.identity;
     let route = enter_point(request, question);
     if question.purpose == QuestionPurpose::Settle {
         parser_fault?;
-        return settle_charges(request, question).await;
+        return settle_charges(request, question).await.map(|response| Reply::Route(response, None));
     }
     // From here on, refusals are about the request in question, and have the status that the asking proxy accepts.
     request.question = Some(question.point);
     let parser_fault = parser_fault?;
-    let repaired = question.described.map_err(Refusal::from)?;
+    let fault = question.described.map_err(Refusal::from)?;
     // The version of the request in question is unknown, so it may lack a host like a request over HTTP/1.0: the asking
     // proxy has accepted it.
     let version = request.received.parts.version;
     if lacks_host(&request.received.parts) {
         request.received.parts.version = Version::HTTP_10;
     }
-    let head = admit_described(request, route, identity, parser_fault.or(repaired));
+    let head = admit_described(request, route, identity, parser_fault.or(fault));
     request.received.parts.version = version;
     let head = head?;
-    decide_question(request, RoutedRequest { route, head: &head, identity: &identity }, question).await
+    let routed = RoutedRequest { route, head: &head, identity: &identity };
+    decide_question(request, routed, question).await.map(Reply::Decision)
 }
 
 /// Counts the question on the route whose limits decide.
@@ -96,8 +94,8 @@ fn enter_point<'a>(request: &mut RequestContext<'a>, question: &ProxyQuestion<'_
     route
 }
 
-fn count_result(request: &RequestContext<'_>, result: &Result<Response<ResponseBody>, Refusal>) {
-    let counted = match result {
+fn count_result(request: &RequestContext<'_>, result: &Result<Reply, Refusal>) {
+    let outcome = match result {
         // Steps that answer count their own results.
         Ok(_) => return,
         Err(refusal) => match refusal.end {
@@ -112,5 +110,5 @@ fn count_result(request: &RequestContext<'_>, result: &Result<Response<ResponseB
             _ => QuestionResult::InvalidRequest,
         },
     };
-    request.view.questions.count(counted);
+    request.view.questions.count(outcome);
 }

@@ -37,9 +37,9 @@ pub async fn settle_charges(
     request: &RequestContext<'_>,
     question: &ProxyQuestion<'_>,
 ) -> Result<Response<ResponseBody>, Refusal> {
-    let corrected = redeem_receipt(request, question).await?;
+    let corrections = redeem_receipt(request, question).await?;
     request.view.questions.count(QuestionResult::Settled);
-    Ok(fixed_response(StatusCode::OK, json!({ "settled": corrected }).to_string(), JSON))
+    Ok(fixed_response(StatusCode::OK, json!({ "settled": corrections }).to_string(), JSON))
 }
 
 /// Returns the units by which each limit was corrected.
@@ -67,7 +67,7 @@ async fn redeem_receipt(
         Ok(MarkUse::Expired) => return Err(End::ReceiptExpired.into()),
         Err(_) => return Err(End::ReceiptStoreDown.into()),
     }
-    let mut corrected = Map::new();
+    let mut corrections = Map::new();
     let mut has_failed = false;
     for charge in &bundle.charges {
         let Some((limit, _)) = charge.limit_and_algorithm() else { continue };
@@ -82,13 +82,13 @@ async fn redeem_receipt(
         }
         match charge.correct_charge(limiter, limit, rule, units).await {
             Ok(true) => {
-                corrected.insert(limit.name.clone(), units.into());
+                corrections.insert(limit.name.clone(), units.into());
             }
             Ok(false) => {}
             Err(_) => has_failed = true,
         }
     }
-    if has_failed { Err(End::ReceiptStoreDown.into()) } else { Ok(corrected) }
+    if has_failed { Err(End::ReceiptStoreDown.into()) } else { Ok(corrections) }
 }
 
 /// Returns whether the charge has expired by itself, before others of the receipt.

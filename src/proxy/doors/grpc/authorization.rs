@@ -18,7 +18,7 @@ use crate::envoy::authorization::{
 use crate::grpc::{CallError, GrpcCode};
 use crate::limiting::limit::Limit;
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::request_context::{Received, RequestContext};
+use crate::proxy::account::request_context::{ClientBody, Received, RequestContext};
 use crate::proxy::doors::grpc::call;
 use crate::proxy::doors::grpc::status;
 use crate::proxy::head::described;
@@ -54,7 +54,7 @@ pub async fn check_request(
     let http = find_http(attributes)?;
     let (parts, repaired) = match build_parts(http) {
         Ok(built) => built,
-        Err(reject) => return Ok(deny(refuse_head(&reject.into()))),
+        Err(reject) => return Ok(refuse_head(request, &reject.into())),
     };
     let identity = match find_source(attributes) {
         // Envoy has judged the forwarding headers by its own settings.
@@ -62,19 +62,20 @@ pub async fn check_request(
         None => identity::identify(peer.ip, &parts.headers, &config.server.trusted_proxies),
     };
     // Nothing reports the response, so no charge is held for its correction.
-    let ask = Ask { holds: false, until: call::find_end(request) };
+    let ask = Ask { until: call::find_end(request), ..Ask::CHARGE };
     // The request in question takes the place of the call while it takes its steps.
-    let mut replaced = Received { header_set: HeaderSet::from_headers(&parts.headers), parts, body: None };
+    let mut replaced = Received { header_set: HeaderSet::from_headers(&parts.headers), parts, body: ClientBody::Gone };
     swap(&mut *request.received, &mut replaced);
-    let decided = decide_described(request, route, identity, repaired, ask).await;
+    let result = decide_described(request, route, identity, repaired, ask).await;
     swap(&mut *request.received, &mut replaced);
     // The answer to Envoy gets no rate limit headers itself.
     let verdict = request.admission.verdict.take();
-    Ok(match (decided, verdict) {
+    Ok(match (result, verdict) {
         (Err(refusal), Some(verdict)) if refusal.end.is_by_limit() => {
+            record_refusal(request, &refusal);
             deny(status::build_verdict_response(request, &verdict))
         }
-        (Err(refusal), _) => deny(refuse_head(&refusal)),
+        (Err(refusal), _) => refuse_head(request, &refusal),
         (Ok(()), Some(verdict)) => allow(status::build_verdict_response(request, &verdict).headers()),
         (Ok(()), None) => allow(&HeaderMap::new()),
     })
@@ -169,13 +170,19 @@ fn collect_headers(http: &HttpAttributes) -> Result<HeaderMap, End> {
     Ok(headers)
 }
 
-/// Builds the response to a request that is refused before its limits.
-fn refuse_head(refusal: &Refusal) -> Response<ResponseBody> {
-    refusal.to_response(
+/// Refuses a request before its limits.
+fn refuse_head(request: &mut RequestContext<'_>, refusal: &Refusal) -> CheckResponse {
+    record_refusal(request, refusal);
+    deny(refusal.to_response(
         None,
         None,
         ErrorFormat { format: PageFormat::Json, pages: None, request_id: None, hint: None, is_for_proxy: false },
-    )
+    ))
+}
+
+/// Counts and logs a refusal, as `finish_response` does for those that are responses themselves.
+fn record_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) {
+    request.account.record_refusal(refusal.end, &request.client.worker.process.metrics);
 }
 
 fn allow(headers: &HeaderMap) -> CheckResponse {

@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use crate::grpc::frame::MessageReader;
 use crate::grpc::{self, CallError, GRPC, GRPC_MESSAGE, GRPC_STATUS, GrpcCode, percent_encode};
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::request_context::RequestContext;
+use crate::proxy::account::request_context::{ClientBody, RequestContext};
 use crate::proxy::connection::request_state::RequestWait;
 use crate::proxy::head::body::RequestBody;
 
@@ -26,7 +26,9 @@ const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-en
 /// # Errors
 /// The body is not exactly one such message, or it did not arrive in time.
 pub async fn read_message(request: &mut RequestContext<'_>, max: usize) -> Result<Bytes, CallError> {
-    let Some(mut body) = request.received.body.take() else { return MessageReader::new(max).finish() };
+    let Some(mut body) = request.received.body.take_unread_if(|_| true) else {
+        return MessageReader::new(max).finish();
+    };
     let deadline = request.account.deadline();
     deadline.arm(RequestWait::Upload, MESSAGE_TIMEOUT);
     let start = Instant::now();
@@ -36,7 +38,7 @@ pub async fn read_message(request: &mut RequestContext<'_>, max: usize) -> Resul
     let message = read.unwrap_or_else(|_| Err(CallError::new(GrpcCode::DeadlineExceeded, "the message is late")));
     if message.is_err() {
         // The connection discards the rest of the body after the answer.
-        request.received.body = Some(body);
+        request.received.body = ClientBody::Unread(body);
     }
     message
 }

@@ -25,35 +25,35 @@ use crate::envoy::health::{self, HealthCheckRequest, HealthCheckResponse, Servin
 use crate::envoy::{decode_message, encode_message, rate_limit as messages};
 use crate::grpc::{CallError, GrpcCode};
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::request_context::RequestContext;
+use crate::proxy::account::request_context::{Reply, RequestContext};
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::steps::arrival::{
-    check_framing, identify_client, open_log_entry, record_target, report_untrusted_headers, validate_head,
+    check_framing, open_log_entry, record_target, report_untrusted_headers, validate_head,
 };
 use crate::proxy::steps::response::problem::{PROBLEM, fixed_response, forbid_caching, problem_document};
 use crate::proxy::words::refusal::Refusal;
 use crate::telemetry::metrics::RpcMethod;
 
 /// Takes a call from its head to its answer. An error is the reason to refuse its head.
-pub async fn handle_call(request: &mut RequestContext<'_>) -> Result<Response<ResponseBody>, Refusal> {
-    let identity = identify_client(request);
-    open_log_entry(request, identity);
+pub async fn handle_call(request: &mut RequestContext<'_>) -> Result<Reply, Refusal> {
+    let identity = request.identity;
+    open_log_entry(request);
     let fault = check_framing(request)?;
     let head = validate_head(request)?;
     record_target(request, &head);
-    report_untrusted_headers(request, identity);
+    report_untrusted_headers(request);
     if let Some(reject) = fault {
         return Err(reject.into());
     }
     if !request.received.is_http2() || !request.received.is_grpc() || *head.method() != Method::POST {
-        return Ok(explain_protocol());
+        return Ok(Reply::Route(explain_protocol(), None));
     }
     let method = find_method(head.path());
     let answer = answer_call(request, method, &head, identity).await;
     let code = answer.as_ref().map_or_else(|error| error.code, |_| GrpcCode::Ok);
-    request.client.local.common.metrics.rpc.count_call(method, code);
-    Ok(call::build_response(answer))
+    request.client.worker.process.metrics.rpc.count_call(method, code);
+    Ok(Reply::Route(call::build_response(answer), None))
 }
 
 /// Answers a request that is no gRPC call.
@@ -127,7 +127,7 @@ fn check_health(request: &RequestContext<'_>, question: &HealthCheckRequest) -> 
     if !health::SERVICES.contains(&&*question.service) {
         return Err(CallError::new(GrpcCode::NotFound, "this gateway does not have this service"));
     }
-    let is_draining = request.client.local.is_draining.get();
+    let is_draining = request.client.worker.is_draining.get();
     let status = if is_draining { ServingStatus::NotServing } else { ServingStatus::Serving };
     Ok(encode_message(&HealthCheckResponse { status: status.into() }))
 }

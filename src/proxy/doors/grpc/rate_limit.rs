@@ -1,23 +1,25 @@
 //! `ShouldRateLimit`: decides the descriptors of a request by the limits of their rules.
 
-use std::time::Instant;
-
 use http::{HeaderMap, HeaderValue, StatusCode};
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use crate::envoy::rate_limit::{DescriptorStatus, LimitCode, RateLimitRequest, RateLimitResponse};
+use crate::envoy::rules::RateLimitDomain;
 use crate::grpc::CallError;
 use crate::limiting::answer::{Answer, NEVER};
-use crate::limiting::decision::Op;
-use crate::limiting::{Evaluation, LimitResult, Limiter, Outcome, Verdict};
+use crate::limiting::decision::{Check, Op};
+use crate::limiting::source::Facts;
+use crate::limiting::{Evaluation, LimitResult, Outcome, Verdict};
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::doors::grpc::call;
 use crate::proxy::doors::grpc::plan::{self, Checks, DescriptorPlan, HitOp, Plan};
 use crate::proxy::doors::grpc::status;
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::ValidatedHead;
+use crate::proxy::steps::door::{Ask, LimitDoor};
 use crate::proxy::steps::limits::{apply_decision, head_facts, note_verdict};
 use crate::proxy::steps::response::problem::{fixed_response, forbid_caching};
+use crate::route::Route;
 use crate::telemetry::metrics::DescriptorResult;
 
 /// Refuses a request that the limits cannot decide. Clients of Envoy choose the values of descriptors, and by their headers
@@ -26,10 +28,10 @@ pub fn refuse_undecidable(descriptors: usize, why: &str) -> RateLimitResponse {
     let text = HeaderValue::from_static("text/plain; charset=utf-8");
     let mut response = fixed_response(StatusCode::TOO_MANY_REQUESTS, format!("{why}\n"), text);
     forbid_caching(&mut response);
-    let refused = DescriptorStatus { code: LimitCode::OverLimit.into(), ..DescriptorStatus::default() };
+    let refusal = DescriptorStatus { code: LimitCode::OverLimit.into(), ..DescriptorStatus::default() };
     RateLimitResponse {
         overall_code: LimitCode::OverLimit.into(),
-        statuses: vec![refused; descriptors],
+        statuses: vec![refusal; descriptors],
         response_headers_to_add: status::list_headers(response.headers()),
         raw_body: response.body_mut().take_full().unwrap_or_default(),
     }
@@ -47,7 +49,7 @@ pub async fn decide_request(
 ) -> Result<RateLimitResponse, CallError> {
     question.check_bounds()?;
     let (view, client) = (request.view, request.client);
-    let metrics = &client.local.common.metrics;
+    let metrics = &client.worker.process.metrics;
     let refuse = |why: &str| {
         question.descriptors.iter().for_each(|_| metrics.rpc.count_descriptor(DescriptorResult::Undecidable));
         Ok(refuse_undecidable(question.descriptors.len(), why))
@@ -68,29 +70,71 @@ pub async fn decide_request(
     let entries = question.descriptors.first().map(plan::entries_of).unwrap_or_default();
     let call = head_facts(RoutedRequest { route, head, identity: &identity }, &no_headers);
     let facts = plan::add_descriptor(&entries, &call);
-    let plan = match plan::make_plan(&view.limiter, domain, route, question, &facts) {
-        Ok(plan) => plan,
+    let statuses = match decide_descriptors(request, (domain, route), question, &facts, call::find_end(request)).await {
+        Ok(statuses) => statuses,
         Err(why) => return refuse(&why),
     };
-    for descriptor in &plan.descriptors {
-        metrics.rpc.count_descriptor(match descriptor {
-            DescriptorPlan::Unmatched => DescriptorResult::Unmatched,
-            DescriptorPlan::Exempt => DescriptorResult::Exempt,
-            DescriptorPlan::Limited(..) => DescriptorResult::Limited,
-        });
-    }
-    let end = call::find_end(request);
-    let start = (!view.limiter.store().is_in_process()).then(Instant::now);
-    let (decided, descriptors) = run_plan(&view.limiter, plan, end).await;
-    start.into_iter().for_each(|start| request.account.add_wait(start));
-    let statuses = descriptors.iter().map(|descriptor| decided.describe(descriptor)).collect();
-    let verdict = decided.into_verdict();
-    let identity = ClientAddress { ip: facts.client, ..identity };
-    let decision = note_verdict(request, route, 0, &facts, (verdict, None));
     // The answer tells whether a limit refuses, and gets no rate limit headers itself.
-    let _ = apply_decision(request, RoutedRequest { route, head, identity: &identity }, decision).await;
     let verdict = request.admission.verdict.take().map(keep_strictest);
     Ok(status::build_answer(request, statuses, verdict.as_ref()))
+}
+
+/// A door as rate limit requests see it.
+pub trait DescriptorDoor<'a>: LimitDoor<'a> {
+    /// Observes which limits apply to the descriptors.
+    fn observe_plan(&self, _plan: &Plan) {}
+
+    /// Refunds units, and returns the state of each key afterwards.
+    fn refund(&self, checks: Vec<Check>, until: Option<Instant>) -> impl Future<Output = Vec<Option<Answer>>>;
+
+    /// Observes what has been decided about each descriptor.
+    fn observe_decided(&self, _decided: &Decided, _descriptors: &[DescriptorPlan], _facts: &Facts<'_>) {}
+}
+
+impl<'a> DescriptorDoor<'a> for RequestContext<'a> {
+    fn observe_plan(&self, plan: &Plan) {
+        for descriptor in &plan.descriptors {
+            self.client.worker.process.metrics.rpc.count_descriptor(match descriptor {
+                DescriptorPlan::Unmatched => DescriptorResult::Unmatched,
+                DescriptorPlan::Exempt => DescriptorResult::Exempt,
+                DescriptorPlan::Limited(..) => DescriptorResult::Limited,
+            });
+        }
+    }
+
+    /// While the store is unavailable, nothing is refunded: that may refuse too early, never too late.
+    async fn refund(&self, checks: Vec<Check>, until: Option<Instant>) -> Vec<Option<Answer>> {
+        let refund = self.limiter().refund_units(checks);
+        match until {
+            Some(until) => timeout_at(until, refund).await.unwrap_or_default(),
+            None => refund.await,
+        }
+    }
+}
+
+/// Decides the descriptors by the limits of their rules, and records the decision. Returns their statuses.
+///
+/// # Errors
+/// The limits cannot decide the request, and the text says why.
+pub async fn decide_descriptors<'a, D: DescriptorDoor<'a>>(
+    door: &mut D,
+    (domain, route): (&RateLimitDomain, &Route),
+    question: &RateLimitRequest,
+    facts: &Facts<'_>,
+    until: Option<Instant>,
+) -> Result<Vec<DescriptorStatus>, String> {
+    let plan = plan::make_plan(door.limiter(), domain, route, question, facts)?;
+    door.observe_plan(&plan);
+    let start = (!door.limiter().store().is_in_process()).then(std::time::Instant::now);
+    let (decided, descriptors) = run_plan(door, plan, until).await;
+    start.into_iter().for_each(|start| door.add_wait(start));
+    door.observe_decided(&decided, &descriptors, facts);
+    let statuses = descriptors.iter().map(|descriptor| decided.describe(descriptor)).collect();
+    let identity = ClientAddress { ip: facts.client, trusted_peer: true };
+    let decision = note_verdict(door, route, 0, facts, (decided.into_verdict(), None));
+    // The statuses say whether a limit refuses.
+    let _ = apply_decision(door, route, &identity, decision).await;
+    Ok(statuses)
 }
 
 /// Results of a plan.
@@ -111,18 +155,22 @@ pub struct DecidedChecks {
 }
 
 /// Runs a plan, and returns what applies to each descriptor.
-async fn run_plan(limiter: &Limiter, plan: Plan, end: Option<tokio::time::Instant>) -> (Decided, Vec<DescriptorPlan>) {
+async fn run_plan<'a, D: DescriptorDoor<'a>>(
+    door: &D,
+    plan: Plan,
+    until: Option<Instant>,
+) -> (Decided, Vec<DescriptorPlan>) {
     let Plan { takes, peeks, refunds, descriptors } = plan;
     let (refunded, takes, peeks) = if peeks.is_empty() && refunds.is_empty() {
-        (Vec::new(), decide_checks(limiter, Op::Take, takes, end).await, DecidedChecks::default())
+        (Vec::new(), decide_checks(door, Op::Take, takes, until).await, DecidedChecks::default())
     } else {
         // Boxed, so that the future of a plan that only charges is not larger for it.
         Box::pin(async {
             tokio::join!(
                 biased;
-                refund_checks(limiter, &refunds, end),
-                decide_checks(limiter, Op::Take, takes, end),
-                peek_checks(limiter, peeks, end)
+                refund_checks(door, &refunds, until),
+                decide_checks(door, Op::Take, takes, until),
+                peek_checks(door, peeks, until)
             )
         })
         .await
@@ -130,33 +178,24 @@ async fn run_plan(limiter: &Limiter, plan: Plan, end: Option<tokio::time::Instan
     (Decided { takes, peeks, refunds, refunded }, descriptors)
 }
 
-/// Decides a plan without charging or refunding anything. The states of refunds are those before the refund.
-pub async fn preview_plan(limiter: &Limiter, plan: Plan) -> (Decided, Vec<DescriptorPlan>) {
-    let Plan { takes, peeks, refunds, descriptors } = plan;
-    let takes = decide_checks(limiter, Op::Peek, takes, None).await;
-    let peeks = peek_checks(limiter, peeks, None).await;
-    let refunded = vec![None; refunds.limits.len()];
-    (Decided { takes, peeks, refunds, refunded }, descriptors)
-}
-
-async fn decide_checks(
-    limiter: &Limiter,
+async fn decide_checks<'a, D: DescriptorDoor<'a>>(
+    door: &D,
     op: Op,
     mut checks: Checks,
-    end: Option<tokio::time::Instant>,
+    until: Option<Instant>,
 ) -> DecidedChecks {
     if checks.is_empty() {
         return DecidedChecks::default();
     }
     let evaluations = std::mem::take(&mut checks.evaluations);
-    let verdict = limiter.decide_until(op, &checks.limits, evaluations, true, end).await;
+    let verdict = door.decide(&checks.limits, evaluations, Ask { op, until, ..Ask::HOLD }).await;
     DecidedChecks { checks, verdict }
 }
 
-async fn peek_checks(limiter: &Limiter, checks: Checks, end: Option<tokio::time::Instant>) -> DecidedChecks {
+async fn peek_checks<'a, D: DescriptorDoor<'a>>(door: &D, checks: Checks, until: Option<Instant>) -> DecidedChecks {
     let costs: Vec<i64> = checks.evaluations.iter().map(cost_of).collect();
-    let mut decided = decide_checks(limiter, Op::Peek, checks, end).await;
-    for result in &mut decided.verdict.checks {
+    let mut results = decide_checks(door, Op::Peek, checks, until).await;
+    for result in &mut results.verdict.checks {
         // A peek returns what one more hit would leave, but it charges nothing.
         if let (Outcome::Store(answer) | Outcome::Local(answer), Some(cost)) =
             (&mut result.outcome, costs.get(result.limit))
@@ -165,7 +204,7 @@ async fn peek_checks(limiter: &Limiter, checks: Checks, end: Option<tokio::time:
             answer.remaining += cost;
         }
     }
-    decided
+    results
 }
 
 /// Returns what a check would charge.
@@ -176,8 +215,12 @@ fn cost_of(evaluation: &Evaluation) -> i64 {
     }
 }
 
-/// Refunds units. While the store is unavailable, nothing is refunded: that may refuse too early, never too late.
-async fn refund_checks(limiter: &Limiter, refunds: &Checks, end: Option<tokio::time::Instant>) -> Vec<Option<Answer>> {
+/// Refunds units. Returns the state of each key, in the order of `refunds`.
+async fn refund_checks<'a, D: DescriptorDoor<'a>>(
+    door: &D,
+    refunds: &Checks,
+    until: Option<Instant>,
+) -> Vec<Option<Answer>> {
     let mut states = vec![None; refunds.limits.len()];
     let (mut places, mut checks) = (Vec::new(), Vec::new());
     for (place, evaluation) in refunds.evaluations.iter().enumerate() {
@@ -189,18 +232,14 @@ async fn refund_checks(limiter: &Limiter, refunds: &Checks, end: Option<tokio::t
     if checks.is_empty() {
         return states;
     }
-    let refund = limiter.refund_units(checks);
-    let answers = match end {
-        Some(end) => timeout_at(end, refund).await.unwrap_or_default(),
-        None => refund.await,
-    };
+    let answers = door.refund(checks, until).await;
     places.into_iter().zip(answers).for_each(|(place, answer)| states[place] = answer);
     states
 }
 
 impl Decided {
     /// Returns the status of a descriptor.
-    pub fn describe(&self, descriptor: &DescriptorPlan) -> DescriptorStatus {
+    fn describe(&self, descriptor: &DescriptorPlan) -> DescriptorStatus {
         match descriptor {
             DescriptorPlan::Unmatched => status::unlimited(0),
             DescriptorPlan::Exempt => status::unlimited(u32::MAX),
@@ -214,7 +253,7 @@ impl Decided {
     }
 
     /// Returns the verdict of all limits that decided. Its indexes are those of the limits of the route.
-    pub fn into_verdict(self) -> Verdict {
+    fn into_verdict(self) -> Verdict {
         let (takes, peeks) = (self.takes.into_verdict(), self.peeks.into_verdict());
         let refused = takes.refused || peeks.refused;
         Verdict { refused, ..takes.followed_by(peeks) }

@@ -27,10 +27,10 @@ pub fn unlimited(remaining: u32) -> DescriptorStatus {
 /// Returns the status of a descriptor from the results of its limits: of those that are enforced, or if none is, of
 /// the shadow limits, which never refuse. Candidates are not shown.
 pub fn describe_results<'r>(results: impl Iterator<Item = (&'r Arc<Limit>, &'r LimitResult)>) -> DescriptorStatus {
-    let shown =
+    let results =
         results.filter(|(limit, result)| limit.candidate_of.is_none() && result.chain_state == ChainState::InForce);
     // The limit that refuses for longest, or the one that leaves least.
-    let strictest = shown.min_by_key(|(limit, result)| {
+    let strictest = results.min_by_key(|(limit, result)| {
         let rank = match (result.outcome.is_admitted(), result.outcome.answer()) {
             (false, answer) => (false, -wait_ms(answer).unwrap_or(i64::MAX)),
             (true, answer) => (true, answer.map_or(i64::MAX, |answer| answer.remaining)),
@@ -59,9 +59,9 @@ pub fn describe_results<'r>(results: impl Iterator<Item = (&'r Arc<Limit>, &'r L
 
 /// Returns the status of a descriptor that refunded, from the state of its limits afterwards.
 pub fn describe_refunds<'r>(states: impl Iterator<Item = (&'r Arc<Limit>, Option<&'r Answer>)>) -> DescriptorStatus {
-    let known = states.filter_map(|(limit, answer)| Some((limit, answer?)));
-    let shown = known.filter(|(limit, _)| limit.candidate_of.is_none());
-    let Some((limit, answer)) = shown.min_by_key(|(limit, answer)| (limit.mode == Mode::Shadow, answer.remaining))
+    let states = states.filter_map(|(limit, answer)| Some((limit, answer?)));
+    let states = states.filter(|(limit, _)| limit.candidate_of.is_none());
+    let Some((limit, answer)) = states.min_by_key(|(limit, answer)| (limit.mode == Mode::Shadow, answer.remaining))
     else {
         return unlimited(0);
     };
@@ -127,14 +127,14 @@ pub fn build_verdict_response(request: &RequestContext<'_>, verdict: &Verdict) -
     };
     let mut response = match verdict.refused {
         true => {
-            let wanted = ErrorFormat {
+            let format = ErrorFormat {
                 format: PageFormat::Json,
                 pages: None,
                 request_id: None,
                 hint: None,
                 is_for_proxy: false,
             };
-            Refusal::from(End::Exhausted).to_response(Some(route), Some(verdict), wanted)
+            Refusal::from(End::Exhausted).to_response(Some(route), Some(verdict), format)
         }
         false => Response::new(ResponseBody::full(Bytes::new())),
     };

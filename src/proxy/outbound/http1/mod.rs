@@ -136,8 +136,8 @@ impl ResponseHeadReader {
             self.scanned = 0;
             match head.response.status() {
                 StatusCode::SWITCHING_PROTOCOLS => {
-                    let taken = offer.is_some_and(|offer| offer.is_accepted_by(head.response.headers()));
-                    return if taken { Ok(Some(head)) } else { Err(ProtocolFault::Switch) };
+                    let is_accepted = offer.is_some_and(|offer| offer.is_accepted_by(head.response.headers()));
+                    return if is_accepted { Ok(Some(head)) } else { Err(ProtocolFault::Switch) };
                 }
                 status if status.is_informational() => {
                     if !self.interims.add(status, head.response.into_parts().0.headers) {

@@ -86,8 +86,8 @@ impl RequestHead {
     /// an edit has changed it.
     pub fn find_span_id(&mut self, parent: &str) {
         let id_at = parent.rfind('-').and_then(|flags| flags.checked_sub(SPAN_ID));
-        let found = memchr::memmem::find(&self.bytes, format!("\r\ntraceparent: {parent}\r\n").as_bytes());
-        self.span_at = found.zip(id_at).map(|(line, id)| line + "\r\ntraceparent: ".len() + id);
+        let position = memchr::memmem::find(&self.bytes, format!("\r\ntraceparent: {parent}\r\n").as_bytes());
+        self.span_at = position.zip(id_at).map(|(line, id)| line + "\r\ntraceparent: ".len() + id);
     }
 
     /// Takes the bytes for a server with the host `host`, and with this span id. A head that is the same for all

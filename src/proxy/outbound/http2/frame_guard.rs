@@ -170,7 +170,7 @@ impl FrameFilter {
     /// The frames exceed the budget.
     fn filter(&mut self, bytes: &mut [u8]) -> Result<usize, FrameFlood> {
         let mut rest = &bytes[self.held..];
-        let mut removed = Vec::new();
+        let mut ranges = Vec::new();
         while let (_, Some(head)) = self.splitter.next(&mut rest) {
             if !self.budget.spend_frame(head) {
                 return Err(FrameFlood);
@@ -178,14 +178,14 @@ impl FrameFilter {
             let end = bytes.len() - rest.len();
             // A head of which the library has a part stays.
             if head.is_empty_data() && end >= HEAD {
-                removed.push(end - HEAD..end);
+                ranges.push(end - HEAD..end);
             }
         }
         let partial = self.splitter.partial_head().len();
         self.held = if partial <= bytes.len() { partial } else { 0 };
-        let mut kept = removed.first().map_or(bytes.len(), |first| first.start);
-        for (index, head) in removed.iter().enumerate() {
-            let next = removed.get(index + 1).map_or(bytes.len(), |next| next.start);
+        let mut kept = ranges.first().map_or(bytes.len(), |first| first.start);
+        for (index, head) in ranges.iter().enumerate() {
+            let next = ranges.get(index + 1).map_or(bytes.len(), |next| next.start);
             bytes.copy_within(head.end..next, kept);
             kept += next - head.end;
         }
@@ -209,19 +209,19 @@ impl<C: AsyncRead + Unpin> AsyncRead for GuardedConnection<C> {
                 return Poll::Ready(Ok(()));
             }
             let start = buf.filled().len();
-            let polled = Pin::new(&mut *connection).poll_read(cx, buf);
-            if !matches!(polled, Poll::Ready(Ok(()))) {
+            let poll = Pin::new(&mut *connection).poll_read(cx, buf);
+            if !matches!(poll, Poll::Ready(Ok(()))) {
                 buf.set_filled(before);
             }
-            ready!(polled)?;
+            ready!(poll)?;
             if buf.filled().len() == start {
                 // The end of the connection, perhaps within a head.
                 frames.held = 0;
                 return Poll::Ready(Ok(()));
             }
-            let kept = frames.filter(&mut buf.filled_mut()[before..]).map_err(io::Error::other)?;
-            buf.set_filled(before + kept);
-            if kept > 0 {
+            let length = frames.filter(&mut buf.filled_mut()[before..]).map_err(io::Error::other)?;
+            buf.set_filled(before + length);
+            if length > 0 {
                 return Poll::Ready(Ok(()));
             }
         }

@@ -82,7 +82,7 @@ impl Http2Connection {
     ) -> Result<Rc<Http2Connection>, ConnectError> {
         let (frames, responses) = (FrameBudget::new(UNREAD_FRAMES_MAX), Rc::<OpenResponses>::default());
         let connection = GuardedConnection::new(connection, frames.clone());
-        let opened = Builder::new()
+        let handshake = Builder::new()
             .enable_push(false)
             .initial_window_size(WINDOW)
             .initial_connection_window_size(WINDOW * u32::try_from(STREAMS_MAX).unwrap_or(1))
@@ -98,7 +98,7 @@ impl Http2Connection {
             .max_local_error_reset_streams(None)
             .handshake(connection)
             .await;
-        let (sender, mut connection) = opened.map_err(protocol_error)?;
+        let (sender, mut connection) = handshake.map_err(protocol_error)?;
         poll_fn(|cx| match Pin::new(&mut connection).poll(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(protocol_error(error))),
             Poll::Ready(Ok(())) => Poll::Ready(Err(protocol_error(io::Error::from(io::ErrorKind::UnexpectedEof)))),
@@ -110,15 +110,15 @@ impl Http2Connection {
         let (counted, floods, server) = (frames.clone(), floods.clone(), server.to_owned());
         let open = responses.clone();
         let driver = spawn_local(async move {
-            let ended = poll_fn(|cx| {
-                let polled = Pin::new(&mut connection).poll(cx);
+            let result = poll_fn(|cx| {
+                let poll = Pin::new(&mut connection).poll(cx);
                 if counted.is_paused() {
                     open.join_frames();
                     counted.record_joined();
                 }
-                polled
+                poll
             });
-            if let Err(error) = ended.await {
+            if let Err(error) = result.await {
                 tracing::debug!(%error, "an HTTP/2 connection to an upstream ended");
             }
             if let (true, Some(left_out)) = (counted.is_exceeded(), floods.take_turn()) {

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::ends::UpstreamFailureKind;
 use crate::proxy::outbound::http2::response_data::ResponseData;
-use crate::proxy::outbound::http2::streams::StreamSlot;
+use crate::proxy::outbound::http2::streams::StreamPermit;
 use crate::proxy::words::failure_log::UpstreamFailureLog;
 
 /// How long a server has to end the stream. Then the gateway resets it.
@@ -23,7 +23,7 @@ const END_WAIT: Duration = Duration::from_secs(5);
 pub struct AnsweredStream {
     pub body: Rc<RefCell<ResponseData>>,
     pub sender: Option<SendStream<Bytes>>,
-    pub slot: StreamSlot,
+    pub slot: StreamPermit,
     /// Name of the server in logs.
     pub server: String,
     pub failure_log: Rc<UpstreamFailureLog>,

@@ -27,7 +27,7 @@ pub struct StreamPool {
 }
 
 /// The stream of one request on a shared connection.
-pub struct StreamSlot {
+pub struct StreamPermit {
     pub connection: Rc<Http2Connection>,
     pool: Rc<StreamPool>,
     now_ms: Rc<Cell<u64>>,
@@ -50,11 +50,11 @@ impl StreamPool {
     }
 
     /// Returns a stream on a connection that was opened at `since_ms` or later, if one is free.
-    pub fn take_stream(self: &Rc<StreamPool>, now_ms: &Rc<Cell<u64>>, since_ms: u64) -> Option<StreamSlot> {
+    pub fn take_stream(self: &Rc<StreamPool>, now_ms: &Rc<Cell<u64>>, since_ms: u64) -> Option<StreamPermit> {
         let takes = |connection: &&Rc<Http2Connection>| connection.opened_ms >= since_ms && connection.has_capacity();
         let connection = self.connections.borrow().iter().find(takes)?.clone();
         connection.begin_request();
-        Some(StreamSlot { connection, pool: self.clone(), now_ms: now_ms.clone() })
+        Some(StreamPermit { connection, pool: self.clone(), now_ms: now_ms.clone() })
     }
 
     /// Returns whether a connection has a free stream.
@@ -148,13 +148,13 @@ impl StreamPool {
     }
 }
 
-impl StreamSlot {
+impl StreamPermit {
     pub fn now_ms(&self) -> u64 {
         self.now_ms.get()
     }
 }
 
-impl Drop for StreamSlot {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         self.connection.end_request(self.now_ms.get());
         if self.pool.waiting.get() > 0 {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use tokio::task::spawn_local;
 
-use crate::upstream::adaptive::AdaptivePlace;
+use crate::upstream::adaptive::AdaptivePermit;
 use crate::upstream::adaptive::window::SampleKind;
 use crate::upstream::caps::UpstreamLoad;
 
@@ -15,21 +15,21 @@ use crate::upstream::caps::UpstreamLoad;
 ///
 /// If the client leaves after its request was sent, the server may still work on it. So the place stays taken for the
 /// usual response time. Otherwise, clients that leave at once could send any number of requests to the servers.
-pub struct HeldPlace {
-    place: Option<AdaptivePlace>,
+pub struct CapacityPermit {
+    place: Option<AdaptivePermit>,
     load: Arc<UpstreamLoad>,
     /// When the request of the current attempt was sent completely.
     sent: Cell<Option<Instant>>,
 }
 
-impl HeldPlace {
+impl CapacityPermit {
     /// Takes a place if the upstream has an adaptive limit. Returns `None` at the limit.
-    pub fn take(load: &Arc<UpstreamLoad>) -> Option<HeldPlace> {
+    pub fn take(load: &Arc<UpstreamLoad>) -> Option<CapacityPermit> {
         let place = match &load.adaptive {
             Some(adaptive) => Some(adaptive.take_place()?),
             None => None,
         };
-        Some(HeldPlace { place, load: load.clone(), sent: Cell::new(None) })
+        Some(CapacityPermit { place, load: load.clone(), sent: Cell::new(None) })
     }
 
     /// Records that the request was sent completely, if it was not recorded yet.
@@ -39,7 +39,7 @@ impl HeldPlace {
         }
     }
 
-    /// Returns whether [`HeldPlace::record_sent`] has an effect.
+    /// Returns whether [`CapacityPermit::record_sent`] has an effect.
     pub fn awaits_sending(&self) -> bool {
         self.place.is_some() && self.sent.get().is_none()
     }
@@ -59,13 +59,13 @@ impl HeldPlace {
         self.free(place);
     }
 
-    fn free(&self, place: AdaptivePlace) {
+    fn free(&self, place: AdaptivePermit) {
         drop(place);
         self.load.queue.notify_first();
     }
 }
 
-impl Drop for HeldPlace {
+impl Drop for CapacityPermit {
     /// The client has left, or the request ended before it was sent.
     fn drop(&mut self) {
         let Some(place) = self.place.take() else { return };

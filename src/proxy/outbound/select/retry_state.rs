@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::proxy::outbound::pool::ServerLease;
 use crate::proxy::outbound::select::endpoint::{ConnectionNeed, WorkerEndpoint};
-use crate::proxy::outbound::select::place::HeldPlace;
+use crate::proxy::outbound::select::place::CapacityPermit;
 use crate::upstream::adaptive::window::SampleKind;
 use crate::upstream::caps::InFlight;
 use crate::upstream::priority::Priority;
@@ -28,7 +28,7 @@ pub struct RetryState {
     /// The server that is reserved for the next attempt.
     pub reserved: Option<Reservation>,
     /// The place below the adaptive limit, for all attempts.
-    pub place: Option<HeldPlace>,
+    pub place: Option<CapacityPermit>,
     pub priority: Priority,
 }
 
@@ -58,7 +58,7 @@ impl RetryState {
     }
 
     /// Returns the place below the adaptive limit.
-    pub fn place(&self) -> Option<&HeldPlace> {
+    pub fn place(&self) -> Option<&CapacityPermit> {
         self.place.as_ref()
     }
 

@@ -23,9 +23,9 @@ pub fn select_algorithm(headers: &HeaderMap, settings: &CompressSettings) -> Opt
     if !headers.contains_key(ACCEPT_ENCODING) || has_no_transform(headers) {
         return None;
     }
-    let accepted = parse_codings(headers.get_all(ACCEPT_ENCODING).iter());
-    let weight = |algorithm: CompressionAlgorithm| accepted.named[algorithm as usize].or(accepted.others).unwrap_or(0);
-    let identity = accepted.identity.unwrap_or(0);
+    let codings = parse_codings(headers.get_all(ACCEPT_ENCODING).iter());
+    let weight = |algorithm: CompressionAlgorithm| codings.named[algorithm as usize].or(codings.others).unwrap_or(0);
+    let identity = codings.identity.unwrap_or(0);
     let mut best = None;
     for algorithm in &settings.algorithms {
         let weight = weight(*algorithm);
@@ -44,26 +44,27 @@ pub fn has_no_transform(headers: &HeaderMap) -> bool {
 
 /// Parses all lines in one pass. Malformed members are ignored. If a coding occurs twice, the lower weight counts.
 fn parse_codings<'h>(lines: impl Iterator<Item = &'h HeaderValue>) -> AcceptedCodings {
-    let mut accepted = AcceptedCodings::default();
+    let mut codings = AcceptedCodings::default();
     for member in lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')) {
         let Some((coding, weight)) = parse_member(member) else { continue };
         let slot = match coding {
-            b"*" => &mut accepted.others,
-            _ if coding.eq_ignore_ascii_case(b"identity") => &mut accepted.identity,
+            b"*" => &mut codings.others,
+            _ if coding.eq_ignore_ascii_case(b"identity") => &mut codings.identity,
             // The older name of gzip (RFC 9110, section 8.4.1.3).
-            _ if coding.eq_ignore_ascii_case(b"x-gzip") => &mut accepted.named[CompressionAlgorithm::Gzip as usize],
+            _ if coding.eq_ignore_ascii_case(b"x-gzip") => &mut codings.named[CompressionAlgorithm::Gzip as usize],
             _ => {
-                let known = CompressionAlgorithm::ALL.iter().copied();
-                let Some(algorithm) = known.into_iter().find(|one| coding.eq_ignore_ascii_case(one.label().as_bytes()))
+                let algorithms = CompressionAlgorithm::ALL.iter().copied();
+                let Some(algorithm) =
+                    algorithms.into_iter().find(|one| coding.eq_ignore_ascii_case(one.label().as_bytes()))
                 else {
                     continue;
                 };
-                &mut accepted.named[algorithm as usize]
+                &mut codings.named[algorithm as usize]
             }
         };
         *slot = Some(slot.map_or(weight, |earlier| earlier.min(weight)));
     }
-    accepted
+    codings
 }
 
 /// Parses `CODING` or `CODING;q=WEIGHT`. Returns `None` if it is neither.

@@ -102,7 +102,7 @@ impl<E: From<EncoderFault>> CompressionStage<E> {
         let worker = self.worker.clone();
         let mut output = worker.output.borrow_mut();
         output.clear();
-        let polled = self.fill_output(cx, poll_source, &mut output);
+        let poll = self.fill_output(cx, poll_source, &mut output);
         if !output.is_empty() {
             self.counters().add_out(output.len());
             let data = Bytes::copy_from_slice(&output);
@@ -110,7 +110,7 @@ impl<E: From<EncoderFault>> CompressionStage<E> {
             return Poll::Ready(Some(Ok(Frame::data(data))));
         }
         match &self.rest {
-            None if polled.is_pending() => Poll::Pending,
+            None if poll.is_pending() => Poll::Pending,
             // The connection drops what it has not sent when it gets an error, so it sends that first.
             Some(Err(_)) if !std::mem::replace(&mut self.has_yielded_before_error, true) => let_others_run(cx),
             _ => Poll::Ready(self.rest.take().map(|rest| rest.map(Frame::trailers))),

@@ -136,7 +136,7 @@ impl Http1Io {
     /// connection, and the client might lose the response.
     pub async fn discard_rest(self: Box<Self>) {
         let client = self.client;
-        discard_connection(self.stream, client.connection(), &client.local.discards, client.peer).await;
+        discard_connection(self.stream, client.connection(), &client.worker.discards, client.peer).await;
     }
 
     /// Starts the timer of a head with its first byte.

@@ -39,11 +39,11 @@ pub trait GatheredStream: AsyncRead + AsyncWrite + Unpin {
 
 impl GatheredStream for Http2Io {
     fn write_buffer(&self) -> &RefCell<Vec<u8>> {
-        &self.client.local.write_buffer
+        &self.client.worker.write_buffer
     }
 
     fn acquire_large_write(&self) -> Option<LargeWritePermit> {
-        self.client.local.large_writes.acquire()
+        self.client.worker.large_writes.acquire()
     }
 
     fn mark_unflushed(&self) {
@@ -140,9 +140,9 @@ impl<S: GatheredStream> Gathering<S> {
     /// Writes what was gathered to the socket.
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.written < self.frames.len() {
-            let polled = Pin::new(&mut self.io).poll_write(cx, &self.frames[self.written..]);
-            self.is_blocked = polled.is_pending();
-            let count = ready!(polled)?;
+            let poll = Pin::new(&mut self.io).poll_write(cx, &self.frames[self.written..]);
+            self.is_blocked = poll.is_pending();
+            let count = ready!(poll)?;
             if count == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
@@ -162,9 +162,9 @@ impl<S: GatheredStream> Gathering<S> {
     /// Writes what was gathered, and flushes the layers below.
     fn poll_flush_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_drain(cx))?;
-        let flushed = Pin::new(&mut self.io).poll_flush(cx);
-        self.is_blocked = flushed.is_pending();
-        flushed
+        let poll = Pin::new(&mut self.io).poll_flush(cx);
+        self.is_blocked = poll.is_pending();
+        poll
     }
 
     /// Returns the buffer to the worker, and keeps the bytes that are not written.

@@ -45,14 +45,14 @@ impl Http2Io {
 
     /// Shows `bytes` to `frames` and updates the timers of heads. Returns false if the client floods the connection.
     fn count_frames(&self, bytes: &[u8]) -> bool {
-        let deadline = self.client.connection();
+        let connection = self.client.connection();
         let mut frames = self.filter.frames.borrow_mut();
-        let calm = frames.feed(bytes, deadline.now_ms());
-        if frames.has_begun() && deadline.phase() == Phase::Head {
-            deadline.enter_phase(Phase::Idle, self.client.settings.keepalive_timeout);
+        let calm = frames.feed(bytes, connection.now_ms());
+        if frames.has_begun() && connection.phase() == Phase::Head {
+            connection.enter_phase(Phase::Idle, self.client.settings.keepalive_timeout);
         }
         if frames.has_moved_on() {
-            deadline.end_head();
+            connection.end_head();
         }
         calm
     }
@@ -100,7 +100,7 @@ impl ReadFilter for Http2Filter {
             let Http2Filter { heads, frames, .. } = &mut io.filter;
             let report = |rule: End, head: Option<&MalformedHead>| match head {
                 Some(head) => report_malformed(&io.client, rule, head),
-                None => io.client.local.common.metrics.rejected_counter(rule).inc(),
+                None => io.client.worker.process.metrics.rejected_counter(rule).inc(),
             };
             let Ok(passed) = heads.check(fresh, report) else {
                 frames.borrow_mut().set_flood(Flood::Head);
@@ -125,7 +125,7 @@ impl ReadFilter for Http2Filter {
 /// Counts and logs a malformed HTTP/2 head, whose stream is reset. The log shows the status that an HTTP/1.1 client
 /// would have got.
 fn report_malformed(client: &ClientConnection, rule: End, head: &MalformedHead) {
-    client.local.common.metrics.rejected_counter(rule).inc();
+    client.worker.process.metrics.rejected_counter(rule).inc();
     let MalformedHead { method, authority, path, .. } = head;
     log_entry::log_malformed_http2_head(client, (method, authority, path), rule.status(), rule);
 }

@@ -77,7 +77,7 @@ pub async fn serve_connection(stream: Stream, start: Bytes, client: Rc<ClientCon
         let (method, frames, streams) = (request.method().clone(), frames.clone(), streams.clone());
         let switch = extended_connect::translate_to_upgrade(&mut request).then(|| hyper::upgrade::on(&mut request));
         let deadline = streams.begin_request(request.body().is_end_stream());
-        let request = request.map(|body| wrap_stream_body(body, &deadline, &client.local.discards, client.peer));
+        let request = request.map(|body| wrap_stream_body(body, &deadline, &client.worker.discards, client.peer));
         request::serve(client.clone(), request, deadline.clone()).map_ok(move |response| {
             let response = match switch {
                 Some(switch) => streams.upgrade_response(response, switch, deadline.clone(), frames.clone()),
@@ -100,7 +100,7 @@ pub async fn serve_connection(stream: Stream, start: Bytes, client: Rc<ClientCon
         .serve_connection(TokioIo::new(io.clone()), service);
     let mut connection = pin!(connection);
     let mut leaving = false;
-    let ended = poll_fn(|cx| {
+    let result = poll_fn(|cx| {
         deadline.register_task(cx.waker());
         if deadline.is_cut() {
             return Poll::Ready(Ok(()));
@@ -114,10 +114,10 @@ pub async fn serve_connection(stream: Stream, start: Bytes, client: Rc<ClientCon
             deadline.begin_goaway(LAST_CALL);
             connection.as_mut().graceful_shutdown();
         }
-        let polled = connection.as_mut().poll(cx);
-        let finished = io.poll_finish(cx, polled.is_ready() && frames.borrow().flood().is_some());
-        if polled.is_ready() {
-            return polled;
+        let poll = connection.as_mut().poll(cx);
+        let finished = io.poll_finish(cx, poll.is_ready() && frames.borrow().flood().is_some());
+        if poll.is_ready() {
+            return poll;
         }
         if let Poll::Ready(Err(_)) = finished {
             return Poll::Ready(Ok(()));
@@ -134,7 +134,7 @@ pub async fn serve_connection(stream: Stream, start: Bytes, client: Rc<ClientCon
     })
     .await;
     let flood = frames.borrow().flood().map(|flood| flood.reason());
-    let fault = ended.err().and_then(|error| find_error_end(&error));
+    let fault = result.err().and_then(|error| find_error_end(&error));
     if let Some(reason) = flood.or(fault) {
         // The tasks of the streams run after this, and log this reason.
         deadline.fail_protocol();

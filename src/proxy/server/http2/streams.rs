@@ -104,7 +104,7 @@ async fn run_stream(stream: impl Future<Output = ()> + Unpin, deadline: RequestD
     if let Some(awaited) = late {
         deadline.cut_stream();
         if let Some(end) = awaited.end() {
-            client.local.common.metrics.rejected_counter(end).inc();
+            client.worker.process.metrics.rejected_counter(end).inc();
         }
     }
     deadline.unregister_tasks();

@@ -20,7 +20,7 @@ pub async fn verify_password(
     auth: &PasswordAuth,
 ) -> Result<String, Refusal> {
     let credentials = Credentials::from_headers(&request.received.parts.headers)?;
-    let verifier = &request.client.local.common.passwords;
+    let verifier = &request.client.worker.process.passwords;
     let seed = verifier.seed_of(&credentials.user);
     let candidate = auth.users.find(&credentials.user, seed).ok_or(End::CredentialsInvalid)?;
     let id = verifier.identify(&credentials, candidate, routed.identity.ip);
@@ -39,9 +39,9 @@ pub async fn verify_password(
             }
         };
         let start = Instant::now();
-        let verified = pending.wait().await;
+        let result = pending.wait().await;
         request.account.add_wait(start);
-        match verified {
+        match result {
             Verified::Match => return Ok(credentials.user),
             Verified::Mismatch => return Err(End::CredentialsInvalid.into()),
             Verified::Busy => return Err(End::PasswordQueueFull.into()),

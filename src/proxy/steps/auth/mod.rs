@@ -30,6 +30,9 @@ pub async fn authenticate<'a, D: Door<'a>>(
     routed: RoutedRequest<'_>,
 ) -> Result<Option<Response<ResponseBody>>, Refusal> {
     let Some(auth) = &routed.route.auth else { return Ok(None) };
+    if let Some(proof) = door.logged_proof() {
+        return proof.map(|()| None).map_err(Refusal::from);
+    }
     // Boxed, so that the future of a request without authentication is not larger for it.
     let user = match &auth.method {
         AuthMethod::Basic(password) => Box::pin(door.verify_password(routed, password)).await,

@@ -32,8 +32,8 @@ pub fn rewrite_locations(headers: &mut HeaderMap, locations: &[(String, String)]
             false => value.to_ascii_lowercase().find("url=").map(|at| at + "url=".len()),
         };
         let Some((before, url)) = url_at.and_then(|at| value.split_at_checked(at)) else { continue };
-        let found = locations.iter().filter(|(from, _)| url.starts_with(from.as_str()));
-        let Some((from, to)) = found.max_by_key(|(from, _)| from.len()) else { continue };
+        let candidates = locations.iter().filter(|(from, _)| url.starts_with(from.as_str()));
+        let Some((from, to)) = candidates.max_by_key(|(from, _)| from.len()) else { continue };
         if let Ok(rewritten) = HeaderValue::from_str(&format!("{before}{to}{}", &url[from.len()..])) {
             headers.insert(name, rewritten);
         }

@@ -22,12 +22,9 @@ pub fn build_response(refusal: &Refusal, route: Option<&Route>, verdict: Option<
         && let Some(checked) = verdict.longest_refusal(&route.limits)
     {
         (code, pushback_ms) = code_for_limit(checked.outcome);
-        let violated: Vec<&str> = verdict.refusing_limits(&route.limits).map(|limit| limit.name.as_str()).collect();
-        message = format!(
-            "{}: {}",
-            problem::refusal_title(checked.outcome, &route.limits[checked.limit]),
-            violated.join(", ")
-        );
+        let limits: Vec<&str> = verdict.refusing_limits(&route.limits).map(|limit| limit.name.as_str()).collect();
+        message =
+            format!("{}: {}", problem::refusal_title(checked.outcome, &route.limits[checked.limit]), limits.join(", "));
     }
     pushback_ms = pushback_ms.or(refusal.retry_ms());
     let mut response = Response::new(ResponseBody::full(Bytes::new()));

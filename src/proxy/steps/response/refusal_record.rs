@@ -3,15 +3,15 @@
 use crate::limiting::limit::Mode;
 use crate::limiting::usage::refusals::{RefusalCause, RefusedRequest, RefusingLimit};
 use crate::limiting::{LimitResult, Outcome, Verdict};
-use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
+use crate::proxy::account::request_context::RequestContext;
+use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::request_id;
 use crate::proxy::steps::response::error_page;
 use crate::proxy::steps::response::problem::limit_refusal_status;
 use crate::route::Route;
 
 /// Records the refusal of the request's verdict, and gives the request an id if it has none.
-pub fn record_refusal(request: &mut RequestContext<'_>, routed: RoutedRequest<'_>) {
-    let RoutedRequest { route, identity, .. } = routed;
+pub fn record_refusal(request: &mut RequestContext<'_>, route: &Route, identity: &ClientAddress) {
     let Some(verdict) = &request.admission.verdict else { return };
     let Some(status) = refusal_status(route, verdict) else { return };
     let headers = &request.received.parts.headers;
@@ -21,17 +21,17 @@ pub fn record_refusal(request: &mut RequestContext<'_>, routed: RoutedRequest<'_
     let started = request.account.started();
     let refused = RefusedRequest { started, client: identity.ip, status, route: &route.name, id };
     let limits = [Mode::Enforce, Mode::Shadow].into_iter().flat_map(|mode| verdict.refusals_of(&route.limits, mode));
-    request.client.local.refusals.record(refused, limits.map(|checked| describe_limit(route, verdict, checked)));
+    request.client.worker.refusals.record(refused, limits.map(|checked| describe_limit(route, verdict, checked)));
 }
 
 fn describe_limit<'a>(route: &'a Route, verdict: &'a Verdict, checked: &'a LimitResult) -> RefusingLimit<'a> {
-    let known = verdict.refused_keys.iter().find(|refused| refused.limit == checked.limit);
+    let refused_key = verdict.refused_keys.iter().find(|refused| refused.limit == checked.limit);
     RefusingLimit {
         limit: &route.limits[checked.limit],
         why: describe_cause(checked.outcome),
         override_rule: checked.override_rule.as_ref(),
-        cost: known.and_then(|refused| refused.cost),
-        key: known.map_or("", |refused| refused.key.as_str()),
+        cost: refused_key.and_then(|refused| refused.cost),
+        key: refused_key.map_or("", |refused| refused.key.as_str()),
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::ends::End;
 use crate::proxy::connection::request_deadline::RequestDeadline;
-use crate::proxy::outbound::select::place::HeldPlace;
+use crate::proxy::outbound::select::place::CapacityPermit;
 use crate::proxy::outbound::select::retry_state::{Reservation, RetryState};
 use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;
 use crate::proxy::words::refusal::Refusal;
@@ -48,8 +48,8 @@ pub(super) async fn reserve_or_wait(
     };
     let sheds = load.adaptive.is_some() && max > 0;
     let arrival = Arrival { priority, max, now: Instant::now().into(), random: rand::random(), sheds };
-    let joined = load.queue.join(arrival);
-    let place = joined.ok_or_else(|| servers.refuse_waiting(priority, End::QueueFull))?;
+    let place = load.queue.join(arrival);
+    let place = place.ok_or_else(|| servers.refuse_waiting(priority, End::QueueFull))?;
     let _waits = deadline.hold_back();
     let end = *state.queue_until.get_or_insert_with(|| Instant::now() + Duration::from_millis(rule.waiting_ms));
     let pace = || load.adaptive.as_ref().map_or_else(ServerPace::default, |adaptive| adaptive.pace());
@@ -99,7 +99,7 @@ fn reserve(
         // Another worker may have taken the server's last slot, or the last place, meanwhile.
         if let Some(slot) = server.take_slot(load) {
             if state.place.is_none() && load.adaptive.is_some() {
-                state.place = HeldPlace::take(load);
+                state.place = CapacityPermit::take(load);
             }
             if state.place.is_some() || load.adaptive.is_none() {
                 return Ok(Some((server, slot)));

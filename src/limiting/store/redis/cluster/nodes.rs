@@ -184,9 +184,9 @@ impl Nodes {
     pub async fn keep_map_updated(self: Rc<Self>) {
         let (mut map_source, mut pause) = (None, RETRY_MIN);
         // Each seed is tried once before the cluster counts as unavailable.
-        let mut untried = self.seeds.iter();
+        let mut seeds = self.seeds.iter();
         loop {
-            let next = untried.next();
+            let next = seeds.next();
             let outcome = timeout(MAP_TIMEOUT, self.refresh_map(&mut map_source, next)).await;
             match outcome.unwrap_or_else(|_| Err(codec::not_connected())) {
                 Ok(()) => self.health.set_up(),
@@ -194,7 +194,7 @@ impl Nodes {
                     map_source = None;
                     let kind = codec::error_kind(&error);
                     // A known map remains in use, and its lanes report their own errors.
-                    let unknown = self.map.borrow().slots.is_empty() && untried.len() == 0;
+                    let unknown = self.map.borrow().slots.is_empty() && seeds.len() == 0;
                     if unknown || kind == ErrorKind::Denied {
                         self.health.set_down(kind, &error.to_string());
                     }

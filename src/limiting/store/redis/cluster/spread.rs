@@ -145,14 +145,14 @@ impl SpreadDecision<'_> {
         for &i in places {
             parts.entry(key_slot(&self.checks[i].key)).or_default().push(i);
         }
-        let seen = join_all(parts.into_values().map(async |part| {
+        let results = join_all(parts.into_values().map(async |part| {
             let free = |i: &usize| Check { cost: 0, role: Role::default(), ..self.checks[*i].clone() };
             let checks = Rc::new(part.iter().map(free).collect());
             (part, self.nodes.run(Op::Peek, &checks, self.until).await)
         }))
         .await;
         // Without a reply, the previous answer remains; the decision does not depend on it.
-        for (part, decision) in seen.into_iter().filter_map(|(part, outcome)| Some((part, outcome.ok()?))) {
+        for (part, decision) in results.into_iter().filter_map(|(part, outcome)| Some((part, outcome.ok()?))) {
             part.into_iter().zip(decision.answers).for_each(|(i, answer)| self.answers[i] = Some(answer));
         }
     }

@@ -199,9 +199,9 @@ impl Caller {
     /// Makes a test decision, to find out whether the server works again. Returns false if it could not be sent.
     async fn send_probe(&self) -> bool {
         let Some(check) = self.failed.borrow().as_ref().map(probe_check) else { return false };
-        let started = Instant::now();
-        let (probe, _) = QueuedDecision::new(Op::Take, Rc::new(vec![check]), SendMode::Shared, started);
-        self.send_groups(&[vec![probe]], started, true).await.is_ok()
+        let start = Instant::now();
+        let (probe, _) = QueuedDecision::new(Op::Take, Rc::new(vec![check]), SendMode::Shared, start);
+        self.send_groups(&[vec![probe]], start, true).await.is_ok()
     }
 
     /// Returns whether a server with this error is healthy. One that is full, or a node whose cluster is down, responds

@@ -68,8 +68,8 @@ pub fn build_auth_request(
 fn client_headers(request: &RequestContext<'_>, rule: &ForwardAuth) -> HeaderMap {
     let mut headers = request.received.parts.headers.clone();
     let is_sent = |name: &HeaderName| (rule.is_sent(name) || describes_client(name)) && !OMITTED.contains(name);
-    let removed: Vec<HeaderName> = headers.keys().filter(|name| !is_sent(name)).cloned().collect();
-    for name in removed {
+    let names: Vec<HeaderName> = headers.keys().filter(|name| !is_sent(name)).cloned().collect();
+    for name in names {
         headers.remove(name);
     }
     headers
@@ -97,13 +97,13 @@ fn describe_request(
         ForwardedHeader::XForwardedHost,
         ForwardedHeader::Via,
     ];
-    let configured = request.view.snapshot.config.server.forwarded_headers;
+    let fields = request.view.snapshot.config.server.forwarded_headers;
     let forwarding = ForwardedHeadersWriter {
         hop: request.client.hop(),
-        via: &request.client.local.common.via,
+        via: &request.client.worker.process.via,
         version: request.received.parts.version,
         identity,
-        fields: needed.into_iter().fold(configured, |fields, header| fields.with(header)),
+        fields: needed.into_iter().fold(fields, |fields, header| fields.with(header)),
         request_id: request.request_id.as_ref(),
     };
     forwarding.add_to_headers(headers, head.authority());

@@ -35,7 +35,7 @@ pub fn remove_client_headers(headers: &mut HeaderMap, rule: &ForwardAuth) {
 /// user, and the cookies for the client. Limits see the headers too. Returns false if the name of the user is invalid
 /// or stated more than once: the upstream server could take another one than the limits and the log.
 pub fn accept_identity(request: &mut RequestContext<'_>, rule: &ForwardAuth, stated: &HeaderMap) -> bool {
-    request.auth_cookies = stated.get_all(SET_COOKIE).iter().cloned().collect();
+    request.admission.cookies = stated.get_all(SET_COOKIE).iter().cloned().collect();
     for copied in &rule.copy_headers {
         for value in stated.get_all(&copied.from) {
             request.received.parts.headers.append(copied.to.clone(), value.clone());

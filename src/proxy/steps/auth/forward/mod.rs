@@ -51,11 +51,11 @@ pub async fn ask_auth_server(
     limits::apply_auth_limits(request, routed).await?;
     if request.request_id.is_none() {
         // The auth server and the upstream server get the same id.
-        let trusted = routed.identity.trusted_peer;
-        request.request_id = Some(request_id::received_or_new(&request.received.parts.headers, trusted));
+        let is_trusted = routed.identity.trusted_peer;
+        request.request_id = Some(request_id::received_or_new(&request.received.parts.headers, is_trusted));
     }
     let start = Instant::now();
-    let exchanged = exchange(request, routed, rule).await?;
+    let result = exchange(request, routed, rule).await?;
     request.account.add_wait(start);
     if let Some(entry) = request.account.log_entry() {
         entry.record_auth_time(start.elapsed());
@@ -63,7 +63,7 @@ pub async fn ask_auth_server(
     // The gateway itself works on the request now.
     request.account.deadline().disarm();
     remove_client_headers(&mut request.received.parts.headers, rule);
-    let response = match exchanged {
+    let response = match result {
         Ok(response) => response,
         Err(error) => return pass_or_refuse(request, rule, error),
     };
@@ -84,7 +84,6 @@ pub async fn ask_auth_server(
         return Ok(None);
     }
     record_refusal(request, has_failed);
-    request.is_auth_response = true;
     Ok(Some(prepare_refusal(request, response, rule.timeout)))
 }
 
@@ -95,7 +94,7 @@ fn pass_or_refuse(
     error: Refusal,
 ) -> Result<Option<Response<ResponseBody>>, Refusal> {
     if error.end == End::FileDescriptors {
-        let failures = &request.client.local.common.failure_log;
+        let failures = &request.client.worker.process.failure_log;
         failures.log_descriptor_shortage("requests that need a new connection to an auth server are refused");
     }
     if rule.is_open_on_error {
