@@ -474,7 +474,7 @@ fn fixed_cost(limit: &Limit) -> i64 {
 }
 
 /// Adds the share of a tenant to the state of its budget, if tenants share it. `answer` is that to a cost of 0.
-pub fn add_standing(state: &mut Value, rule: &Rule, answer: &Answer) {
+fn add_standing(state: &mut Value, rule: &Rule, answer: &Answer) {
     let Some(share) = rule.tenant_share(answer) else { return };
     let TenantShare { active, weight, total_weight, rate, backlog, reserve } = share;
     state["fair"] = json!({

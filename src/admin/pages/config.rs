@@ -153,7 +153,7 @@ fn decode_name(name: &str) -> Result<String, Problem> {
 ///
 /// # Errors
 /// If there are none, or the client does not say what it has seen (`*`).
-pub fn read_tags(headers: &HeaderMap, source: &str) -> Result<Vec<String>, Problem> {
+fn read_tags(headers: &HeaderMap, source: &str) -> Result<Vec<String>, Problem> {
     let lists = headers.get_all(IF_MATCH).iter().filter_map(|value| value.to_str().ok());
     let tags: Vec<String> = lists.flat_map(|list| list.split(',')).map(|tag| tag.trim().to_owned()).collect();
     let is_tag = |tag: &String| tag.len() > 2 && tag.starts_with('"') && tag.ends_with('"');
