@@ -56,11 +56,17 @@ impl<'a> Section<'a> {
 
     pub fn entry(&self, option: &ConfigOption) -> Option<&'a TableEntry> {
         let key = option.name;
-        debug_assert_eq!(option.table, self.schema.name, "`{key}` is read in another table");
+        debug_assert!(self.schema.find(key).is_some(), "`{key}` is not in the schema of {}", self.schema.name);
         self.read_keys.borrow_mut().push(key);
         let entry = self.table.get(key)?;
         self.sources.mark_key_seen(self.schema.name, key);
         Some(entry)
+    }
+
+    /// Returns the row of this table for an option of that name. A function may read the options that several tables
+    /// share by the rows of one of them, and each table has its own default and bounds.
+    fn own_row<'o>(&self, option: &'o ConfigOption) -> &'o ConfigOption {
+        self.schema.find(option.name).unwrap_or(option)
     }
 
     pub fn node(&self, option: &ConfigOption) -> Option<&'a Node> {
@@ -109,11 +115,12 @@ impl<'a> Section<'a> {
     /// Returns the value of an option with its place.
     pub fn read_at<T: OptionValue>(&self, option: &ConfigOption) -> Option<At<T>> {
         let node = self.node(option)?;
-        Some(At { place: node.place, value: T::read(self, option, node)? })
+        Some(At { place: node.place, value: T::read(self, self.own_row(option), node)? })
     }
 
     /// Returns the default of an option.
     pub fn default_of<T: OptionValue>(&self, row: &Row<T>) -> T {
+        let row = self.own_row(row);
         tree::parse_default(row).and_then(|node| T::read(self, row, &node)).unwrap_or(T::NOTHING)
     }
 
@@ -124,7 +131,7 @@ impl<'a> Section<'a> {
 
     /// Returns the value of an option that algorithms declare.
     pub fn read_as<T: OptionValue>(&self, option: &ConfigOption) -> Option<T> {
-        T::read(self, option, self.node(option)?)
+        T::read(self, self.own_row(option), self.node(option)?)
     }
 
     fn read_integer(&self, option: &ConfigOption, node: &Node) -> Option<i64> {
@@ -155,7 +162,7 @@ impl<'a> Section<'a> {
     /// Reads a number from 0.001 to the bound that the row has, in 1/1000.
     pub fn read_thousandths(&self, option: &ConfigOption) -> Option<u64> {
         let node = self.node(option)?;
-        let most = self.bounds(option, ValueType::decimal_max).unwrap_or(1);
+        let most = self.bounds(self.own_row(option), ValueType::decimal_max).unwrap_or(1);
         let number = match node.value {
             Value::Float(number) => number,
             Value::Integer(number) => match i32::try_from(number) {
@@ -195,7 +202,7 @@ impl<'a> Section<'a> {
 
     /// Reads the table that an option is, or may be.
     pub fn read_section(&self, option: &ConfigOption) -> Option<Section<'a>> {
-        let schema = option.value_type().tables().into_iter().next()?;
+        let schema = self.own_row(option).value_type().tables().into_iter().next()?;
         Some(Section::new(self.sources, schema, format!("`{}`", option.name), self.read_table(option)?))
     }
 

@@ -9,7 +9,6 @@ use regex::RegexBuilder;
 use crate::canonical::is_segment_byte;
 use crate::config::reader::Section;
 use crate::config::schema::route;
-use crate::config::schema::row::{ConfigOption, Row};
 use crate::config::values;
 use crate::config::values::{TextFault, invalid_text, is_host};
 use crate::limiting::source::Source;
@@ -283,16 +282,17 @@ pub fn parse_path_prefix(text: &str) -> Result<String, TextFault> {
     Ok(text.to_owned())
 }
 
-pub fn parse_status(section: &Section, option: &Row<usize>) -> Option<http::StatusCode> {
-    let status = section.read(option)?;
+/// Reads the status of a response, within the bounds of the table that the section is.
+pub fn parse_status(section: &Section) -> Option<http::StatusCode> {
+    let status = section.read(&route::respond::STATUS)?;
     u16::try_from(status).ok().and_then(|status| http::StatusCode::from_u16(status).ok())
 }
 
 /// Content type of a body whose type is not set.
 pub const TEXT: http::HeaderValue = http::HeaderValue::from_static("text/plain; charset=utf-8");
 
-pub fn parse_content_type(section: &Section, option: &ConfigOption) -> Option<http::HeaderValue> {
-    section.parse_string(option, |text| match text.contains('/') {
+pub fn parse_content_type(section: &Section) -> Option<http::HeaderValue> {
+    section.parse_string(&route::respond::CONTENT_TYPE, |text| match text.contains('/') {
         true => values::parse_header_value(text),
         false => invalid_text(format!("`{text}` is not a content type"), "like \"text/plain\" or \"application/json\""),
     })

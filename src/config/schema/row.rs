@@ -15,8 +15,6 @@ use crate::ends::End;
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigOption {
     pub name: &'static str,
-    /// Path of its table, like `route.refuse`.
-    pub table: &'static str,
     written_type: ValueType,
     /// Markdown for the type in the manual, if the type itself says too little.
     pub type_text: &'static str,
@@ -127,7 +125,6 @@ pub(super) const fn option(
 ) -> ConfigOption {
     ConfigOption {
         name,
-        table: "",
         written_type,
         type_text: "",
         default,
@@ -198,12 +195,6 @@ impl ConfigOption {
             is_inherited: false,
             ..self
         }
-    }
-
-    /// Sets the table, which `rows!` does.
-    pub(super) const fn within(mut self, table: &'static str) -> ConfigOption {
-        self.table = table;
-        self
     }
 
     /// Sets the text for the type, in Markdown.
@@ -347,7 +338,7 @@ pub(super) const fn table(name: &'static str) -> Schema {
 /// Declares the rows of a table, each as a constant, and `TABLE` with all of them.
 macro_rules! rows {
     ($table:expr; $($ROW:ident $(: $Type:ty)? = $option:expr;)*) => {
-        $(pub const $ROW: Row<rows!(@type $($Type)?)> = Row::of($option.within($table.name));)*
+        $(pub const $ROW: Row<rows!(@type $($Type)?)> = Row::of($option);)*
         pub const TABLE: crate::config::schema::Schema = $table.with_options(&[$($ROW.option),*]);
     };
     (@type $Type:ty) => { $Type };

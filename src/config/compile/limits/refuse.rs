@@ -16,9 +16,9 @@ pub fn compile_refuse(section: &Section) -> Refuse {
 /// Compiles `refuse` of a route or a limit; `None` if it has none.
 pub fn compile_own_refuse(section: &Section) -> Option<Refuse> {
     let refuse = section.read_section(&route::REFUSE)?;
-    let status = parse_status(&refuse, &refuse::STATUS);
+    let status = parse_status(&refuse);
     let body = refuse.parse_string(&refuse::BODY, parse_body);
-    let content_type = parse_content_type(&refuse, &refuse::CONTENT_TYPE);
+    let content_type = parse_content_type(&refuse);
     if let (Some(node), None) = (refuse.node(&refuse::CONTENT_TYPE), refuse.node(&refuse::BODY)) {
         let help = "add a `body`, or leave it out for application/problem+json";
         refuse.report_fault::<()>(refuse::CONTENT_TYPE.name, node, "there is no `body` to describe", help);

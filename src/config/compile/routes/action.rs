@@ -62,11 +62,11 @@ fn compile_upstream_action(section: &Section, node: &Node, upstreams: &mut Upstr
 fn compile_response(section: &Section) -> Option<Action> {
     let respond = section.read_section(&route::RESPOND)?;
     let status = match respond.node(&route::respond::STATUS) {
-        Some(_) => parse_status(&respond, &route::respond::STATUS),
+        Some(_) => parse_status(&respond),
         None => Some(StatusCode::OK),
     };
     let body = respond.read_string(&route::respond::BODY);
-    let content_type = parse_content_type(&respond, &route::respond::CONTENT_TYPE);
+    let content_type = parse_content_type(&respond);
     let bare = matches!(status, Some(StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED));
     if let Some(node) =
         respond.node(&route::respond::BODY).filter(|_| bare && body.as_ref().is_some_and(|body| !body.is_empty()))
