@@ -29,7 +29,9 @@ impl Source {
             Source::Header(_) | Source::Cookie(_) => "the expression".to_owned(),
             _ => format!("`{pattern}`"),
         };
-        match self.find_impossible(&tree) {
+        let is_credential = matches!(self, Source::Header(name) if *name == AUTHORIZATION);
+        let scheme = Some(&tree).filter(|_| is_credential).and_then(find_wrong_scheme);
+        match scheme.or_else(|| self.find_impossible(&tree)) {
             Some((what, help)) => {
                 let help = if ignore_case || !help.is_empty() { help } else { format!("write \"~i {pattern}\"") };
                 invalid_text(format!("{what}, so some of {shown} matches nothing"), help)
@@ -66,13 +68,9 @@ impl Source {
             }
             HirKind::Repetition(repetition) => self.find_impossible(&repetition.sub),
             HirKind::Capture(capture) => self.find_impossible(&capture.sub),
-            HirKind::Concat(parts) => {
-                let is_credential = matches!(self, Source::Header(name) if *name == AUTHORIZATION);
-                let first = parts.iter().find(|part| !matches!(part.kind(), HirKind::Look(Look::Start)));
-                let scheme = first.filter(|_| is_credential).and_then(find_wrong_scheme);
-                scheme.or_else(|| parts.iter().find_map(|part| self.find_impossible(part)))
+            HirKind::Concat(parts) | HirKind::Alternation(parts) => {
+                parts.iter().find_map(|part| self.find_impossible(part))
             }
-            HirKind::Alternation(parts) => parts.iter().find_map(|part| self.find_impossible(part)),
         }
     }
 
@@ -131,7 +129,11 @@ fn find_wrong_escape(literal: &[u8]) -> Option<(String, String)> {
 }
 
 /// Finds a common scheme at the start of an expression that is not in the case that requests have here.
-fn find_wrong_scheme(first: &Hir) -> Option<(String, String)> {
+fn find_wrong_scheme(tree: &Hir) -> Option<(String, String)> {
+    let first = match tree.kind() {
+        HirKind::Concat(parts) => parts.iter().find(|part| !matches!(part.kind(), HirKind::Look(Look::Start)))?,
+        _ => tree,
+    };
     let HirKind::Literal(literal) = first.kind() else { return None };
     let (scheme, rest) = match literal.0.iter().position(|byte| *byte == b' ') {
         Some(end) => literal.0.split_at(end),

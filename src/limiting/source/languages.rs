@@ -30,9 +30,13 @@ const HOST_NAME: &str = "[-0-9a-z._~!$&'()*+,;=%]+|\\[[0-9a-f:.]+\\]";
 static AUTHORITY: LazyLock<String> = LazyLock::new(|| format!("(?:{HOST_NAME})(?::[0-9]+)?"));
 /// Schemes begin with an upper-case letter, and one space is between words.
 const CREDENTIALS: &str = "[^ \t]+|[^a-z \t][^A-Z \t]*(?: [^ \t]+)+";
-/// WebSocket in other spellings than `websocket`.
-const ODD_WEBSOCKET: &str = "W(?i:ebsocket)|wE(?i:bsocket)|weB(?i:socket)|webS(?i:ocket)|websO(?i:cket)|websoC(?i:ket)|\
-                             websocK(?i:et)|websockE(?i:t)|websockeT";
+/// Contains `websocket` in another case.
+static ODD_WEBSOCKET: LazyLock<String> = LazyLock::new(|| {
+    let word = "websocket";
+    let cases =
+        word.char_indices().map(|(at, c)| format!("{}{}(?i:{})", &word[..at], c.to_ascii_uppercase(), &word[at + 1..]));
+    format!(".*(?:{}).*", cases.collect::<Vec<_>>().join("|"))
+});
 
 impl Source {
     /// Returns an expression that matches every value that requests can have, and one for values that they cannot have
@@ -48,7 +52,7 @@ impl Source {
             Source::Header(name) => match *name {
                 HOST => (&AUTHORITY, ""),
                 AUTHORIZATION => (CREDENTIALS, ""),
-                UPGRADE => ("[!-~]+", ODD_WEBSOCKET),
+                UPGRADE => ("[!-~]+", &ODD_WEBSOCKET),
                 CONNECTION => ("upgrade|te", ""),
                 TE => ("trailers", ""),
                 EXPECT => ("100-continue", ""),

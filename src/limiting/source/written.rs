@@ -244,7 +244,7 @@ fn canonicalize_path(text: &str) -> Result<String, TextFault> {
     if !path.starts_with('/') {
         return invalid_text(
             format!("no path is `{text}`, as all start with `/`"),
-            format!("write `/{}`", path.trim_start_matches('*')),
+            format!("write `/{}`", path.trim_start_matches(['*', '/'])),
         );
     }
     let canonical = canonical::repair_path(path);
