@@ -11,7 +11,7 @@
 //! - `syntax`: parses nginx's syntax to a tree of directives.
 //! - `model`: collects the routes, limits and upstreams, and writes the config.
 //! - `paths`: turns the locations of a host into route paths in nginx's order.
-//! - `encoding`: writes paths and regular expressions for the canonical spelling of paths.
+//! - `encoding`: writes paths for the canonical spelling of paths; `expressions`: translates regular expressions.
 //! - `access`: turns a list of `allow` and `deny` into networks.
 //! - `verdict`: what an import does with a setting; `remarks`: the numbered comments.
 //! - `text`: formats TOML values; `unseen`: headers that limits do not see.
@@ -23,6 +23,7 @@
 mod access;
 mod encoding;
 mod error;
+mod expressions;
 mod ingress;
 mod input;
 mod model;

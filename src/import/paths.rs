@@ -5,7 +5,8 @@ use std::collections::{BTreeSet, HashSet};
 
 use regex::RegexBuilder;
 
-use crate::import::encoding::{encode_path, encode_regex, fits_route, format_literal};
+use crate::import::encoding::{encode_path, fits_route, format_literal};
+use crate::import::expressions::{Reading, translate_path_regex};
 use crate::import::model::{ImportedConfig, ImportedRedirect, RouteAction, RouteBody};
 use crate::import::remarks::Remarks;
 
@@ -73,34 +74,36 @@ pub fn order_routes(
     fallback: RouteBody,
     out: &mut ImportedConfig,
 ) -> Vec<(String, RouteBody)> {
-    let mut routes: Vec<Location> = Vec::new();
-    let mut patterns = HashSet::new();
+    let mut kept: Vec<Location> = Vec::new();
     // The comment on a regular expression that may take requests of other routes.
     let mut overriding = None;
     for mut location in locations {
         let origin = location.body.origin.clone();
         match &mut location.matcher {
             LocationMatcher::Regex { pattern, ignore_case } => {
-                let mut regex =
-                    Some(pattern.as_str()).filter(|_| out.count_regex()).and_then(|p| compile(p, *ignore_case));
-                if regex.is_none() {
-                    regex = relax_pattern(pattern).and_then(|relaxed| compile(&relaxed, *ignore_case));
-                    let what = match regex {
-                        Some(_) => "its route has more paths and is closed",
-                        None => "the routes whose requests it may take are closed",
-                    };
-                    let number = out.remarks.add_text(format!(
-                        "{origin}: this regular expression is not available (look-around, back-reference, word boundary, size or number), so {what}"
-                    ));
-                    location.body.close(number);
-                    overriding = overriding.or(Some(number).filter(|_| regex.is_none()));
-                }
-                let Some(regex) = regex else { continue };
-                (*pattern, *ignore_case) = regex;
-                // A second regular expression with the same text never matches.
-                if !patterns.insert((pattern.clone(), *ignore_case)) {
-                    continue;
-                }
+                let is_counted = out.count_regex();
+                let translate = |reading| match is_counted {
+                    true => compile(pattern, *ignore_case, reading),
+                    false => Err("there are too many".to_owned()),
+                };
+                let found = match translate(Reading::Exact) {
+                    Ok(found) => Some(found),
+                    Err(why) => {
+                        let wider = translate(Reading::Wider).ok();
+                        let what = match wider {
+                            Some(_) => "its route has more paths and is closed",
+                            None => "the routes whose requests it may take are closed",
+                        };
+                        let number = out
+                            .remarks
+                            .add_text(format!("{origin}: this regular expression is not available ({why}), so {what}"));
+                        location.body.close(number);
+                        overriding = overriding.or(Some(number).filter(|_| wider.is_none()));
+                        wider
+                    }
+                };
+                let Some(found) = found else { continue };
+                (*pattern, *ignore_case) = found;
             }
             LocationMatcher::Exact(path) | LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => {
                 let path = path.as_str();
@@ -113,78 +116,52 @@ pub fn order_routes(
                 }
             }
         }
-        routes.push(location);
+        kept.push(location);
     }
     if let Some(number) = overriding {
         let is_taken = |location: &Location| {
             !matches!(location.matcher, LocationMatcher::Exact(_) | LocationMatcher::Prefix { first: true, .. })
         };
-        routes.iter_mut().filter(|location| is_taken(location)).for_each(|location| location.body.close(number));
+        kept.iter_mut().filter(|location| is_taken(location)).for_each(|location| location.body.close(number));
     }
     let is_whole = |location: &Location| match &location.matcher {
         LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => path == "/",
         _ => false,
     };
-    if !routes.iter().any(is_whole) {
-        routes
-            .push(Location { matcher: LocationMatcher::Prefix { path: "/".to_owned(), first: false }, body: fallback });
+    if !kept.iter().any(is_whole) {
+        kept.push(Location { matcher: LocationMatcher::Prefix { path: "/".to_owned(), first: false }, body: fallback });
     }
-    let mut redirect_paths = HashSet::new();
-    let redirects: Vec<Location> =
-        routes.iter().filter_map(|location| redirect_to_slash(location, &mut redirect_paths)).collect();
-    routes.extend(redirects);
-    match routes.iter().all(is_by_segments) {
-        true => routes.into_iter().map(|location| (format_path(&location.matcher), location.body)).collect(),
-        false => order_as_nginx(routes, &mut out.remarks),
+    let mut done = HashSet::new();
+    let redirects: Vec<Location> = kept.iter().filter_map(|location| redirect_to_slash(location, &mut done)).collect();
+    kept.extend(redirects);
+    let mut routes = match kept.iter().all(is_by_segments) {
+        true => kept.into_iter().map(|location| (format_path(&location.matcher), location.body)).collect(),
+        false => order_as_nginx(kept, &mut out.remarks),
+    };
+    remove_shadowed(&mut routes, &mut out.remarks);
+    routes
+}
+
+/// Returns the regular expression for canonical paths, and whether it ignores case.
+fn compile(pattern: &str, ignore_case: bool, reading: Reading) -> Result<(String, bool), String> {
+    let (encoded, ignores) = translate_path_regex(pattern, ignore_case, reading)?;
+    match RegexBuilder::new(&encoded).case_insensitive(ignores).size_limit(REGEX_MAX).build() {
+        Ok(_) => Ok((encoded, ignores)),
+        Err(_) => Err("it is too large".to_owned()),
     }
 }
 
-/// Returns the regular expression for canonical paths, and whether it ignores case. `None` if there is none.
-fn compile(pattern: &str, ignore_case: bool) -> Option<(String, bool)> {
-    let (encoded, ignores) = encode_regex(pattern, ignore_case)?;
-    let regex = RegexBuilder::new(&encoded).case_insensitive(ignores).size_limit(REGEX_MAX).build();
-    regex.is_ok().then_some((encoded, ignores))
-}
-
-/// Removes look-arounds and back-references from a regular expression, which then matches more. Returns `None` if it has
-/// none.
-fn relax_pattern(pattern: &str) -> Option<String> {
-    let mut output = String::new();
-    let mut rest = pattern;
-    // The depth of groups inside of a look-around, which are skipped.
-    let mut depth = 0_usize;
-    let mut in_class = false;
-    let mut has_changed = false;
-    while let Some(next) = rest.chars().next() {
-        let looks = ["(?!", "(?=", "(?<!", "(?<="].iter().any(|start| rest.starts_with(start));
-        let mut length = next.len_utf8();
-        if next == '\\' {
-            let escape_char = rest[length..].chars().next();
-            length += escape_char.map_or(0, char::len_utf8);
-            if depth == 0 && !in_class && escape_char.is_some_and(|c| c.is_ascii_digit() && c != '0') {
-                output.push_str(".*");
-                has_changed = true;
-                rest = &rest[length..];
-                continue;
-            }
-        } else if in_class {
-            in_class = next != ']';
-        } else if next == '[' {
-            in_class = true;
-        } else if next == '(' && (looks || depth > 0) {
-            depth += 1;
-            has_changed = true;
-        } else if next == ')' && depth > 0 {
-            depth -= 1;
-            rest = &rest[length..];
-            continue;
+/// Leaves out routes that the same paths lead to as to an earlier one, which nginx chooses.
+fn remove_shadowed(routes: &mut Vec<(String, RouteBody)>, remarks: &mut Remarks) {
+    let mut known = HashSet::new();
+    routes.retain(|(path, body)| {
+        let is_new = known.insert(path.clone());
+        if !is_new {
+            let why = "an earlier route takes all its requests, so it is left out";
+            remarks.add_text(format!("{}: {why}", body.origin));
         }
-        if depth == 0 {
-            output.push_str(&rest[..length]);
-        }
-        rest = &rest[length..];
-    }
-    (has_changed && depth == 0).then_some(output)
+        is_new
+    });
 }
 
 /// Returns the redirect from `/api` to `/api/` that nginx adds for a proxied `location /api/` or `location = /api/`.
@@ -271,8 +248,8 @@ fn order_as_nginx(locations: Vec<Location>, remarks: &mut Remarks) -> Vec<(Strin
                     body.close(number);
                 }
                 let bare = path.trim_end_matches('/');
-                let has_redirect = path != "/" && path.ends_with('/') && body.is_proxied() && !prefixes.contains(bare);
-                let text = match has_redirect {
+                let redirected = path != "/" && path.ends_with('/') && body.is_proxied() && !prefixes.contains(bare);
+                let text = match redirected {
                     true => format!("~ ^{}(/|$)", format_literal(bare)),
                     false => format!("~ ^{}", format_literal(&path)),
                 };
@@ -322,17 +299,11 @@ mod tests {
     }
 
     #[test]
-    fn relaxed_patterns_match_more() {
-        for (pattern, relaxed) in [
-            (r"/\.(?!well-known).*", Some(r"/\..*")),
-            (r"^/(?!(a|b)/)x[()]", Some(r"^/x[()]")),
-            (r"^/(.)\1", Some(r"^/(.).*")),
-            (r"(?<=a(?:b))c\(", Some(r"c\(")),
-            (r"^/(a|b)", None),
-            (r"(?!", None),
-        ] {
-            assert_eq!(relax_pattern(pattern).as_deref(), relaxed, "{pattern}");
-        }
+    fn of_equal_expressions_the_first_in_the_order_of_nginx_stays() {
+        let regex = |pattern: &str| LocationMatcher::Regex { pattern: pattern.to_owned(), ignore_case: false };
+        assert_eq!(paths(&[prefix("/"), prefix("/a"), regex("^/a")]), ["~ ^/a", "~ ^/"]);
+        assert_eq!(paths(&[regex("^/(?!x)"), prefix("/")]), ["~ ^/"]);
+        assert_eq!(paths(&[regex("^/e/$"), LocationMatcher::Exact("/e/".to_owned())]), ["~ ^/e/$", "= /e", "~ ^/"]);
     }
 
     #[test]

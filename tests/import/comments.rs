@@ -129,3 +129,35 @@ fn every_upstream_has_its_own_servers() {
     assert!(found.contains("`proxy_next_upstream off`: if a server does not accept"), "{found}");
     assert_eq!(code, 3, "{found}");
 }
+
+/// nginx closes the connection, or refuses a body before it counts the request.
+#[test]
+fn limits_that_refuse_in_another_way_have_a_comment() {
+    let zone = "limit_req_zone $binary_remote_addr zone=z:1m rate=1r/s;";
+    let limited = "limit_req zone=z;";
+    assert_commented(
+        zone,
+        &[
+            (&format!("{limited} limit_req_status 444;"), &format!("{limited} limit_req_status 429;")),
+            (&format!("{limited} client_max_body_size 1m;"), "client_max_body_size 1m;"),
+            (&format!("{limited} client_max_body_size 1m;"), &format!("{limited} client_max_body_size 0;")),
+            (&format!("{limited} client_max_body_size 1m;"), limited),
+        ],
+    );
+}
+
+/// Of equal routes, and of equal servers of an upstream, the config has one.
+#[test]
+fn what_appears_twice_is_written_once() {
+    let (found, code) = imported(
+        "upstream app { server 10.0.0.1 weight=2; server 10.0.0.1:80; server 10.0.0.2 down; } \
+         server { listen 8080; location ~ ^/admin { deny all; } location /admin { proxy_pass http://app; } \
+         location / { proxy_pass http://app; } }",
+    );
+    assert_eq!(code, 3, "{found}");
+    assert!(
+        found.contains("{ url = \"http://10.0.0.1:80\", weight = 3 }, { url = \"http://10.0.0.2:80\", weight = 0 }")
+    );
+    assert_eq!(found.matches("path = \"~ ^/admin\"").count(), 1, "{found}");
+    sluicegate::config::load_text("imported", &found).unwrap();
+}

@@ -71,11 +71,11 @@ pub fn get(path: &'static str) -> Request {
 }
 
 impl Request {
-    fn from(self, from: u8) -> Request {
+    pub fn from(self, from: u8) -> Request {
         Request { from, ..self }
     }
 
-    fn with(self, headers: &'static str) -> Request {
+    pub fn with(self, headers: &'static str) -> Request {
         Request { headers, ..self }
     }
 

@@ -4,6 +4,7 @@
 mod comments;
 mod descriptors;
 mod differential;
+mod expressions;
 mod hostile;
 mod ingress;
 mod locations;

@@ -165,7 +165,7 @@ fn several_keys_become_several_limits() {
         ),
         (
             "map $http_user_agent $k { default ''; ~*(semrush|ahrefs) $http_user_agent; }",
-            &["when = { header = { \"user-agent\" = [\"~i (semrush|ahrefs)\"] } }"],
+            &["when = { header = { \"user-agent\" = [\"~i (?-u)(semrush|ahrefs)\"] } }"],
             true,
         ),
         (

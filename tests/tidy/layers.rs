@@ -181,7 +181,7 @@ pub const LAYERS: [(&str, &[&str]); 36] = [
             "admin",
         ],
     ),
-    ("import", &["received_headers", "text", "canonical", "names", "envoy"]),
+    ("import", &["received_headers", "text", "canonical", "names", "limiting", "envoy"]),
     (
         "cli",
         &[

@@ -133,7 +133,8 @@ fn become_regexes(locations: &mut [Location]) {
             LocationMatcher::Segments(path) if exact.contains(path) && !path.ends_with('/') => "/",
             _ => "",
         };
-        let pattern = format!("^{text}{slash}");
+        // ingress-nginx writes the path in quotes, where nginx reads two backslashes as one.
+        let pattern = format!("^{text}{slash}").replace("\\\\", "\\");
         location.matcher = LocationMatcher::Regex { pattern, ignore_case: true };
     }
     let order = |location: &Location| {

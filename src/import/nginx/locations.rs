@@ -307,6 +307,7 @@ impl<'a> Context<'a, '_> {
 
     fn translate_settings(&mut self, scope: &Scope, body: &mut RouteBody) -> Result<()> {
         if let Some(directive) = scope.get("client_max_body_size") {
+            Zones::comment_on_body_size(directive, scope, self.out, body);
             body.lines.push(format!("max_body = {}", translate_size(directive)?));
         }
         let compress = translate_gzip(scope, self.out)?;

@@ -1,4 +1,5 @@
 """Random nginx servers from a grammar of directives, and requests to them."""
+from patterns import quote, random_path, random_pattern, random_text
 
 METHODS = ["GET"] * 6 + ["HEAD", "POST", "PUT", "DELETE"]
 PATHS = ["/", "/a", "/a/", "/a/x", "/a/x/y", "/ab", "/s/x.php", "/x.php", "/X.PHP", "/v1", "/v1/", "/v1/y", "/old/z", "/e", "/e/", "/zzz",
@@ -52,6 +53,8 @@ class Grammar:
         self.http = []
         # The headers of keys that the gateway does not see.
         self.unseen = []
+        # Such a server has random regular expressions, and few other directives.
+        self.has_patterns = rng.random() < 0.4
 
     def maybe(self, chance):
         return self.rng.random() < chance
@@ -144,8 +147,24 @@ class Grammar:
         inner = self.rng.choice(kinds) + inner
         return f"location {inner} {{ {' '.join(self.settings(0.1))} {self.content(inner)} {self.nested(inner)} }}"
 
+    def expressions(self, listen):
+        """Returns the text of a server whose locations and limit have random regular expressions."""
+        lines = [f"listen {listen};", f"server_name {self.name} www.{self.name};", f"location / {{ proxy_pass http://{self.upstream}; }}"]
+        for _ in range(self.rng.choice([1, 1, 2])):
+            content = self.rng.choice(["deny all;", "return 204;", f"proxy_pass http://{self.upstream};"])
+            lines.append(f"location {self.rng.choice(['~', '~', '~*'])} {quote(random_pattern(self.rng, '^/'))} {{ {content} }}")
+        source, start = self.rng.choice([("$http_x_probe", "^"), ("$http_x_probe", "^"), ("$uri", "^/")])
+        keys = self.rng.choice([('""', "$binary_remote_addr"), ("$binary_remote_addr", '""')])
+        entry = quote(self.rng.choice(["~", "~*"]) + random_pattern(self.rng, start))
+        self.http += [f"map {source} $found{self.number} {{ default {keys[0]}; {entry} {keys[1]}; }}",
+                      f"limit_req_zone $found{self.number} zone=z{self.number}:64k rate=1r/m;"]
+        lines.append(f"limit_req zone=z{self.number};")
+        return "\n".join(self.http) + "\nserver {\n  " + "\n  ".join(lines) + "\n}\n"
+
     def server(self, listen):
         """Returns the text of the server, with the directives of `http` that it needs before it."""
+        if self.has_patterns:
+            return self.expressions(listen)
         names = self.rng.choice([f"{self.name} www.{self.name}", f".{self.name}", f"{self.name} *.{self.name}"])
         if not self.is_tame and self.maybe(0.1):
             names += f" ~^x{self.number}"
@@ -173,6 +192,11 @@ class Grammar:
             method, path = self.rng.choice(METHODS), self.rng.choice(PATHS)
             query = self.rng.choice(["", "", f"s={self.rng.choice(STATUSES)}", f"s={self.rng.choice(STATUSES)}&h=1", "h=1", "h=2", "q=1"])
             headers = {}
+            if self.has_patterns:
+                # Each client has a budget of its own, so that a limit shows what it counts.
+                headers["x-probe"] = random_text(self.rng, 5).strip() or "a"
+                found += [(10 + len(found), "GET", self.name, random_path(self.rng), headers, b"")] * 2
+                continue
             if self.maybe(0.3):
                 headers["x-api-key"] = self.rng.choice(["k1", "k2"])
             if self.maybe(0.3):

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use ipnet::IpNet;
 
 use crate::import::access::{ClientAccess, RULES_MAX, format_network, parse_networks};
-use crate::import::encoding::encode_regex;
+use crate::import::nginx::limits::entries::{MapEntry, find_overlap};
 use crate::import::syntax::Directive;
 use crate::import::text::format_array;
 use crate::import::unseen::explain_unseen;
@@ -311,13 +311,6 @@ fn check_cases(found: TranslatedKey) -> Result<TranslatedKey, String> {
     }
 }
 
-/// One entry of a `map`: the pattern of `when`, the key of requests that match it, and the entry itself.
-struct MapEntry<'m> {
-    pattern: String,
-    template: &'m str,
-    source: &'m str,
-}
-
 /// Translates a `map` that gives keys to requests.
 fn translate_map(map: &Directive, variables: &Variables) -> Result<TranslatedKey, String> {
     let names = find_variables(map.arg(0));
@@ -352,11 +345,10 @@ fn translate_map(map: &Directive, variables: &Variables) -> Result<TranslatedKey
         match entry.name.as_str() {
             "default" => default = template,
             "" => empty = Some(template),
-            source => entries.push(MapEntry { pattern: translate_pattern(group, source)?, template, source }),
+            source => entries.push(MapEntry::translate((group, &name), source, template)?),
         }
     }
-    let is_missing_counted = |entry: &MapEntry| is_regex_match(entry.source, "");
-    if entries.iter().any(is_missing_counted) {
+    if entries.iter().any(MapEntry::matches_empty) {
         return Err("a regular expression of the `map` matches the empty text".to_owned());
     }
     let templates = list_templates(entries.iter().map(|entry| entry.template).chain([default]).chain(empty))?;
@@ -414,32 +406,6 @@ fn list_conditions(
     Ok(conditions)
 }
 
-/// Returns whether a request may match several entries with different keys. Then nginx counts the first one only.
-fn find_overlap(entries: &[MapEntry]) -> bool {
-    let differ = |a: &MapEntry, b: &MapEntry| a.template != b.template;
-    let may_match = |a: &MapEntry, b: &MapEntry| match (a.source.starts_with('~'), b.source.starts_with('~')) {
-        (true, true) => true,
-        (false, false) => a.source.eq_ignore_ascii_case(b.source),
-        (true, false) => matches_spelling(a.source, b.source),
-        (false, true) => matches_spelling(b.source, a.source),
-    };
-    entries.iter().enumerate().any(|(at, a)| entries[at + 1..].iter().any(|b| differ(a, b) && may_match(a, b)))
-}
-
-/// Returns whether a regular expression of a `map` matches a plain entry, whose case does not count.
-fn matches_spelling(regex: &str, plain: &str) -> bool {
-    let bare = regex.trim_start_matches(['~', '*']);
-    is_regex_match(&format!("~*{bare}"), plain.trim_start_matches('\\'))
-}
-
-/// Returns whether an entry of a `map` is a regular expression that matches a text.
-fn is_regex_match(entry: &str, text: &str) -> bool {
-    let Some(regex) = entry.strip_prefix('~') else { return false };
-    let (regex, ignore_case) = regex.strip_prefix('*').map_or((regex, false), |regex| (regex, true));
-    let mut builder = regex::RegexBuilder::new(regex);
-    builder.case_insensitive(ignore_case).size_limit(1 << 20).build().is_ok_and(|regex| regex.is_match(text))
-}
-
 /// Translates a `map` of the values of a `geo`.
 fn translate_map_of_geo(map: &Directive, geo: &Directive, variables: &Variables) -> Result<TranslatedKey, String> {
     if map.inner().iter().any(|entry| entry.name.starts_with(['~', '\\']) || entry.name == "hostnames") {
@@ -454,37 +420,6 @@ fn translate_map_of_geo(map: &Directive, geo: &Directive, variables: &Variables)
             .to_owned()
     };
     translate_geo(geo, value_of, &remove_variable(map, variables))
-}
-
-/// Translates a value of a `map` to a pattern of `when`. nginx ignores the case of plain values.
-fn translate_pattern(group: &str, text: &str) -> Result<String, String> {
-    let has_plus = text.contains(if text.starts_with('~') { "\\+" } else { "+" });
-    if matches!(group, "query" | "cookie") && (has_plus || text.contains('%')) {
-        return Err(format!("nginx compares `{text}` with the value as it is sent, Sluicegate with the decoded one"));
-    }
-    let (insensitive, regex) = match (text.strip_prefix("~*"), text.strip_prefix('~')) {
-        (Some(regex), _) => (true, regex.to_owned()),
-        (None, Some(regex)) => (false, regex.to_owned()),
-        (None, None) if matches!(text, "hostnames" | "volatile" | "include") => {
-            return Err(format!("`{text}` of `map` is not available"));
-        }
-        (None, None) if group == "method" => return Ok(format!("= {}", text.to_ascii_uppercase())),
-        (None, None) => {
-            let text = text.strip_prefix('\\').unwrap_or(text);
-            // A space in a cookie counts as `+`.
-            let text = if group == "cookie" { text.replace(' ', "+") } else { text.to_owned() };
-            (true, format!("^{}$", regex::escape(&text)))
-        }
-    };
-    let (regex, insensitive) = match group {
-        "path" => encode_regex(&regex, insensitive)
-            .ok_or_else(|| format!("the regular expression `{regex}` is not available"))?,
-        _ => (regex, insensitive),
-    };
-    if regex::RegexBuilder::new(&regex).size_limit(1 << 20).build().is_err() {
-        return Err(format!("the regular expression `{regex}` is not available"));
-    }
-    Ok(format!("{} {regex}", if insensitive { "~i" } else { "~" }))
 }
 
 /// Removes a variable from a copy of all, so that a variable that refers to itself ends.

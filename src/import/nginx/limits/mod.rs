@@ -1,10 +1,12 @@
 //! Translates `limit_req` and `limit_conn` with their zones to limits.
 //!
 //! Input: the zones of `http`, and the directives in force at a location. Output: limits, and the names that a route
-//! lists; what cannot be said exactly closes the route. `keys` translates the keys of zones.
+//! lists; what cannot be said exactly closes the route. `keys` translates the keys of zones, and `entries` the entries of
+//! a `map`.
 //!
 //! To translate another kind of key, add it in `keys`.
 
+mod entries;
 pub mod keys;
 
 use std::collections::HashMap;
@@ -24,6 +26,8 @@ const RATE_MAX: u64 = 1_000_000_000;
 /// The longest queue: one day.
 const QUEUE_MAX_MS: u64 = 86_400_000;
 const IN_FLIGHT_MAX: u64 = 100_000;
+/// Why a limit with this status differs.
+const CLOSES_CONNECTION: &str = "nginx closes the connection instead of a refusal; Sluicegate refuses with status 444";
 const DRY_REQUESTS: &str = "limit_req_dry_run";
 const DRY_CONNECTIONS: &str = "limit_conn_dry_run";
 
@@ -71,6 +75,16 @@ impl Zones {
         match self.zones.insert(name.to_owned(), zone) {
             Some(_) => Err(directive.error(format!("the zone `{}` is defined twice", shorten(name)))),
             None => Ok(()),
+        }
+    }
+
+    /// Adds a comment to a route with limits whose `client_max_body_size` is written: nginx does not count larger bodies.
+    /// Without it, the same is true of every config, as the manual says.
+    pub fn comment_on_body_size(at: &Directive, scope: &Scope, out: &mut ImportedConfig, body: &mut RouteBody) {
+        let refuses = |list: &str, dry: &str| !scope.list(list).is_empty() && !scope.is_on(dry);
+        if at.arg(0) != "0" && (refuses("limit_req", DRY_REQUESTS) || refuses("limit_conn", DRY_CONNECTIONS)) {
+            let why = "limits count requests with larger bodies; nginx refuses them with 413 before it counts them";
+            body.add_remark(out.remarks.add(at, why));
         }
     }
 
@@ -183,6 +197,9 @@ impl Zones {
 
     fn add_limit(&mut self, used: ZoneUse, out: &mut ImportedConfig, body: &mut RouteBody) {
         let ZoneUse { at, name, key: TranslatedKey { keys, remark }, lines, dry_run, status, server } = used;
+        if status == 444 && !dry_run {
+            body.add_remark(out.remarks.add(at, CLOSES_CONNECTION));
+        }
         if body.has_access_rules && !dry_run && !keys.iter().all(ZoneKey::is_per_client) {
             let why = "clients that `deny` refuses are not counted, although other clients have the same key";
             body.add_remark(out.remarks.add(at, why));

@@ -9,6 +9,8 @@ pub mod passes;
 
 use std::collections::HashMap;
 
+use indexmap::IndexMap;
+
 use crate::import::model::ImportedConfig;
 use crate::import::nginx::limits::keys::{Variables, find_variables, translate_key};
 use crate::import::nginx::review::review_block;
@@ -16,6 +18,9 @@ use crate::import::nginx::scope::Scope;
 use crate::import::syntax::{Directive, shorten};
 use crate::import::text::{format_array, format_duration};
 use crate::text::quote_literal;
+
+const WEIGHT_MAX: u16 = 1000;
+const IN_FLIGHT_MAX: u32 = 10_000_000;
 
 /// The `upstream` blocks by name.
 pub type UpstreamBlocks<'a> = HashMap<&'a str, &'a Directive>;
@@ -144,13 +149,15 @@ fn translate_block(
     scope: &Scope,
     out: &mut ImportedConfig,
 ) -> Result<Vec<String>, String> {
-    let mut servers = Vec::new();
+    let mut servers: IndexMap<String, ServerParameters> = IndexMap::new();
     let mut balance = "balance = \"round_robin\"".to_owned();
     let (mut ejects, mut differ) = (None, false);
     for directive in block.inner() {
         match directive.name.as_str() {
             "server" => {
                 let url = url(&address_with_port(directive.arg(0)))?;
+                // Only the path of a socket has a case.
+                let url = if url.starts_with("unix:") { url } else { url.to_ascii_lowercase() };
                 let server = ServerParameters::parse(directive, out)?;
                 if server.is_backup {
                     out.remarks.add(directive, "backup servers are not available, so this one is left out");
@@ -159,7 +166,15 @@ fn translate_block(
                 let ejection = server.ejection();
                 differ |= ejection.is_some() && ejects.is_some() && ejects != ejection;
                 ejects = ejects.or(ejection);
-                servers.push(server.format_server(&url));
+                // An upstream has each server once.
+                match servers.get_mut(&url) {
+                    Some(same) => {
+                        same.merge(&server);
+                        let why = "the upstream has this server twice, so it is one with the sum of their weights";
+                        out.remarks.add(directive, why);
+                    }
+                    None => drop(servers.insert(url, server)),
+                }
             }
             "least_conn" => balance = "balance = \"least_requests\"".to_owned(),
             "ip_hash" => balance = "balance = \"consistent_hash\"\nhash_on = \"ip\"".to_owned(),
@@ -179,7 +194,8 @@ fn translate_block(
     if servers.is_empty() {
         return Err("the upstream has no servers".to_owned());
     }
-    let mut lines = vec![format!("servers = [{}]", servers.join(", ")), balance];
+    let written: Vec<String> = servers.iter().map(|(url, server)| server.format_server(url)).collect();
+    let mut lines = vec![format!("servers = [{}]", written.join(", ")), balance];
     if servers.len() > 1 {
         lines.push(format_retry(servers.len(), scope, out));
         if let Some((fails @ 1..=10_000, timeout @ 1..)) = ejects {
@@ -203,8 +219,8 @@ fn address_with_port(text: &str) -> String {
 
 /// Translates the key of `hash` to the lines of a consistent hash. Returns `None` if Sluicegate cannot hash this key.
 fn translate_hash(text: &str) -> Option<String> {
-    let translation = translate_key(text, &Variables::default()).ok()?;
-    let [only] = translation.keys.as_slice() else { return None };
+    let found = translate_key(text, &Variables::default()).ok()?;
+    let [only] = found.keys.as_slice() else { return None };
     let lines = only.format_lines();
     let key = lines.first().filter(|line| *line != "key = \"all\"")?;
     let on = key.replacen("key", "hash_on", 1).replace("ip/32/128", "ip");
@@ -238,12 +254,12 @@ impl ServerParameters {
         for arg in directive.args.iter().skip(1) {
             match arg.split_once('=') {
                 Some(("weight", text)) => match text.parse::<u16>() {
-                    Ok(given @ 1..=1000) => server.weight = given,
+                    Ok(given @ 1..=WEIGHT_MAX) => server.weight = given,
                     _ => return Err(format!("the weight `{text}` is not from 1 to 1000")),
                 },
                 Some(("max_conns", most)) => match most.parse::<u32>() {
                     Ok(0) => {}
-                    Ok(most @ 1..=10_000_000) => server.max_in_flight = Some(most),
+                    Ok(most @ 1..=IN_FLIGHT_MAX) => server.max_in_flight = Some(most),
                     _ => return Err(format!("max_conns={most} is not a number from 0 to 10000000")),
                 },
                 Some(("max_fails", most)) => server.fails = most.parse::<u32>().ok(),
@@ -257,6 +273,17 @@ impl ServerParameters {
             }
         }
         Ok(server)
+    }
+
+    /// Adds the share of another entry of the same server. One that is down has none.
+    fn merge(&mut self, other: &ServerParameters) {
+        if self.is_down {
+            (self.weight, self.is_down, self.max_in_flight) = (other.weight, other.is_down, other.max_in_flight);
+        } else if !other.is_down {
+            self.weight = (self.weight + other.weight).min(WEIGHT_MAX);
+            let most = self.max_in_flight.zip(other.max_in_flight);
+            self.max_in_flight = most.map(|(own, more)| (own + more).min(IN_FLIGHT_MAX));
+        }
     }
 
     /// Returns `max_fails` and `fail_timeout` in ms, with nginx's default for the one that is missing.
