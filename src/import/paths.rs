@@ -9,6 +9,7 @@ use crate::import::encoding::{encode_path, fits_route, format_literal};
 use crate::import::expressions::{Reading, translate_path_regex};
 use crate::import::model::{ImportedConfig, ImportedRedirect, RouteAction, RouteBody};
 use crate::import::remarks::Remarks;
+use crate::limiting::source::Source;
 
 /// Maximum number of bytes of a compiled regular expression, the same as in a config.
 const REGEX_MAX: usize = 1 << 20;
@@ -102,8 +103,12 @@ pub fn order_routes(
                         wider
                     }
                 };
-                let Some(found) = found else { continue };
-                (*pattern, *ignore_case) = found;
+                let Some((expression, ignores)) = found else { continue };
+                if !Source::Path.has_match(&expression, ignores) {
+                    out.remarks.add_text(format!("{origin}: no request has such a path, so it never matches"));
+                    continue;
+                }
+                (*pattern, *ignore_case) = (expression, ignores);
             }
             LocationMatcher::Exact(path) | LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => {
                 let path = path.as_str();

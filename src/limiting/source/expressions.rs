@@ -175,7 +175,7 @@ mod tests {
             ("path", "^/[é-ü]", Some("no path has")),
             ("path", r"^/[^/]+/\w+\.php$", None),
             ("path", "^/(?:[^%]|%..)*%2540", None),
-            ("path", r"^/[^\s\S]", None),
+            ("path", r"^/[^\s\S]", Some("matches no value")),
             ("path", "(?i)^/ADMIN", None),
             ("host", "^A", Some("~i")),
             ("host", "^bücher", Some("xn--")),

@@ -1,19 +1,23 @@
 //! The values that requests can have, by source, as regular expressions. They tell whether a pattern matches any of them.
 
-use std::collections::HashSet;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 use http::header::{AUTHORIZATION, CONNECTION, EXPECT, HOST, TE, UPGRADE};
 use regex_automata::Anchored;
 use regex_automata::hybrid::LazyStateID;
 use regex_automata::hybrid::dfa::{Cache, DFA};
+use regex_automata::nfa::thompson;
 use regex_automata::util::start;
 use regex_automata::util::syntax;
 
 use crate::limiting::source::Source;
 
 /// The most states that a comparison visits. Whoever writes a longer expression is believed.
-const STATES_MAX: usize = 2000;
+const STATES_MAX: usize = 500;
+/// The largest machine that is compared, in bytes.
+const MACHINE_MAX: usize = 100_000;
 
 static PATH: LazyLock<String> = LazyLock::new(|| {
     // A byte that is no character of a segment is encoded, with upper-case digits.
@@ -37,6 +41,15 @@ static ODD_WEBSOCKET: LazyLock<String> = LazyLock::new(|| {
         word.char_indices().map(|(at, c)| format!("{}{}(?i:{})", &word[..at], c.to_ascii_uppercase(), &word[at + 1..]));
     format!(".*(?:{}).*", cases.collect::<Vec<_>>().join("|"))
 });
+
+thread_local! {
+    /// The machines of languages that were compared, because a config compares many expressions.
+    static CACHED: RefCell<HashMap<String, Automaton>> = RefCell::default();
+}
+
+fn take_cached(language: &str) -> Option<Automaton> {
+    CACHED.with_borrow_mut(|cached| cached.remove(language))
+}
 
 impl Source {
     /// Returns an expression that matches every value that requests can have, and one for values that they cannot have
@@ -64,15 +77,26 @@ impl Source {
 
     /// Returns whether an expression matches a value that requests can have. If that takes too long to find out, it
     /// returns true.
-    pub(super) fn has_match(&self, expression: &str, ignore_case: bool) -> bool {
+    pub fn has_match(&self, expression: &str, ignore_case: bool) -> bool {
         let Some((all, none)) = self.value_language() else { return true };
-        let whole = |expression: &str| Automaton::new(&format!("^(?:{expression})$"), false);
-        let mut automata = vec![(whole(all), true), (Automaton::new(expression, ignore_case), true)];
-        if !none.is_empty() {
-            automata.push((whole(none), false));
-        }
-        let automata = automata.into_iter().map(|(automaton, matches)| Some((automaton?, matches)));
-        automata.collect::<Option<Vec<_>>>().and_then(|mut automata| find_common(&mut automata)).unwrap_or(true)
+        // Without the classes of Unicode, machines are much smaller.
+        let is_unicode = matches!(self, Source::Header(_) | Source::Cookie(_));
+        let syntax = syntax::Config::new().dot_matches_new_line(true).unicode(is_unicode).utf8(false);
+        let mut languages = vec![(all, true)];
+        languages.extend(Some((none, false)).filter(|_| !none.is_empty()));
+        let whole = |(language, matches): (&str, bool)| {
+            let automaton = take_cached(language).or_else(|| Automaton::new(&format!("^(?:{language})$"), syntax));
+            Some((automaton?, matches))
+        };
+        let Some(mut automata) = languages.iter().copied().map(whole).collect::<Option<Vec<_>>>() else { return true };
+        let Some(written) = Automaton::new(expression, syntax.case_insensitive(ignore_case)) else { return true };
+        automata.push((written, true));
+        let result = find_common(&mut automata).unwrap_or(true);
+        CACHED.with_borrow_mut(|cached| {
+            let machines = automata.into_iter().map(|(automaton, _)| automaton);
+            cached.extend(languages.into_iter().map(|(language, _)| language.to_owned()).zip(machines));
+        });
+        result
     }
 
     /// Returns whether a pattern in which `*` stands for any characters matches a value that requests can have.
@@ -98,11 +122,11 @@ struct Progress {
 
 impl Automaton {
     /// Returns `None` if the expression is wrong or too large.
-    fn new(expression: &str, ignore_case: bool) -> Option<Automaton> {
-        let syntax = syntax::Config::new().case_insensitive(ignore_case).dot_matches_new_line(true);
+    fn new(expression: &str, syntax: syntax::Config) -> Option<Automaton> {
         // States keep their names, because a full cache is an error.
         let config = DFA::config().minimum_cache_clear_count(Some(0)).unicode_word_boundary(true);
-        let dfa = DFA::builder().syntax(syntax).configure(config).build(expression).ok()?;
+        let size = thompson::Config::new().nfa_size_limit(Some(MACHINE_MAX));
+        let dfa = DFA::builder().syntax(syntax).thompson(size).configure(config).build(expression).ok()?;
         let cache = dfa.create_cache();
         Some(Automaton { dfa, cache })
     }
@@ -134,6 +158,7 @@ impl Automaton {
 /// are too many states to find out.
 fn find_common(automata: &mut [(Automaton, bool)]) -> Option<bool> {
     let first = automata.iter_mut().map(|(automaton, _)| automaton.start()).collect::<Option<Vec<Progress>>>()?;
+    let bytes = list_distinct_bytes(automata);
     let mut visited = HashSet::from([first.clone()]);
     let mut waiting = vec![first];
     while let Some(all) = waiting.pop() {
@@ -144,7 +169,7 @@ fn find_common(automata: &mut [(Automaton, bool)]) -> Option<bool> {
         if is_common {
             return Some(true);
         }
-        'bytes: for byte in 0..=u8::MAX {
+        'bytes: for byte in bytes.iter().copied() {
             let mut next = Vec::with_capacity(all.len());
             for ((automaton, matches), progress) in automata.iter_mut().zip(&all) {
                 let progress = automaton.read(*progress, byte)?;
@@ -164,6 +189,14 @@ fn find_common(automata: &mut [(Automaton, bool)]) -> Option<bool> {
         }
     }
     Some(false)
+}
+
+/// Returns one of all bytes that no machine distinguishes, for each such class.
+fn list_distinct_bytes(automata: &[(Automaton, bool)]) -> Vec<u8> {
+    let mut classes = HashSet::new();
+    let classes_of =
+        |byte| automata.iter().map(|(automaton, _)| automaton.dfa.byte_classes().get(byte)).collect::<Vec<u8>>();
+    (0..=u8::MAX).filter(|byte| classes.insert(classes_of(*byte))).collect()
 }
 
 #[cfg(test)]
@@ -212,7 +245,7 @@ mod tests {
             ("header:te", "gzip", false),
             ("header:x-a", "anything", true),
             // Whoever writes such an expression is believed.
-            ("path", &format!("^api{}", "(a|b)?.{0,30}c".repeat(30)), true),
+            ("path", &format!("^/{} $", "(a|b)?.{0,30}c".repeat(30)), true),
         ] {
             assert_eq!(source(name).has_match(expression, false), expected, "{name} {expression}");
         }

@@ -92,8 +92,8 @@ impl Source {
     pub(super) fn describe_values(&self) -> String {
         match self {
             Source::Path | Source::Target => {
-                "a path begins with `/`, has no `//`, `/./` or `/../`, and ends before the `?`; what is not plain ASCII \
-                 is encoded, like %C3%A9"
+                "a path begins with `/`, has no `//`, `/./` or `/../`, and ends before the `?` (`query` tests parameters); \
+                 what is not plain ASCII is encoded, like %C3%A9"
             }
             Source::Host => HOST_HELP,
             Source::Method => "methods are in upper case, like `GET`",
