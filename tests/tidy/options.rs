@@ -30,6 +30,7 @@ const OTHER_WORDS: &[(&str, &[&str], &str)] = &[
     ("src/config/syntax.rs", &["on", "enabled"], "ways to write `true`"),
     ("src/config/values.rs", &["min"], "a unit"),
     ("src/reload/diff/line.rs", &["name"], "a field of the change"),
+    ("src/reload/diff/mod.rs", &["limits", "rls"], "plurals of sections"),
     ("src/reload/diff/options.rs", &["default"], "the text for a missing value"),
 ];
 

@@ -253,7 +253,7 @@ impl LimitRecord {
     }
 
     /// Returns the comparisons with the incumbent while the limit is a candidate.
-    pub fn count_effects(&self) -> Vec<(usize, u64)> {
+    fn count_effects(&self) -> Vec<(usize, u64)> {
         if self.effects.is_hidden() {
             return Vec::new();
         }
