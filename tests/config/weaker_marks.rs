@@ -43,9 +43,10 @@ const VALUES: [&str; 14] = [
 ];
 
 /// Options that the test cannot change in both ways, and why.
-const UNCHECKED: [(&str, &str); 2] = [
+const UNCHECKED: [(&str, &str); 3] = [
     ("listener.tls.internal.allow_remote", "it has no effect on the address of the frame"),
     ("limit.when.descriptor", "the route of the frame has no descriptors"),
+    ("limit.when.route", "the frame has one route, and each name must be that of a route"),
 ];
 
 /// An option with a value, or without one, and how much that is.
