@@ -29,12 +29,15 @@ pub struct Series<'a> {
     metrics: Vec<Metric>,
 }
 
+/// Calls its argument with each record and the record's name.
+type VisitRecords<R> = dyn Fn(&mut dyn FnMut(&str, &R)) + Send + Sync;
+
 /// Exports records as metric families.
 pub struct RecordCollector<R: 'static> {
     rows: &'static [FamilyRow<R>],
     descs: Vec<Desc>,
     label: &'static str,
-    visit: Box<dyn Fn(&mut dyn FnMut(&str, &R)) + Send + Sync>,
+    visit: Box<VisitRecords<R>>,
 }
 
 impl<R> RecordCollector<R> {
