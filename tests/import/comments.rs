@@ -146,7 +146,7 @@ fn limits_that_refuse_in_another_way_have_a_comment() {
     );
 }
 
-/// Of equal routes, and of equal servers of an upstream, the config has one.
+/// The config has only one of equal routes, and one of equal servers of an upstream.
 #[test]
 fn what_appears_twice_is_written_once() {
     let (found, code) = imported(

@@ -28,7 +28,7 @@ pub struct ConfigOption {
     pub live_change: LiveChange,
     /// The metric that shows its effect; empty if there is none.
     pub metric: &'static str,
-    /// What ends requests that the option refuses; of ends with one label, any.
+    /// The end of requests that the option refuses. If several ends have the same label, it is one of them.
     pub end: Option<End>,
     /// The remedy for a value of a wrong type; empty if the type says enough.
     pub example: &'static str,

@@ -9,7 +9,7 @@ const NEST_MAX: u32 = 50;
 /// The largest number of a repetition in PCRE.
 const REPEAT_MAX: u32 = 65_535;
 
-/// What becomes of look-around, back-references, word boundaries and groups without backtracking, which a tree lacks.
+/// How to read look-around, back-references, word boundaries and groups without backtracking, which no tree contains.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Reading {
     /// They are refused.

@@ -18,7 +18,7 @@ impl Source {
     /// Checks that a regular expression can match a value, and each part of it a part of one.
     ///
     /// # Errors
-    /// It cannot.
+    /// The expression, or a part of it, matches nothing.
     pub fn check_written_expression(&self, pattern: &str, ignore_case: bool) -> Result<(), TextFault> {
         let mut parser = ParserBuilder::new();
         parser.case_insensitive(ignore_case).dot_matches_new_line(true);
