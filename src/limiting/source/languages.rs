@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
-use http::header::{AUTHORIZATION, CONNECTION, EXPECT, HOST, TE, UPGRADE};
+use http::header::{AUTHORIZATION, CONNECTION, HOST, TE, UPGRADE};
 use regex_automata::Anchored;
 use regex_automata::hybrid::LazyStateID;
 use regex_automata::hybrid::dfa::{Cache, DFA};
@@ -68,7 +68,6 @@ impl Source {
                 UPGRADE => ("[!-~]+", &ODD_WEBSOCKET),
                 CONNECTION => ("upgrade|te", ""),
                 TE => ("trailers", ""),
-                EXPECT => ("100-continue", ""),
                 _ => return None,
             },
             _ => return None,

@@ -9,7 +9,7 @@ use crate::limiting::source::canonical::{Ambiguous, canonicalize_credential, can
 use crate::limiting::source::{Prefixes, Source, SourceValue};
 use crate::names::{TextFault, invalid_text};
 use crate::text::push_percent_encoded;
-use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, UPGRADE};
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, TE, UPGRADE};
 use http::{HeaderName, Method};
 
 const CREDENTIAL_HELP: &str = "write the token alone, or the scheme and what follows it, like `Basic dXNlcjpwYXNz`";
@@ -102,7 +102,6 @@ impl Source {
                 UPGRADE => "it reads `websocket` however clients write it",
                 CONNECTION => "it reads `upgrade` or `te`, whatever else clients send; `Upgrade` has the protocol",
                 TE => "it reads `trailers`, whatever else clients send",
-                EXPECT => "it reads `100-continue`",
                 _ => "write one that a request can have",
             },
             _ => "write one that a request can have",
@@ -135,7 +134,7 @@ fn check_header(name: &HeaderName, value: &[u8]) -> Result<Vec<u8>, TextFault> {
             Some(authority) => Ok(authority.rewritten.map_or_else(|| value.to_vec(), String::into_bytes)),
             None => invalid_text(format!("`{text}` is not a host"), HOST_HELP),
         },
-        CONNECTION | TE | EXPECT | UPGRADE => {
+        CONNECTION | TE | UPGRADE => {
             let value = if *name == UPGRADE { fold_websocket(&text) } else { text.to_ascii_lowercase() };
             let source = Source::Header(name.clone());
             match source.has_match(&format!("^{}$", regex::escape(&value)), false) {
@@ -153,7 +152,7 @@ fn check_header(name: &HeaderName, value: &[u8]) -> Result<Vec<u8>, TextFault> {
 
 /// Returns whether the gateway forwards a header in lower case, however clients write it.
 fn has_case_fixed(name: &HeaderName) -> bool {
-    [HOST, CONNECTION, TE, EXPECT].contains(name)
+    [HOST, CONNECTION, TE].contains(name)
 }
 
 /// Returns a protocol as `Upgrade` names it.
