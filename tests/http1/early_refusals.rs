@@ -62,6 +62,27 @@ fn a_client_that_expects_100_gets_429_and_sends_nothing() {
 }
 
 #[test]
+fn an_expectation_is_compared_as_it_was_sent() {
+    let gateway = Gateway::start(
+        r#"
+        [[route]]
+        name = "expecting"
+        path = "/"
+        header = { expect = "100-Continue" }
+        respond = { status = 417 }
+
+        [[route]]
+        path = "/"
+        respond = { status = 404 }
+        "#,
+    );
+    for (sent, status) in [("100-Continue", 417), ("100-continue", 404)] {
+        let response = gateway.client().fetch(&post("/", 5, &format!("expect: {sent}\r\n")), "");
+        assert_eq!(response.status(), status, "{sent}");
+    }
+}
+
+#[test]
 fn a_small_unread_body_leaves_the_connection_usable() {
     let upstream = Upstream::text("never");
     let gateway = spent(&upstream);

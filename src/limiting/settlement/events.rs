@@ -144,10 +144,12 @@ impl EventScanner {
         }
     }
 
-    fn read_data(&mut self, bytes: &[u8], tree: &PathTree, readings: &mut UsageReadings) {
+    fn read_data(&mut self, mut bytes: &[u8], tree: &PathTree, readings: &mut UsageReadings) {
         self.keep_start(bytes);
         if self.data == EventData::Blank {
-            self.data = match bytes.trim_ascii_start().first() {
+            // White space before the data is neither read nor counted, wherever the pieces end.
+            bytes = bytes.trim_ascii_start();
+            self.data = match bytes.first() {
                 None => EventData::Blank,
                 Some(b'{' | b'[') => EventData::Json,
                 Some(_) => EventData::Other,
@@ -242,6 +244,16 @@ mod tests {
                 let readings = read(stream, size);
                 assert_eq!(readings.number(UsageField::Total), total, "{stream} by {size}");
                 assert_eq!(readings.is_proven(), is_proven, "{stream} by {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_an_event_delivers_is_the_same_wherever_the_pieces_end() {
+        for stream in ["data:  \t hello you\n\n", "data: \u{c} {\"usage\":{\"total\":7}}\n\n", "data:\ndata:   {a: 1}\n\n"] {
+            let whole = read(stream, 1000);
+            for size in [1, 2, 3, 7] {
+                assert_eq!(read(stream, size), whole, "{stream} by {size}");
             }
         }
     }

@@ -360,6 +360,7 @@ mod tests {
             ("header:connection", "keep-alive", Err("upgrade")),
             ("header:te", "Trailers", Ok("trailers")),
             ("header:te", "gzip", Err("trailers")),
+            ("header:expect", "100-Continue", Ok("100-Continue")),
             ("header:content-length", "7", Ok("7")),
             ("header:content-length", "07", Err("write `7`")),
             ("header:x-a", " a", Err("remove the spaces")),
