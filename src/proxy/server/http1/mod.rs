@@ -202,9 +202,16 @@ async fn serve_requests(io: Box<Http1Io>, worker: &WorkerContext) -> AfterParser
 /// Makes the parser of HTTP/1.1 requests with these bounds.
 pub fn new_parser(max_headers: usize, max_header_bytes: usize) -> http1::Builder {
     let mut parser = http1::Builder::new();
-    parser.max_headers(max_headers).max_buf_size(max_header_bytes.max(MIN_BUFFER)).max_header_size(max_header_bytes);
+    parser.max_buf_size(max_header_bytes.max(MIN_BUFFER)).max_header_size(max_header_bytes);
+    // Told a number, hyper fills two lists of that length for each head. Its own number costs nothing.
+    if max_headers != HYPER_MAX_HEADERS {
+        parser.max_headers(max_headers);
+    }
     parser
 }
+
+/// The number of headers that hyper parses unless it is told another.
+const HYPER_MAX_HEADERS: usize = 100;
 
 /// The smallest read buffer that hyper accepts.
 const MIN_BUFFER: usize = 8192;
