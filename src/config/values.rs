@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::HeaderValue;
+use http::uri::Authority;
 use ipnet::IpNet;
 use regex::{Regex, RegexBuilder};
 
@@ -211,6 +212,19 @@ pub fn parse_header_value(text: &str) -> Result<HeaderValue, TextFault> {
             "remove line breaks and other characters",
         ),
     }
+}
+
+/// Parses a `Host` that the gateway sends to servers.
+pub fn parse_sent_host(text: &str) -> Result<HeaderValue, TextFault> {
+    let is_host = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
+    if text.chars().all(is_host) && Authority::try_from(text).is_ok() {
+        return parse_header_value(text);
+    }
+    invalid_text(
+        format!("`{text}` is not a host"),
+        "write a name or an address, optionally with a port; a `rewrite` may also say \"{host}\", the client's host without \
+         its port",
+    )
 }
 
 /// Parses one part of a limit's key: a source, alternatives separated by ` | `, or `all`.

@@ -1,5 +1,7 @@
 //! When health checks make a server unhealthy or healthy again. Pure. Called by `state`.
 
+use http::{HeaderName, HeaderValue};
+
 use crate::labels::labels;
 
 /// `health` of an upstream.
@@ -18,6 +20,10 @@ pub struct HealthRule {
     pub status: Vec<(u16, u16)>,
     /// Text that the beginning of the body must contain.
     pub body: Option<String>,
+    /// The `Host` of the request; `None` for that of the server's URL.
+    pub host: Option<HeaderValue>,
+    /// Headers of the request, which replace those that a check has by itself.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl HealthRule {
@@ -98,6 +104,8 @@ mod tests {
             healthy_after: 2,
             status: vec![(200, 399)],
             body: None,
+            host: None,
+            headers: Vec::new(),
         };
         let mut run = CheckHistory::default();
         let mut seen = |results: &[Result<(), CheckFault>]| {

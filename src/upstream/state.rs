@@ -288,6 +288,8 @@ mod tests {
             healthy_after: 1,
             status: Vec::new(),
             body: None,
+            host: None,
+            headers: Vec::new(),
         };
         for (result, accepted) in [
             (Err(CheckFault::Connection), false),

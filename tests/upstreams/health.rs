@@ -48,6 +48,46 @@ fn a_server_whose_checks_fail_gets_no_requests_until_they_do_not() {
     gateway.assert_metric("upstream_up", &of(&bad.name()), 1.0);
 }
 
+/// An application that answers only to its own name is up if its checks use that name.
+#[test]
+fn checks_send_the_host_and_headers_that_are_set() {
+    let picky = Upstream::start(|peer| {
+        let head = peer.head()?.unwrap();
+        let is_right = head.get("host") == Some("app.example.com:8443")
+            && head.get("x-probe") == Some("1")
+            && head.get("accept") == Some("text/html")
+            && head.get("user-agent").is_some_and(|agent| agent.starts_with("sluicegate-health/"));
+        peer.send(format!("HTTP/1.1 {} X\r\ncontent-length: 0\r\n\r\n", if is_right { 200 } else { 400 }))
+    });
+    let name = picky.addr.to_string();
+    let named = "host = \"app.example.com:8443\", headers = { x-probe = \"1\", Accept = \"text/html\" }";
+    for (options, up) in [(named, 1.0), ("host = \"app.example.com\"", 0.0)] {
+        let health = format!("health = {{ {QUICK}, unhealthy_after = 1, healthy_after = 1, {options} }}");
+        let before = picky.connections();
+        let gateway = Gateway::start(&app(&[picky.url()], &health));
+        wait_until("a check has ended", || picky.connections() >= before + 2);
+        gateway.assert_metric("upstream_up", &of(&name), up);
+    }
+    let picky = Http2Server::start(|mut incoming| async move {
+        let is_right = incoming.request.uri().authority().is_some_and(|host| host == "app.example.com:8443")
+            && incoming.request.headers().get("x-probe").is_some_and(|probe| probe == "1");
+        let head = http::Response::builder().status(if is_right { 200 } else { 400 });
+        let mut stream = incoming.head(head.body(()).unwrap(), false)?;
+        stream.send_data(Bytes::from_static(&[0, 0, 0, 0, 2, 8, 1]), true)
+    });
+    let name = picky.addr.to_string();
+    for (kind, host, up) in [("http", "app", 1.0), ("grpc", "app", 1.0), ("http", "other", 0.0), ("grpc", "other", 0.0)] {
+        let health = format!(
+            "protocol = \"http2\"\nhealth = {{ {QUICK}, type = \"{kind}\", unhealthy_after = 1, healthy_after = 1, \
+             host = \"{host}.example.com:8443\", headers = {{ x-probe = \"1\" }} }}"
+        );
+        let before = picky.connections();
+        let gateway = Gateway::start(&app(&[format!("http://{name}")], &health));
+        wait_until("a check has ended", || picky.connections() >= before + 2);
+        gateway.assert_metric("upstream_up", &of(&name), up);
+    }
+}
+
 #[test]
 fn requests_are_sent_to_all_servers_if_all_checks_fail() {
     let (one, other) = (ControlledServer::start("one"), ControlledServer::start("other"));

@@ -75,8 +75,8 @@ fn combine_edit(
     Some(HeaderEdit { remove: remove.into_iter().map(|at| at.value).collect(), set })
 }
 
-/// Reads a table of headers that a route may edit.
-fn read_editable_pairs(edit: &Section, option: &ConfigOption) -> Option<Vec<(HeaderName, HeaderValue)>> {
+/// Reads a table of headers that a route or a health check may set.
+pub fn read_editable_pairs(edit: &Section, option: &ConfigOption) -> Option<Vec<(HeaderName, HeaderValue)>> {
     if edit.node(option).is_none() {
         return Some(Vec::new());
     }
@@ -167,7 +167,7 @@ pub fn check_editable(text: &str) -> Result<HeaderName, TextFault> {
     match name.as_str() {
         "host" => invalid_text(
             "`host` cannot be edited",
-            "use rewrite = { upstream_host = true } to send the server's own name",
+            "a route sends another one with `rewrite = { host = \"…\" }` or `{ upstream_host = true }`, a health check with `host`",
         ),
         other if UNTOUCHABLE.contains(&other) => invalid_text(
             format!("`{other}` cannot be edited"),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Value};
-use crate::config::schema::row::{Row, Weaker, option, rows, table};
+use crate::config::schema::row::{Row, Secrecy, Weaker, option, rows, table};
 use crate::config::schema::shared::KEY_PARTS;
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{DAY, HOUR, SECOND, duration, integer, list, list_from};
@@ -263,6 +263,11 @@ pub mod health {
             Absent,
             "string that the first 64 KiB of the body must contain",
         );
+        HOST = option("host", Text("host"), Described("host of the server's URL"), "`Host` of a check")
+            .called(&["hostname"]);
+        HEADERS = option("headers", Map(&Text("string")), Absent, "headers of a check")
+            .shown_as("table")
+            .secrecy(Secrecy::SecretByKey);
     }
 }
 

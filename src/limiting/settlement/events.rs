@@ -250,7 +250,9 @@ mod tests {
 
     #[test]
     fn what_an_event_delivers_is_the_same_wherever_the_pieces_end() {
-        for stream in ["data:  \t hello you\n\n", "data: \u{c} {\"usage\":{\"total\":7}}\n\n", "data:\ndata:   {a: 1}\n\n"] {
+        for stream in
+            ["data:  \t hello you\n\n", "data: \u{c} {\"usage\":{\"total\":7}}\n\n", "data:\ndata:   {a: 1}\n\n"]
+        {
             let whole = read(stream, 1000);
             for size in [1, 2, 3, 7] {
                 assert_eq!(read(stream, size), whole, "{stream} by {size}");

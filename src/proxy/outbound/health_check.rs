@@ -4,7 +4,8 @@
 use std::future::poll_fn;
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::header::{ACCEPT, USER_AGENT};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use tokio::io::AsyncWriteExt;
 
 use crate::proxy::outbound::dial::{DialQueue, UpstreamConnection};
@@ -40,19 +41,19 @@ pub async fn check_server(
         CheckKind::Tcp => Ok(()),
         CheckKind::Http if connection.http2 => check_http2(connection, origin, rule).await,
         CheckKind::Http => check_http1(connection, origin, rule).await,
-        CheckKind::Grpc => check_grpc(connection, origin).await,
+        CheckKind::Grpc => check_grpc(connection, origin, rule).await,
     }
 }
 
 /// Checks a server over HTTP/1.1. Redirects are not followed: their status counts.
 async fn check_http1(mut connection: UpstreamConnection, origin: &Origin, rule: &HealthRule) -> Result<(), CheckFault> {
-    let head = format!(
-        "GET {} HTTP/1.1\r\nhost: {}\r\nuser-agent: sluicegate-health/{}\r\naccept: */*\r\nconnection: close\r\n\r\n",
-        rule.path,
-        origin.default_host(),
-        env!("CARGO_PKG_VERSION")
-    );
-    connection.write_all(head.as_bytes()).await.map_err(|_| CheckFault::Broken)?;
+    let mut head = format!("GET {} HTTP/1.1\r\nhost: ", rule.path).into_bytes();
+    head.extend_from_slice(sent_host(origin, rule).as_bytes());
+    for (name, value) in &http_headers(rule) {
+        head.extend_from_slice(&[b"\r\n", name.as_str().as_bytes(), b": ", value.as_bytes()].concat());
+    }
+    head.extend_from_slice(b"\r\nconnection: close\r\n\r\n");
+    connection.write_all(&head).await.map_err(|_| CheckFault::Broken)?;
     let mut reader = ResponseHeadReader::default();
     let head = loop {
         match reader.take_head(&mut connection.received, &Method::GET, None) {
@@ -114,11 +115,9 @@ async fn check_http2(connection: UpstreamConnection, origin: &Origin, rule: &Hea
     let (sender, driver) = h2::client::handshake(connection).await.map_err(|_| CheckFault::Broken)?;
     let exchange = async {
         let mut sender = sender.ready().await.map_err(|_| CheckFault::Broken)?;
-        let request = Request::get(request_url(origin, &rule.path))
-            .header("user-agent", concat!("sluicegate-health/", env!("CARGO_PKG_VERSION")))
-            .header("accept", HeaderValue::from_static("*/*"))
-            .body(())
-            .map_err(|_| CheckFault::Broken)?;
+        let mut request =
+            Request::get(request_url(origin, rule, &rule.path)).body(()).map_err(|_| CheckFault::Broken)?;
+        *request.headers_mut() = http_headers(rule);
         let (response, _) = sender.send_request(request, true).map_err(|_| CheckFault::Broken)?;
         let response = response.await.map_err(|_| CheckFault::Broken)?;
         let status = response.status().as_u16();
@@ -136,9 +135,23 @@ async fn check_http2(connection: UpstreamConnection, origin: &Origin, rule: &Hea
     }
 }
 
-fn request_url(origin: &Origin, path: &str) -> String {
+fn request_url(origin: &Origin, rule: &HealthRule, path: &str) -> String {
     let scheme = if origin.is_secure() { "https" } else { "http" };
-    format!("{scheme}://{}{path}", origin.default_host())
+    format!("{scheme}://{}{path}", sent_host(origin, rule))
+}
+
+/// Returns the `Host` of a check.
+fn sent_host<'a>(origin: &'a Origin, rule: &'a HealthRule) -> &'a str {
+    rule.host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_else(|| origin.default_host())
+}
+
+/// Returns the headers of an HTTP check.
+fn http_headers(rule: &HealthRule) -> HeaderMap {
+    let user_agent = HeaderValue::from_static(concat!("sluicegate-health/", env!("CARGO_PKG_VERSION")));
+    let own = [(USER_AGENT, user_agent), (ACCEPT, HeaderValue::from_static("*/*"))];
+    let mut headers = HeaderMap::from_iter(own);
+    headers.extend(rule.headers.iter().cloned());
+    headers
 }
 
 /// Reads the body of an HTTP/2 stream until it contains `text`.
@@ -159,16 +172,17 @@ async fn find_in_stream(mut body: h2::RecvStream, text: &[u8]) -> Result<(), Che
 }
 
 /// Calls `grpc.health.v1.Health/Check` over HTTP/2 with prior knowledge.
-async fn check_grpc(connection: UpstreamConnection, origin: &Origin) -> Result<(), CheckFault> {
+async fn check_grpc(connection: UpstreamConnection, origin: &Origin, rule: &HealthRule) -> Result<(), CheckFault> {
     let connection = GuardedConnection::new(connection, FrameBudget::new(usize::MAX));
     let (sender, driver) = h2::client::handshake(connection).await.map_err(|_| CheckFault::Broken)?;
     let exchange = async {
         let mut sender = sender.ready().await.map_err(|_| CheckFault::Broken)?;
-        let request = Request::post(request_url(origin, "/grpc.health.v1.Health/Check"))
+        let mut request = Request::post(request_url(origin, rule, "/grpc.health.v1.Health/Check"))
             .header("content-type", HeaderValue::from_static("application/grpc"))
             .header("te", HeaderValue::from_static("trailers"))
             .body(())
             .map_err(|_| CheckFault::Broken)?;
+        request.headers_mut().extend(rule.headers.iter().cloned());
         let (response, mut body) = sender.send_request(request, false).map_err(|_| CheckFault::Broken)?;
         // An empty, uncompressed message: it names no service, and so means the server as a whole.
         body.send_data(Bytes::from_static(&[0; 5]), true).map_err(|_| CheckFault::Broken)?;

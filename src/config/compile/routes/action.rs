@@ -108,14 +108,9 @@ pub fn compile_rewrite(section: &Section) -> Rewrite {
 
 /// Parses the `host` of a `rewrite`.
 fn parse_sent_host(text: &str) -> Result<SentHost, TextFault> {
-    let is_host = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
     match text {
         "{host}" => Ok(SentHost::WithoutPort),
-        text if !text.is_empty() && text.chars().all(is_host) => values::parse_header_value(text).map(SentHost::Fixed),
-        _ => invalid_text(
-            format!("`{text}` is not a host"),
-            "write a name or an address, optionally with a port, or \"{host}\" for the client's host without its port",
-        ),
+        _ => values::parse_sent_host(text).map(SentHost::Fixed),
     }
 }
 

@@ -1,5 +1,6 @@
 //! `health` of an upstream: active checks. Called by `upstreams`.
 
+use crate::config::compile::edit::read_editable_pairs;
 use crate::config::compile::numbers::to_millis;
 use crate::config::reader::Section;
 use crate::config::schema::row::ConfigOption;
@@ -16,8 +17,10 @@ const TEXT_MAX: usize = 1024;
 pub fn compile_health(section: Section) -> HealthRule {
     let kind = section.get(&upstream::health::TYPE);
     let of_http: [&ConfigOption; 3] = [&upstream::health::PATH, &upstream::health::STATUS, &upstream::health::BODY];
-    for option in of_http {
-        if let (CheckKind::Tcp | CheckKind::Grpc, Some(node)) = (kind, section.node(option)) {
+    let of_requests: [&ConfigOption; 2] = [&upstream::health::HOST, &upstream::health::HEADERS];
+    let of_others = of_http.iter().filter(|_| kind != CheckKind::Http);
+    for option in of_others.chain(of_requests.iter().filter(|_| kind == CheckKind::Tcp)) {
+        if let Some(node) = section.node(option) {
             let what = format!("a check of type \"{}\" has none", kind.label());
             section.report_fault::<()>(option.name, node, &what, "remove it, or the type");
         }
@@ -37,6 +40,8 @@ pub fn compile_health(section: Section) -> HealthRule {
             .node(&upstream::health::STATUS)
             .map_or_else(|| vec![(200, 399)], |node| parse_statuses(&section, node)),
         body: section.parse_string(&upstream::health::BODY, parse_text),
+        host: section.parse_string(&upstream::health::HOST, values::parse_sent_host),
+        headers: read_editable_pairs(&section, &upstream::health::HEADERS).unwrap_or_default(),
     };
     section.report_unread_keys();
     rule
