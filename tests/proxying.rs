@@ -17,6 +17,7 @@ mod acme;
 mod auth;
 mod client_address;
 mod compression;
+mod cors;
 mod envoy;
 mod forward_auth;
 mod http1;

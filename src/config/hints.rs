@@ -27,7 +27,7 @@ pub fn describe_unknown_key(schema: &Schema, entry: &TableEntry) -> String {
         return match option.name {
             name if name == route::LIMITS.name => LIMIT_HELP.to_owned(),
             name if name == route::AUTH.name && FORWARD_AUTH.contains(&key) => FORWARD_AUTH_EXAMPLE.to_owned(),
-            name if name == route::AUTH.name => option.example.to_owned(),
+            name if [route::AUTH.name, route::CORS.name].contains(&name) => option.example.to_owned(),
             name => format!("it is called `{name}` here"),
         };
     }

@@ -64,6 +64,7 @@ use crate::limiting::store::settings::StoreSettings;
 use crate::net::{IpSet, ListenAddr};
 use crate::overload::OverloadRule;
 pub use crate::route::Strictness;
+use crate::route::cors::CorsPolicy;
 use crate::route::decide::DecideTable;
 use crate::route::error_pages::ErrorPages;
 use crate::route::table::RouteTable;
@@ -151,6 +152,8 @@ pub struct Config {
     pub guarded_headers: Vec<HeaderName>,
     pub table: RouteTable,
     pub routes: Vec<Route>,
+    /// The server or some route has `cors`.
+    pub has_cors: bool,
     /// The names that other proxies may ask about.
     pub decide: DecideTable,
     /// Which limits apply to the rate limit requests of Envoy.
@@ -214,6 +217,14 @@ impl Config {
     /// Returns all routes in the order of their indexes; see [`route_at`](Self::route_at).
     pub fn all_routes(&self) -> impl Iterator<Item = &Route> {
         self.routes.iter().chain(&self.decide.routes).chain(&self.rls.routes)
+    }
+
+    /// Returns the cross-origin rules of the route at an index of `[[route]]`, or those of requests without a route.
+    pub fn cors_policy(&self, route: Option<usize>) -> Option<&CorsPolicy> {
+        match route {
+            Some(index) => self.routes.get(index)?.cors.as_deref(),
+            None => self.server.cors.as_deref(),
+        }
     }
 
     /// Returns the listener at `address`, compared as written.
@@ -309,6 +320,8 @@ pub struct ServerSettings {
     pub answer_request_id: bool,
     /// Error pages of requests without a route. Routes have a copy. `None` if there are none.
     pub error_pages: Option<Arc<ErrorPages>>,
+    /// The cross-origin rules of requests without a route. Routes have a copy. `None` if there are none.
+    pub cors: Option<Arc<CorsPolicy>>,
     /// How requests without a trace are treated.
     pub traceparent: TraceParent,
     /// When requests are refused because the process is overloaded.

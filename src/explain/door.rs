@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, Response};
+use http::header::ORIGIN;
+use http::{HeaderMap, Method, Response};
 
 use crate::auth::credentials::Credentials;
 use crate::auth::forward::ForwardAuth;
@@ -32,8 +33,11 @@ use crate::proxy::steps::auth::forward::auth_response::remove_client_headers;
 use crate::proxy::steps::door::{Ask, Door, LimitDoor, Trace};
 use crate::proxy::steps::forwarded_head::ReceivedFacts;
 use crate::proxy::steps::limits::apply_auth_limits;
+use crate::proxy::steps::preflight::Preflight;
 use crate::proxy::steps::request_body::{KeyBody, check_announced_size, find_readable_kind};
+use crate::proxy::words::known_headers::find_single;
 use crate::proxy::words::refusal::Refusal;
+use crate::route::cors::CorsPolicy;
 use crate::route::{Action, Route};
 use crate::tls::ClientCertificate;
 use crate::upstream::breaker::BreakerPermit;
@@ -65,15 +69,23 @@ impl<'a> LimitDoor<'a> for ExplainWalk<'a> {
 }
 
 impl Trace for ExplainWalk<'_> {
-    fn observe_route(&mut self, found: Option<usize>, head: &ValidatedHead) {
+    fn observe_route(&mut self, found: Option<usize>, head: &ValidatedHead, method: &Method) {
         let (config, display) = (self.context.config, self.context.display);
         self.found.explanation.route = found.map(|index| routes::describe_route(config, index, &config.routes[index]));
         if self.context.op == Op::Peek {
             self.found.explanation.other_routes =
-                routes::find_nearest_routes(config, head, &self.parsed.parts.headers, found, display);
+                routes::find_nearest_routes(config, (head, method), &self.parsed.parts.headers, found, display);
             if config.routes.len() > routes::COMPARED_MAX {
                 self.note(format!("only the first {} routes were compared with the request", routes::COMPARED_MAX));
             }
+        }
+    }
+
+    fn observe_preflight(&mut self, preflight: &Preflight<'_>) {
+        let Preflight { method, policy, route } = preflight;
+        self.note(format!("this is a preflight: a browser asks whether a page may send {method} (cors)"));
+        if route.is_none() {
+            self.note_origin(policy);
         }
     }
 
@@ -158,6 +170,9 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
 
     fn enter_route(&mut self, _index: usize, route: &'a Route) -> Result<(), Refusal> {
         self.route = Some(route);
+        if let Some(policy) = &route.cors {
+            self.note_origin(policy);
+        }
         if let Some(max) = route.max_in_flight {
             self.note(format!("the route refuses requests while {max} are in progress (max_in_flight); not checked"));
         }
@@ -294,6 +309,17 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
 }
 
 impl ExplainWalk<'_> {
+    /// Notes whether the page that sends the request may read the response, if there is one.
+    fn note_origin(&mut self, policy: &CorsPolicy) {
+        let Some(origin) = find_single(self.headers(), &ORIGIN) else { return };
+        let text = String::from_utf8_lossy(origin.as_bytes());
+        let note = match policy.allow_origin(Some(origin)) {
+            Some(_) => format!("pages of {text} may read the response (cors)"),
+            None => format!("pages of {text} may not read the response: `origins` of `cors` does not list them"),
+        };
+        self.note(note);
+    }
+
     fn report_auth(&mut self, method: &str, credentials: &str, user: Option<&str>, detail: &str) {
         self.found.explanation.auth = Some(AuthReport {
             method: method.to_owned(),

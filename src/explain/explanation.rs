@@ -290,9 +290,12 @@ pub struct LimitState {
     pub source: String,
 }
 
+/// The kind of the action if the gateway answers a preflight.
+pub const PREFLIGHT: &str = "preflight";
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ActionReport {
-    /// `upstream`, `echo`, `respond` or `redirect`.
+    /// `upstream`, `echo`, `respond`, `redirect` or `preflight`.
     pub kind: String,
     pub upstream: Option<String>,
     /// The target that the upstream server gets.

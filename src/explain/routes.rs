@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use http::HeaderMap;
+use http::{HeaderMap, Method};
 
 use crate::config::{Config, WrittenMatcher};
 use crate::explain::conditions::is_shown;
@@ -33,7 +33,7 @@ pub fn describe_route(config: &Config, index: usize, route: &Route) -> RouteRepo
 /// Returns the routes that come nearest to a request, without that at index `found`.
 pub fn find_nearest_routes(
     config: &Config,
-    head: &ValidatedHead,
+    (head, method): (&ValidatedHead, &Method),
     headers: &HeaderMap,
     found: Option<usize>,
     display: &KeyDisplay,
@@ -44,7 +44,7 @@ pub fn find_nearest_routes(
     });
     let mut ranked: Vec<_> = others
         .map(|(index, route)| {
-            let mismatches = route.matcher.find_mismatches(head.read_host(), head.path(), head.method(), headers);
+            let mismatches = route.matcher.find_mismatches(head.read_host(), head.path(), method, headers);
             let has = |wanted| mismatches.contains(&wanted);
             let shared = route.matcher.path.count_shared_segments(head.path());
             ((has(Mismatch::Host), has(Mismatch::Path), mismatches.len(), Reverse(shared), index), route, mismatches)
@@ -53,7 +53,7 @@ pub fn find_nearest_routes(
     ranked.sort_by_key(|(rank, ..)| *rank);
     let shown = ranked.iter().take(SHOWN).map(|((.., index), route, mismatches)| {
         let written = config.written_matcher(*index);
-        let describe = |mismatch| describe_mismatch((route, &written), mismatch, head, headers, display);
+        let describe = |mismatch| describe_mismatch((route, &written), mismatch, (head, method), headers, display);
         OtherRoute { name: route.name.clone(), mismatches: mismatches.iter().map(describe).collect() }
     });
     shown.collect()
@@ -62,7 +62,7 @@ pub fn find_nearest_routes(
 fn describe_mismatch(
     (route, written): (&Route, &WrittenMatcher),
     mismatch: &Mismatch,
-    head: &ValidatedHead,
+    (head, method): (&ValidatedHead, &Method),
     headers: &HeaderMap,
     display: &KeyDisplay,
 ) -> MismatchReport {
@@ -82,7 +82,7 @@ fn describe_mismatch(
         }
         Mismatch::Method => {
             let methods: Vec<&str> = matcher.methods.iter().map(|method| method.as_str()).collect();
-            report("method", methods.join(", "), head.method().as_str())
+            report("method", methods.join(", "), method.as_str())
         }
         Mismatch::Header(index, name) => {
             let is_shown = is_shown(display, &Source::Header((*name).clone()));

@@ -3,7 +3,7 @@
 use http::Response;
 use http::header::LOCATION;
 
-use crate::explain::explanation::{ActionReport, Explanation};
+use crate::explain::explanation::{ActionReport, Explanation, PREFLIGHT};
 use crate::explain::input::ExplainInput;
 use crate::explain::parser::parse_head;
 use crate::explain::verdict::{describe_admission, describe_refusal, describe_rejected_head};
@@ -73,6 +73,11 @@ async fn handle_request(walk: &mut ExplainWalk<'_>) -> Result<Option<u16>, Refus
             walk.found.explanation.action =
                 Some(ActionReport { kind: "respond".to_owned(), ..ActionReport::default() });
             response
+        }
+        Passage::Preflight(response) => {
+            walk.found.explanation.action =
+                Some(ActionReport { kind: PREFLIGHT.to_owned(), ..ActionReport::default() });
+            return Ok(Some(response.status().as_u16()));
         }
         Passage::AuthResponse(response) => return Ok(Some(response.status().as_u16())),
     };

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use crate::explain::explanation::{
     ActionReport, ClientReport, ConditionReport, DescriptorReport, EntryReport, Explanation, HopReport, LimitEffect,
-    LimitReport, MismatchReport, OtherRoute, RateLimitReport, RequestReport, RewriteReport, StatusReport, TenantReport,
-    TimeoutReport, VerdictReport,
+    LimitReport, MismatchReport, OtherRoute, PREFLIGHT, RateLimitReport, RequestReport, RewriteReport, StatusReport,
+    TenantReport, TimeoutReport, VerdictReport,
 };
 
 /// Width of the first column.
@@ -197,6 +197,7 @@ fn write_action(text: &mut String, action: &ActionReport) {
         ("upstream", Some(name), _) => format!("forward {target} to upstream {name}"),
         ("redirect", _, Some(location)) => format!("redirect to {location}"),
         ("echo", ..) => format!("echo {target}"),
+        (PREFLIGHT, ..) => "answer the preflight (cors)".to_owned(),
         ("respond", ..) => "respond with the fixed response of the route".to_owned(),
         (other, ..) => other.to_owned(),
     };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::ends::End;
-use crate::explain::explanation::{LimitEffect, LimitReport, RequestDecision, VerdictReport};
+use crate::explain::explanation::{LimitEffect, LimitReport, PREFLIGHT, RequestDecision, VerdictReport};
 use crate::explain::walk::Findings;
 use crate::limiting::answer::NEVER;
 use crate::limiting::limit::Limit;
@@ -44,7 +44,9 @@ pub fn describe_admission(found: &Findings, route: Option<&Route>, status: Optio
     };
     let is_unknown = |limit: &LimitReport| limit.effect == LimitEffect::Unknown.label();
     let has_unknown = found.explanation.limits.iter().any(is_unknown);
+    let is_preflight = found.explanation.action.as_ref().is_some_and(|action| action.kind == PREFLIGHT);
     let detail = match (decision, delay) {
+        _ if is_preflight => "the gateway answers the preflight, before `deny`, `auth` and limits".to_owned(),
         (RequestDecision::Annotate, _) => "it is over the limit, and is forwarded with x-limit-exceeded".to_owned(),
         (RequestDecision::Divert, _) => {
             "it is over the limit, and is forwarded to another upstream with x-limit-exceeded".to_owned()

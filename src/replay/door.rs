@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::header::HOST;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 
 use crate::auth::forward::ForwardAuth;
 use crate::auth::{PasswordAuth, RouteAuth};
@@ -136,7 +136,7 @@ impl<'r> LimitDoor<'r> for LoggedRequest<'r> {
 }
 
 impl Trace for LoggedRequest<'_> {
-    fn observe_route(&mut self, _: Option<usize>, head: &ValidatedHead) {
+    fn observe_route(&mut self, _: Option<usize>, head: &ValidatedHead, _: &Method) {
         head.path().clone_into(&mut self.path);
     }
 

@@ -7,7 +7,7 @@
 //! - `plan`: builds the tries of the table and finds shadowed routes
 //! - `order`: lists the routes in the order in which they are tried
 //! - `decide`: what other proxies may ask about
-//! - `compress`: settings of response compression
+//! - `compress`: settings of response compression; `cors`: which pages of other origins may read responses
 //! - `edges`: the hash table that stores the edges of all tries
 //! - `mismatch`: why a route does not match a request
 //! - `redirect`: targets of redirects; `error_pages`: which page a status has
@@ -16,6 +16,7 @@
 //! compiler.
 
 pub(crate) mod compress;
+pub(crate) mod cors;
 pub(crate) mod decide;
 mod edges;
 pub(crate) mod error_pages;
@@ -40,6 +41,7 @@ use crate::limiting::limit::refuse::Refuse;
 use crate::limiting::source::PathParam;
 use crate::net::IpSet;
 use crate::route::compress::CompressSettings;
+use crate::route::cors::CorsPolicy;
 use crate::route::error_pages::ErrorPages;
 use crate::route::redirect::Redirect;
 use crate::upstream::breaker::machine::BreakerRule;
@@ -78,6 +80,8 @@ pub struct Route {
     pub ratelimit_headers: Option<Vec<Dialect>>,
     /// How responses are compressed. `None` leaves them as they are.
     pub compress: Option<Arc<CompressSettings>>,
+    /// Which pages of other origins may read responses. `None` leaves that to the server.
+    pub cors: Option<Arc<CorsPolicy>>,
     /// Protocols that clients may switch to.
     pub upgrades: Upgrades,
     /// Trailers of requests are forwarded. Those of gRPC calls always are.

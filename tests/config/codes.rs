@@ -63,6 +63,10 @@ const CASES: &[(&str, &[&str])] = &[
     ),
     ("[server]\nmax_unread = \"63KiB\"\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"", &["SG0219"]),
     (
+        "[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nresponse_headers = { set = { Access-Control-Allow-Origin = \"*\" } }",
+        &["SG0231"],
+    ),
+    (
         "[limit.a]\nrate = \"1/s\"\nkey = [\"header:x-forwarded-for\"]\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
         &["SG0301"],
     ),

@@ -12,7 +12,8 @@ use super::option_frames::frame_of;
 use super::option_table::{VALUES, meaning, options, words};
 
 /// Values of options that are texts of a certain format.
-const TEXTS: [&str; 34] = [
+const TEXTS: [&str; 35] = [
+    "[\"https://a.test\", \"https://b.test\"]",
     "\"10/s\"",
     "\"20/s\"",
     "\"30/day\"",
@@ -72,6 +73,7 @@ fn candidates(of: &ValueType) -> Vec<String> {
             of,
             ValueType::Boolean
                 | ValueType::True
+                | ValueType::False
                 | ValueType::Integers(_)
                 | ValueType::Words(_)
                 | ValueType::Integer { .. }

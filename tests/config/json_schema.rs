@@ -142,7 +142,11 @@ fn linters_accept_good_configs() {
 /// Returns whether a value may be a string.
 fn allows_text(of: &ValueType) -> bool {
     match *of {
-        ValueType::Boolean | ValueType::True | ValueType::Integer { .. } | ValueType::Integers(_) => false,
+        ValueType::Boolean
+        | ValueType::True
+        | ValueType::False
+        | ValueType::Integer { .. }
+        | ValueType::Integers(_) => false,
         ValueType::Decimal(_)
         | ValueType::Fraction
         | ValueType::Sample

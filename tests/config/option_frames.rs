@@ -103,6 +103,7 @@ fn frame_of_server(table: &str) -> Frame {
     let beside = match table {
         "server.redirect_http" => "listen = \"127.0.0.1:8081\"\n",
         "server.spans" => "to = \"http://127.0.0.1:9\"\n",
+        "server.cors" => "origins = [\"https://a.test\"]\n",
         _ => "",
     };
     frame(format!("[{table}]\n"), beside, ROUTE)

@@ -45,7 +45,7 @@ pub fn options() -> Vec<OptionEntry> {
 pub fn allows(of: &ValueType, value: TomlType) -> bool {
     let is_text = value == TomlType::Text;
     match *of {
-        ValueType::Boolean | ValueType::True => value == TomlType::Boolean,
+        ValueType::Boolean | ValueType::True | ValueType::False => value == TomlType::Boolean,
         ValueType::Integer { .. } => value == TomlType::Integer,
         ValueType::Integers(numbers) => value == TomlType::Integer && numbers.contains(&5),
         ValueType::Size { .. } => matches!(value, TomlType::Integer),
@@ -263,6 +263,7 @@ pub fn words(of: &ValueType) -> Vec<String> {
         ValueType::Integers(numbers) => numbers.iter().map(i64::to_string).collect(),
         ValueType::Boolean => vec!["true".to_owned(), "false".to_owned()],
         ValueType::True => vec!["true".to_owned()],
+        ValueType::False => vec!["false".to_owned()],
         ValueType::List { item, .. } => words(item),
         ValueType::Either(types) => types.iter().flat_map(words).collect(),
         _ => Vec::new(),

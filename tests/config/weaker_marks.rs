@@ -12,7 +12,8 @@ use super::option_frames::frame_of;
 use super::option_table::options;
 
 /// Lists, each with one that has another item too.
-const LISTS: [(&str, &str); 5] = [
+const LISTS: [(&str, &str); 6] = [
+    ("[\"https://a.test\"]", "[\"https://a.test\", \"https://b.test\"]"),
     ("[\"10.0.0.0/8\"]", "[\"10.0.0.0/8\", \"192.0.2.0/24\"]"),
     ("[500]", "[500, 503]"),
     ("[\"HS256\"]", "[\"HS256\", \"HS384\"]"),

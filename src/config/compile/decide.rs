@@ -163,6 +163,7 @@ pub fn own_route(name: &str, limits: Vec<Arc<Limit>>, context: &RouteContext) ->
         compress: None,
         upgrades: Upgrades::default(),
         request_trailers: false,
+        cors: None,
         auth: None,
         allow: Arc::default(),
         refuse: Arc::default(),

@@ -252,7 +252,7 @@ fn check_encoded(hex: [u8; 2]) -> Result<(), TextFault> {
     }
 }
 
-fn parse_method(text: &str) -> Result<Method, TextFault> {
+pub fn parse_method(text: &str) -> Result<Method, TextFault> {
     const HELP: &str = "like \"GET\", \"POST\", \"PUT\", \"DELETE\"";
     if text == "CONNECT" {
         return invalid_text("CONNECT is always refused", HELP);

@@ -2,8 +2,8 @@
 //!
 //! Input: parsed tables. Output: the compiled config; every mistake goes to `sources`. `server`, `limits`, `upstreams`,
 //! `routes` and `decide` compile their kind of section; `context` and `names` carry what sections know of each other,
-//! `matcher`, `edit`, `compress`, `jwt` and `named_set` read what several kinds use: match conditions, header changes,
-//! compression, token verification and lists of values. `shared` stores equal values once, `pages` reads error pages, `numbers` converts integers, `unused` warns about
+//! `matcher`, `edit`, `compress`, `cors`, `jwt` and `named_set` read what several kinds use: match conditions, header changes,
+//! compression, cross-origin rules, token verification and lists of values. `shared` stores equal values once, `pages` reads error pages, `numbers` converts integers, `unused` warns about
 //! limits and upstreams that no route uses, and `lint` about configs that protect less than they seem to.
 //!
 //! To add a section, add its schema, a file here, and its call in [`compile`].
@@ -11,6 +11,7 @@
 mod charge_lints;
 pub(crate) mod compress;
 mod context;
+mod cors;
 mod decide;
 pub(crate) mod edit;
 pub(crate) mod jwt;
@@ -74,6 +75,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let admin = server::compile_admin(&admin.to_section(sources), &server.listeners);
     let store = server::compile_store(&store.to_section(sources));
     let ratelimit_headers = server::compile_headers(&headers.to_section(sources));
+    server.settings.cors = server.defaults.cors.as_ref().map(|cors| Arc::new(cors.to_policy(&[], &ratelimit_headers)));
     let sets = named_set::compile_sets(sets.named_sections(sources));
     let upstreams = upstreams.named_sections(sources);
     let limits = limits.named_sections(sources);
@@ -97,6 +99,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         users: Default::default(),
         sets: &sets,
         page_files: &page_files,
+        ratelimit_headers: &ratelimit_headers,
     };
     let CompiledRoutes { routes, table, places } =
         routes::compile_routes(sources, &route_sections, &context, &mut upstreams);
@@ -112,6 +115,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     warn(sources, texts, (&server.settings, &admin), (&routes, &decide, &rls), (&limits, &upstreams));
     Some(Config {
         is_strict_somewhere: is_strict_somewhere(&routes, server.settings.strictness),
+        has_cors: server.settings.cors.is_some() || routes.iter().any(|route| route.cors.is_some()),
         server: server.settings,
         listeners: server.listeners,
         admin,

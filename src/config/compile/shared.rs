@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::limiting::limit::refuse::Refuse;
 use crate::net::IpSet;
 use crate::route::compress::CompressSettings;
+use crate::route::cors::CorsPolicy;
 use crate::route::{HeaderEdit, ResponseEdit, Rewrite, Timeouts};
 
 /// The values that routes share.
@@ -17,6 +18,7 @@ pub struct SharedValues {
     pub timeouts: Values<Timeouts>,
     pub refusals: Values<Refuse>,
     pub compressions: Values<CompressSettings>,
+    pub cors: Values<CorsPolicy>,
 }
 
 /// The most recently used distinct values, newest first. The list is short: a route usually equals its neighbours or

@@ -40,6 +40,8 @@ labels! {
     UnusedDecide = "SG0215",
     /// A receive buffer that cannot hold a packet.
     SmallReceiveBuffer = "SG0219",
+    /// A route sets headers of CORS, and the gateway's own responses do not get them.
+    CorsWithoutRefusals = "SG0231",
     /// A key that clients choose.
     ForgeableKey = "SG0301",
     /// A limit that never decides.

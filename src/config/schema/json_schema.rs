@@ -77,6 +77,7 @@ fn describe_type(of: &ValueType) -> Value {
     match *of {
         ValueType::Boolean => json!({ "type": "boolean" }),
         ValueType::True => json!({ "enum": [true] }),
+        ValueType::False => json!({ "enum": [false] }),
         ValueType::Integer { least: i64::MIN, most: i64::MAX } => json!({ "type": "integer" }),
         ValueType::Integer { least, most } => json!({ "type": "integer", "minimum": least, "maximum": most }),
         ValueType::Integers(numbers) => json!({ "enum": numbers }),

@@ -50,6 +50,7 @@ pub const ALL: &[&Schema] = &[
     &server::access_log::TABLE,
     &server::spans::TABLE,
     &server::compress::TABLE,
+    &server::cors::TABLE,
     &listener::TABLE,
     &listener::hsts::TABLE,
     &listener::tls::TABLE,

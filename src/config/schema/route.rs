@@ -94,7 +94,7 @@ rows! {
     REQUEST_HEADERS = option("request_headers", Table(&request_headers::TABLE), Absent, "changes of the headers that the server gets")
         .called(&["proxy_set_header", "header_up"]);
     RESPONSE_HEADERS = option("response_headers", Table(&response_headers::TABLE), Absent, "changes of the headers that the client gets")
-        .called(&["add_header", "header_down"]);
+        .called(&["add_header", "header_down", "customResponseHeaders", "response_headers_to_add", "more_set_headers"]);
     MAX_BODY: Option<u64> = server::MAX_BODY.inherit(OF_SERVER, IN_ROUTE);
     MAX_KEY_BODY: Option<u64> = server::MAX_KEY_BODY.inherit(OF_SERVER, IN_ROUTE);
     MAX_COST_BODY: Option<u64> = server::MAX_COST_BODY.inherit(OF_SERVER, IN_ROUTE);
@@ -176,6 +176,15 @@ rows! {
     .metric("sluicegate_compressed_bytes_total")
     .example(server::COMPRESS.option.example)
     .called(server::COMPRESS.option.aliases);
+    CORS = option(
+        "cors",
+        Either(&[False, Table(&server::cors::TABLE)]),
+        Described("that of `[server]`"),
+        "which pages of other origins may read the route's responses; replaces that of `[server]`",
+    )
+    .guide("../guides/cors.md")
+    .example(server::CORS.option.example)
+    .called(server::CORS.option.aliases);
     RESPOND = option("respond", Table(&respond::TABLE), Described("one of `upstream`, `respond`, `redirect`"), "a fixed response");
     REDIRECT = option(
         "redirect",

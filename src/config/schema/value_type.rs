@@ -30,6 +30,8 @@ pub enum ValueType {
     Boolean,
     /// Only `true`.
     True,
+    /// Only `false`.
+    False,
     Integer {
         least: i64,
         most: i64,
@@ -204,6 +206,7 @@ impl ValueType {
         match *self {
             ValueType::Boolean => "boolean".to_owned(),
             ValueType::True => "`true`".to_owned(),
+            ValueType::False => "`false`".to_owned(),
             ValueType::Integer { least, most: SHOWN_MAX.. } => format!("integer from {least}"),
             ValueType::Integer { least, most } => format!("{least} to {most}"),
             ValueType::Integers(numbers) => join(numbers.iter().map(i64::to_string)),

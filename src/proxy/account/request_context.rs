@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::header::ORIGIN;
 use http::request::Parts;
 use http::{HeaderValue, Response, Version};
 use http_body::Body as _;
@@ -24,7 +25,7 @@ use crate::proxy::head::identity::{self, ClientAddress};
 use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::render::accept;
-use crate::proxy::words::known_headers::{HeaderSet, KnownHeader};
+use crate::proxy::words::known_headers::{HeaderSet, KnownHeader, find_single};
 use crate::route::Route;
 use crate::route::compress::CompressionAlgorithm;
 use crate::route::decide::DecidePoint;
@@ -46,6 +47,10 @@ pub struct RequestContext<'a> {
     pub account: Box<RequestAccount>,
     /// The route with its index; see [`Config::route_at`](crate::config::Config::route_at).
     pub route: Option<(usize, &'a Route)>,
+    /// Index of the route that matches, if one does. A request may be refused before it enters the route.
+    pub found_route: Option<usize>,
+    /// The `Origin` of the page that sends the request, as it arrived, if some route has `cors`.
+    pub origin: Option<HeaderValue>,
     /// The decision that another proxy asks for, if the request is such a question.
     pub question: Option<&'a DecidePoint>,
     pub admission: Admission,
@@ -64,17 +69,20 @@ impl<'a> RequestContext<'a> {
         received: Box<Received>,
         account: Box<RequestAccount>,
     ) -> RequestContext<'a> {
-        let trusted = &view.snapshot.config.server.trusted_proxies;
+        let config = &view.snapshot.config;
+        let trusted = &config.server.trusted_proxies;
         RequestContext {
             client,
             view,
             identity: identity::identify(client.peer, &received.parts.headers, trusted),
             // A refused tunnel is reported by its status.
             wants_grpc_errors: !received.is_connect() && received.is_grpc(),
+            origin: if config.has_cors { find_single(&received.parts.headers, &ORIGIN).cloned() } else { None },
             received,
             must_close: false,
             account,
             route: None,
+            found_route: None,
             question: None,
             admission: Admission::default(),
             compression: None,
@@ -86,6 +94,12 @@ impl<'a> RequestContext<'a> {
     /// Returns the route that the request has entered.
     pub fn matched_route(&self) -> Option<&'a Route> {
         self.route.map(|(_, route)| route)
+    }
+
+    /// Returns the route that matches the request, whether the request has entered it or not.
+    pub fn found_route(&self) -> Option<&'a Route> {
+        let found = self.found_route.and_then(|index| self.view.snapshot.config.routes.get(index));
+        self.matched_route().or(found)
     }
 
     /// Returns the format in which the client prefers errors.
@@ -229,6 +243,8 @@ pub enum Reply {
     /// That of the route, or of the gateway in its place. If the server has switched protocols, the permit is that of the
     /// tunnel.
     Route(Response<ResponseBody>, Option<TunnelPermit>),
+    /// That to a preflight.
+    Preflight(Response<ResponseBody>),
     /// That of the auth server, which has refused the request.
     AuthServer(Response<ResponseBody>),
     /// The decision for which another proxy asks.

@@ -118,6 +118,7 @@ async fn handle_request(request: &mut RequestContext<'_>) -> Result<Reply, Refus
             Ok(Reply::Route(response, tunnel))
         }
         Passage::AcmeProof(response) | Passage::HttpsRedirect(response) => Ok(Reply::Route(response, None)),
+        Passage::Preflight(response) => Ok(Reply::Preflight(response)),
         Passage::AuthResponse(response) => Ok(Reply::AuthServer(response)),
     }
 }

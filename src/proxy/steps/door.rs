@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::{HeaderMap, Response};
+use http::{HeaderMap, Method, Response};
 
 use crate::auth::forward::ForwardAuth;
 use crate::auth::{PasswordAuth, RouteAuth};
@@ -30,6 +30,7 @@ use crate::proxy::connection::upgrade::TunnelPermit;
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::steps::forwarded_head::ReceivedFacts;
+use crate::proxy::steps::preflight::Preflight;
 use crate::proxy::steps::request_body::KeyBody;
 use crate::proxy::words::delay::DelayPermit;
 use crate::proxy::words::refusal::Refusal;
@@ -109,11 +110,14 @@ pub trait LimitDoor<'a> {
     fn end_delay(&mut self) {}
 }
 
-/// Observes what the steps find besides the decisions of limits. Only explanations do: for all other requests, the methods
-/// are empty and cost nothing.
+/// Observes what the steps find besides the decisions of limits.
 pub trait Trace {
-    /// The route at this index matches, if one does.
-    fn observe_route(&mut self, _found: Option<usize>, _head: &ValidatedHead) {}
+    /// The route at this index matches, if one does. `method`: the one by which it was found, which is not that of the head for
+    /// a preflight.
+    fn observe_route(&mut self, found: Option<usize>, head: &ValidatedHead, method: &Method);
+
+    /// The gateway answers a preflight.
+    fn observe_preflight(&mut self, _preflight: &Preflight<'_>) {}
 
     /// The client has proved who it is, or the request has ended before.
     fn observe_identity(&mut self, _auth: &RouteAuth, _proved: Result<&str, End>) {}

@@ -4,6 +4,7 @@
 use http::header::{CONNECTION, SET_COOKIE, STRICT_TRANSPORT_SECURITY};
 use http::{HeaderValue, Response, StatusCode, Version};
 
+use crate::config::Service;
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::request_context::{ClientBody, Reply, RequestContext};
 use crate::proxy::connection::upgrade::TunnelPermit;
@@ -11,6 +12,7 @@ use crate::proxy::connection::upload::Upload;
 use crate::proxy::head::body::RequestBody;
 use crate::proxy::head::request_id;
 use crate::proxy::steps::compress;
+use crate::proxy::steps::response::cors;
 use crate::proxy::steps::response::edits;
 use crate::proxy::steps::response::error_page;
 use crate::proxy::steps::response::error_page::intercept;
@@ -27,7 +29,8 @@ use crate::route::{Action, Route};
 /// Completes the response. From here on, the account of the request belongs to the response body, or to the tunnel that
 /// the connection becomes. It ends when that body or tunnel ends.
 pub fn finish_response(mut request: RequestContext<'_>, result: Result<Reply, Refusal>) -> Response<ResponseBody> {
-    let is_for_one = !matches!(result, Ok(Reply::Route(..)));
+    let is_preflight = matches!(result, Ok(Reply::Preflight(_)));
+    let is_for_one = !matches!(result, Ok(Reply::Route(..) | Reply::Preflight(_)));
     let (mut response, tunnel) = match result {
         Ok(Reply::Route(mut response, tunnel)) => {
             settle_response(&mut request, &mut response, false);
@@ -37,10 +40,14 @@ pub fn finish_response(mut request: RequestContext<'_>, result: Result<Reply, Re
             settle_response(&mut request, &mut response, true);
             (response, None)
         }
+        Ok(Reply::Preflight(mut response)) => {
+            edit_own_response(&request, &mut response);
+            (response, None)
+        }
         Ok(Reply::Decision(response)) => (response, None),
         Err(refusal) => {
             let mut response = build_refusal(&mut request, &refusal);
-            edit_refusal(&request, &mut response);
+            edit_own_response(&request, &mut response);
             (response, None)
         }
     };
@@ -52,6 +59,9 @@ pub fn finish_response(mut request: RequestContext<'_>, result: Result<Reply, Re
     add_ratelimit_headers(&request, &mut response);
     add_request_id(&request, &mut response);
     add_hsts(&request, &mut response);
+    if !is_preflight {
+        add_cors_headers(&request, &mut response);
+    }
     compress_response(&mut request, &mut response);
     end_request_body(&mut request, &mut response);
     announce_close(&request, &mut response);
@@ -137,9 +147,10 @@ fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Respons
     response
 }
 
-/// Applies the route's `response_headers` to an error response of the gateway, if they are `on = "all"` responses.
-fn edit_refusal(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
-    if let Some(edit) = request.matched_route().map(|route| &route.response_headers).filter(|edit| edit.on_refusals) {
+/// Applies the route's `response_headers` to a response that the gateway gives in place of the route, if they are
+/// `on = "all"` responses.
+fn edit_own_response(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    if let Some(edit) = request.found_route().map(|route| &route.response_headers).filter(|edit| edit.on_refusals) {
         let status = response.status();
         edits::apply_response_edits(response.headers_mut(), status, edit);
     }
@@ -190,6 +201,18 @@ fn compress_response(request: &mut RequestContext<'_>, response: &mut Response<R
 fn add_hsts(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
     if let Some(hsts) = &request.client.listener.hsts {
         response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, hsts.clone());
+    }
+}
+
+/// Lets the page that sends the request read the response, if `cors` allows that. A request without a route has the `cors` of
+/// `[server]`. Other proxies answer the pages of their own clients.
+fn add_cors_headers(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    let config = &request.view.snapshot.config;
+    if !config.has_cors || request.client.listener.settings.service != Service::Http {
+        return;
+    }
+    if let Some(policy) = config.cors_policy(request.found_route) {
+        cors::write_cors_headers(response.headers_mut(), policy, request.origin.as_ref());
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::{HeaderMap, Response};
+use http::{HeaderMap, Method, Response};
 
 use crate::auth::PasswordAuth;
 use crate::auth::forward::ForwardAuth;
@@ -87,7 +87,11 @@ impl<'a> LimitDoor<'a> for RequestContext<'a> {
     }
 }
 
-impl Trace for RequestContext<'_> {}
+impl Trace for RequestContext<'_> {
+    fn observe_route(&mut self, found: Option<usize>, _head: &ValidatedHead, _method: &Method) {
+        self.found_route = found;
+    }
+}
 
 impl<'a> Door<'a> for RequestContext<'a> {
     fn config(&self) -> &'a Config {

@@ -4,6 +4,7 @@
 //!   the request came; `live`: how requests of clients and questions of other proxies pass
 //! - `arrival`: the first steps of every received request; `forwarded_head`: makes the head that everything reads and the
 //!   server gets
+//! - `preflight`: recognizes the preflights of browsers (CORS)
 //! - `auth`: authenticates the client
 //! - `shedding`: refuses requests because of the process rule or a circuit breaker
 //! - `limits`: applies the route's limits; `request_body`: reads and opens the body
@@ -29,6 +30,7 @@ pub(crate) mod limits;
 mod live;
 pub(crate) mod outgoing_request;
 pub(crate) mod pipeline;
+pub(crate) mod preflight;
 pub(crate) mod request_body;
 pub mod response;
 pub(crate) mod select;

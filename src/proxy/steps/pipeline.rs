@@ -4,7 +4,7 @@
 //! [`arrive`] makes an [`Arrival`] of a received head, and [`admit`] an [`Admitted`] request of that. A head that another
 //! proxy describes takes the steps of [`decide_described`], which are fewer: that proxy serves the request.
 
-use http::Response;
+use http::{HeaderMap, Response};
 
 use crate::config::Config;
 use crate::ends::End;
@@ -19,6 +19,8 @@ use crate::proxy::steps::forwarded_head::{
     check_described_head, fit_head_to_route, make_forwarded_head, remove_own_headers,
 };
 use crate::proxy::steps::limits::{apply_described_limits, apply_limits};
+use crate::proxy::steps::preflight::find_preflight;
+use crate::proxy::steps::response::cors::answer_preflight;
 use crate::proxy::steps::response::local_responses;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::{ParsingRules, Route};
@@ -41,6 +43,8 @@ pub enum Passage<'a> {
     AcmeProof(Response<ResponseBody>),
     /// The listener redirects every request to HTTPS.
     HttpsRedirect(Response<ResponseBody>),
+    /// The gateway answers a preflight.
+    Preflight(Response<ResponseBody>),
     /// The client gets the response of the auth server.
     AuthResponse(Response<ResponseBody>),
 }
@@ -69,8 +73,12 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
     let config = door.config();
     let (identity, offer) = (arrival.identity, arrival.offer.take());
     let head = &arrival.head;
-    let index = config.table.find_route(&config.routes, head.read_host(), head.path(), head.method(), door.headers());
-    door.observe_route(index, head);
+    let preflight = find_preflight(config, head, door.headers());
+    let (index, method) = match &preflight {
+        Some(preflight) => (preflight.route, &preflight.method),
+        None => (find_route(config, head, door.headers()), head.method()),
+    };
+    door.observe_route(index, head, method);
     check_strictness(door, head, arrival.parser_fault, parsing_rules(config, index))?;
     if let Some(acme) = &config.acme
         && let Some(response) = local_responses::answer_acme_challenge(acme, head.method(), head.path())
@@ -83,9 +91,16 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
     if let Some(port) = door.redirect_port() {
         return local_responses::redirect_to_https(head, port).map(Passage::HttpsRedirect).ok_or(End::NoRoute.into());
     }
-    let index = index.ok_or(End::NoRoute)?;
-    let route = &config.routes[index];
-    door.enter_route(index, route)?;
+    let entered = match index {
+        Some(index) => door.enter_route(index, &config.routes[index]).map(|()| &config.routes[index]),
+        None => Err(End::NoRoute.into()),
+    };
+    if let Some(preflight) = preflight {
+        // A page can read a refusal, such as that of `max_in_flight`, only if its preflight was allowed.
+        door.observe_preflight(&preflight);
+        return Ok(Passage::Preflight(answer_preflight(&preflight, door.headers())));
+    }
+    let route = entered?;
     let facts = door.received_facts(identity);
     let offer = fit_head_to_route(door.headers_mut(), route, offer, facts).map_err(Refusal::from)?;
     door.fit_to_route(route);
@@ -130,6 +145,11 @@ pub async fn decide_described<'a, D: Door<'a>>(
 ) -> Result<(), Refusal> {
     let head = admit_described(door, route, identity, repaired)?;
     apply_described_limits(door, RoutedRequest { route, head: &head, identity: &identity }, ask).await
+}
+
+/// Returns the index of the route that matches.
+fn find_route(config: &Config, head: &ValidatedHead, headers: &HeaderMap) -> Option<usize> {
+    config.table.find_route(&config.routes, head.read_host(), head.path(), head.method(), headers)
 }
 
 /// Returns the rules for ambiguous requests of the route at index `found`, or those of the server if no route matches.

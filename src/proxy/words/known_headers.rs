@@ -1,7 +1,7 @@
 //! The set of well-known headers that a head contains, found in one pass over its names. Looking up each of them in the
 //! header map would cost one hash computation per absent header. Also reads those of them that are lists.
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 pub use crate::received_headers::KnownHeader;
 use crate::received_headers::{is_ambiguous_name, names_client};
@@ -55,6 +55,13 @@ impl HeaderSet {
         let bits = known.iter().fold(0, |bits, known| bits | bit(*known));
         self.known & bits != 0
     }
+}
+
+/// Returns the value of a header that has one line.
+pub fn find_single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h HeaderValue> {
+    let mut lines = headers.get_all(name).iter();
+    let first = lines.next();
+    first.filter(|_| lines.next().is_none())
 }
 
 /// Returns the list elements of all lines of a header.

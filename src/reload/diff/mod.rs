@@ -209,6 +209,7 @@ fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + u
         upgrades,
         request_trailers,
         compress,
+        cors,
         parsing: reading,
         // Only explanations show them.
         timeout_origins: _,
@@ -232,7 +233,7 @@ fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + u
             (refuse, error_pages),
             ratelimit_headers,
             (upgrades, request_trailers),
-            compress,
+            (compress, cors),
             reading,
         ),
     )

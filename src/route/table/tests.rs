@@ -65,6 +65,7 @@ fn route(host: &str, path: &str, methods: &str, version: Option<&str>) -> Route 
         compress: None,
         upgrades: Upgrades::Any,
         request_trailers: false,
+        cors: None,
     }
 }
 

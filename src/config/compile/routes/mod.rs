@@ -32,7 +32,7 @@ use crate::config::compile::server::{Defaults, read_dialects, read_timeout_origi
 use crate::config::compile::shared::SharedValues;
 use crate::config::compile::upstreams::Upstreams;
 use crate::config::compile::upstreams::breaker::compile_breaker;
-use crate::config::compile::{compress, edit, matcher};
+use crate::config::compile::{compress, cors, edit, matcher};
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
@@ -46,7 +46,7 @@ use crate::limiting::limit::Limit;
 use crate::limiting::source::{PathParam, Source, SourceOrigin};
 use crate::net::IpSet;
 use crate::route::table::RouteTable;
-use crate::route::{Action, HostPattern, ParsingRules, PathPattern, Route, Segment, SettingOrigin, Timeouts};
+use crate::route::{Action, Dialect, HostPattern, ParsingRules, PathPattern, Route, Segment, SettingOrigin, Timeouts};
 use crate::upstream::breaker::machine::BreakerRule;
 use crate::upstream::priority::Priority;
 
@@ -62,6 +62,8 @@ pub struct RouteContext<'a> {
     pub users: UserFiles,
     pub sets: &'a Definitions<ListedItem>,
     pub page_files: &'a PageFiles,
+    /// Dialects of the rate limit headers of all routes that do not list others.
+    pub ratelimit_headers: &'a [Dialect],
 }
 
 /// All routes, their table, and where each is written.
@@ -161,6 +163,7 @@ fn compile_route(
     let ratelimit_headers = read_dialects(section, &route::RATELIMIT_HEADERS);
     let upgrades = bodies::compile_upgrades(section);
     let compress = compress::compile_compress(section, &route::compress::TABLE, &context.defaults.compress);
+    let cors = cors::read_cors(section, context.defaults.cors.as_ref());
     let strictness = section.get(&route::STRICTNESS).unwrap_or(context.defaults.strictness);
     let reading = ParsingRules::new(strictness, section.read(&route::ENCODED_SLASHES));
     let matcher = matcher?;
@@ -181,6 +184,12 @@ fn compile_route(
     over::check_forwarding(section, &limits, &action)?;
     check_descriptors(section, &limits)?;
     let limits = Some(limits).filter(|limits| check_params(section, limits, &params))?;
+    let cors = cors.map(|cors| {
+        let dialects = ratelimit_headers.as_deref().unwrap_or(context.ratelimit_headers);
+        shared.cors.share_value(cors.to_policy(&matcher.methods, dialects))
+    });
+    let response_headers = response_headers?;
+    cors::check_edits(section, cors.is_some(), &response_headers)?;
     let route = Route {
         name,
         matcher,
@@ -194,7 +203,7 @@ fn compile_route(
         deny: shared.networks.share_value(deny?),
         rewrite: shared.rewrites.share_value(rewrite),
         request_headers: shared.edits.share_value(request_headers?),
-        response_headers: shared.response_edits.share_value(response_headers?),
+        response_headers: shared.response_edits.share_value(response_headers),
         parsing: reading,
         max_body,
         max_in_flight,
@@ -206,6 +215,7 @@ fn compile_route(
         error_pages,
         ratelimit_headers,
         request_trailers: section.get(&route::REQUEST_TRAILERS),
+        cors,
         compress: compress.is_enabled.then(|| shared.compressions.share_value(compress.settings)),
     };
     let redirect = section.node(&route::REDIRECT).map_or(place, |node| node.place);

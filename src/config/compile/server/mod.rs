@@ -23,6 +23,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::config::compile::compress::{CompressOption, compile_compress};
+use crate::config::compile::cors::{CorsOption, read_cors};
 use crate::config::compile::pages::{PageFiles, compile_error_pages};
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::Diagnostic;
@@ -58,6 +59,7 @@ pub struct Defaults {
     pub timeout_origins: TimeoutOrigins,
     pub compress: CompressOption,
     pub error_pages: Option<Arc<ErrorPages>>,
+    pub cors: Option<CorsOption>,
 }
 
 pub fn compile_server(
@@ -115,6 +117,8 @@ pub fn compile_server(
         spans: spans::compile_spans(section),
         answer_request_id: section.get(&server::ANSWER_REQUEST_ID),
         error_pages: compile_error_pages(section, None, page_files),
+        // Its headers depend on `[headers]`; `compile` adds it.
+        cors: None,
         traceparent: section.get(&server::TRACEPARENT),
         max_compress_memory: section.get(&server::MAX_COMPRESS_MEMORY),
         overload: overload::compile_overload(section),
@@ -130,6 +134,7 @@ pub fn compile_server(
         timeout_origins,
         compress: compile_compress(section, &server::compress::TABLE, &CompressOption::default()),
         error_pages: settings.error_pages.clone(),
+        cors: read_cors(section, None),
     };
     let listeners = listener::compile_listeners(section, listeners, settings.http2, acme);
     section.report_unknown();

@@ -5,12 +5,14 @@
 //! - `refusal_response`: errors with configured bodies; `problem`: problem documents; `grpc`: errors for gRPC clients;
 //!   `api_error`: errors of LLM APIs; `refusal_record`: the list of the last refusals
 //! - `error_page`: errors for browsers and as text, the files of `error_pages`, and replaced responses of servers
+//! - `cors`: headers for pages of other origins, and responses to preflights
 //! - `local_responses`: echo server, redirects, ACME proof
 //! - `edits`: the header changes of the route; `unread_body`: request bodies that nobody read
 //!
 //! To add a refusal: add its row to the table of [`ends`](crate::ends), and return it where the request is refused.
 
 pub(crate) mod api_error;
+pub(crate) mod cors;
 pub(crate) mod edits;
 pub(crate) mod error_page;
 pub(crate) mod grpc;
