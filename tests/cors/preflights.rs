@@ -53,7 +53,7 @@ fn nothing_refuses_or_charges_a_preflight() {
     assert_eq!(gateway.get("/limited").status(), 429);
     let seen: Vec<String> = app.requests().iter().map(|request| request.head.clone()).collect();
     assert!(seen.iter().all(|head| head.starts_with("GET /limited")), "{seen:?}");
-    let labels = [("route", "private"), ("method", "OPTIONS"), ("status", "204")];
+    let labels = [("route", "private"), ("method", "OPTIONS"), ("code", "204")];
     gateway.assert_metric("requests_total", &labels, 3.0);
     wait_until("the preflights are logged", || {
         let log = gateway.stdout();
@@ -86,7 +86,7 @@ fn the_route_is_that_of_the_request_that_follows() {
         assert_eq!((writer.get("access-control-allow-origin"), writer.get(methods)), (Some(PAGE), Some("PUT, PURGE")));
         assert_eq!(ask(&gateway, "/methods", "https://evil.test", method).get(methods), None);
     }
-    gateway.assert_metric("requests_total", &[("route", "writer"), ("method", "OPTIONS"), ("status", "204")], 6.0);
+    gateway.assert_metric("requests_total", &[("route", "writer"), ("method", "OPTIONS"), ("code", "204")], 6.0);
     // Every method and every header of the pages of one route.
     let any = ask(&gateway, "/admin", "https://admin.test", "BREW");
     assert_eq!((any.get(methods), any.get(headers)), (Some("BREW"), Some("authorization,x-any")));

@@ -55,7 +55,9 @@ impl Clients<'_> {
             (HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap())
         });
         let mut headers = HeaderMap::new();
-        fields.for_each(|(name, value)| drop(headers.append(name, value)));
+        for (name, value) in fields {
+            headers.append(name, value);
+        }
         (response.status(), headers)
     }
 }

@@ -1,6 +1,6 @@
 //! Headers of requests to the upstream server and of its responses.
 
-use crate::support::client::get;
+use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
 use crate::support::upstream::Upstream;
@@ -299,6 +299,56 @@ fn characters_that_a_target_should_not_have_are_encoded_or_refused_with_a_whole_
                 let seen = upstream.request();
                 assert_eq!((status, seen.target()), (200, &*format!("/{query}a%E9%3C")), "{mode}");
             }
+        }
+    }
+}
+
+#[test]
+fn edits_of_all_responses_include_those_of_the_gateway() {
+    let upstream = Upstream::fixed("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nx-kept: app\r\nx-own: app\r\n\r\n");
+    let edits = "default = { x-own = \"gateway\" }, add = { x-kept = \"gateway\" }";
+    let route = |name: &str, rest: &str, on: &str| {
+        format!("[[route]]\npath = \"/{name}\"\n{rest}\nresponse_headers = {{ {edits}{on} }}\n")
+    };
+    let routes: String = [("all", ", on = \"all\""), ("some", "")]
+        .iter()
+        .flat_map(|(name, on)| {
+            let proxied = format!("upstream = \"{}\"\nmax_body = 5\nlimits = [\"one\"]", upstream.url());
+            [
+                route(name, &proxied, on),
+                route(&format!("{name}/down"), "upstream = \"http://127.0.0.1:1\"", on),
+                route(&format!("{name}/denied"), "upstream = \"echo:\"\ndeny = [\"127.0.0.1\"]", on),
+                route(&format!("{name}/moved"), "redirect = \"/\"", on),
+                route(&format!("{name}/fixed"), "respond = { status = 503 }", on),
+            ]
+        })
+        .collect();
+    let limit = "[limit.one]\nrate = \"1/day\"\nkey = \"path\"\n";
+    let gateway = Gateway::start(&format!("{routes}{limit}"));
+    for name in ["all", "some"] {
+        for (head, status, is_refusal) in [
+            (get(&format!("/{name}"), ""), 200, false),
+            (get(&format!("/{name}"), ""), 429, true),
+            (post(&format!("/{name}/x"), 6, ""), 413, true),
+            (get(&format!("/{name}/down"), ""), 502, true),
+            (get(&format!("/{name}/denied"), ""), 403, true),
+            // Refused before it enters the route.
+            (get(&format!("/{name}/a%2Fb"), ""), 400, true),
+            (get(&format!("/{name}/moved"), ""), 308, false),
+            (get(&format!("/{name}/fixed"), ""), 503, false),
+        ] {
+            let response = gateway.client().fetch(&head, "");
+            assert_eq!(response.status(), status, "{head}");
+            let is_from_app = status == 200;
+            let is_edited = name == "all" || !is_refusal;
+            let own = is_from_app.then_some("app").or(is_edited.then_some("gateway"));
+            assert_eq!(response.get("x-own"), own, "{head}");
+            let kept: Vec<&str> = [("app", is_from_app), ("gateway", is_edited)]
+                .iter()
+                .filter(|(_, is)| *is)
+                .map(|(by, _)| *by)
+                .collect();
+            assert_eq!(response.all("x-kept"), kept, "{head}");
         }
     }
 }

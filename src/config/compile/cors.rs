@@ -12,6 +12,7 @@ use crate::config::diagnostics::report::Diagnostic;
 use crate::config::reader::Section;
 use crate::config::schema::row::ConfigOption;
 use crate::config::schema::server::cors;
+use crate::config::schema::value_type::ValueType;
 use crate::config::schema::{route, server};
 use crate::config::tree::{Node, Value};
 use crate::config::values;
@@ -102,6 +103,10 @@ fn read_list<T: PartialEq>(
     parse: impl Fn(&str) -> Result<T, TextFault>,
 ) -> Option<Option<Vec<T>>> {
     let items = table.read_strings(option, |text| if text == EVERY { Ok(None) } else { parse(text).map(Some) })?;
+    let may_be_empty = !matches!(option.value_type(), ValueType::List { least: 1.., .. });
+    if let (true, Some(node)) = (items.is_empty() && !may_be_empty, table.node(option)) {
+        return table.report_fault(option.name, node, "the list is empty", "cors = false leaves CORS to the server");
+    }
     if let (Some(every), true) = (items.iter().find(|item| item.value.is_none()), items.len() > 1) {
         return table.report_fault_at(option.name, every.place, "`*` covers the other items", "keep `*` or the others");
     }
@@ -114,19 +119,7 @@ fn read_origins(table: &Section) -> Option<AllowedOrigins> {
         return table.report_missing(what, "list the origins of the pages: origins = [\"https://app.example.com\"]");
     }
     let origins = read_list(table, &cors::ORIGINS, parse_origin)?;
-    match origins {
-        None => Some(AllowedOrigins::Any),
-        Some(patterns) if patterns.is_empty() => {
-            let node = table.node(&cors::ORIGINS)?;
-            table.report_fault(
-                cors::ORIGINS.name,
-                node,
-                "the list is empty",
-                "write cors = false to leave CORS to the server",
-            )
-        }
-        Some(patterns) => Some(AllowedOrigins::Listed(patterns)),
-    }
+    Some(origins.map_or(AllowedOrigins::Any, AllowedOrigins::Listed))
 }
 
 /// Refuses credentials for pages of every origin: each site that a user visits could act as that user.
