@@ -1,13 +1,13 @@
 //! Listen addresses, sets of networks and strings for `allow`, `deny`, `when` and `trusted_proxies`, the network of a
-//! client, and keepalive of sockets. The config compiler builds the sets, and requests look up addresses in them.
+//! client, IPv4 clients behind translators (NAT64), and keepalive of sockets. The config compiler builds the sets, and requests look up addresses in them.
 
 use std::collections::HashSet;
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 use socket2::{SockRef, TcpKeepalive};
 
 /// TCP keepalive of clients and upstream servers: a peer that has vanished, such as a phone or a laptop that sleeps, is
@@ -128,6 +128,70 @@ pub fn client_network(ip: IpAddr) -> IpAddr {
     }
 }
 
+/// Prefixes under which translators between IPv4 and IPv6 show IPv4 clients (NAT64 and SIIT, RFC 6052). Otherwise all
+/// clients behind a translator would be one /64 network, and no list of IPv4 networks would have them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nat64(Vec<Nat64Prefix>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nat64Prefix(Ipv6Net);
+
+/// The well-known prefix, `64:ff9b::/96`.
+const WELL_KNOWN: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96);
+
+impl Default for Nat64 {
+    fn default() -> Nat64 {
+        Nat64(vec![Nat64Prefix(WELL_KNOWN)])
+    }
+}
+
+impl FromIterator<Nat64Prefix> for Nat64 {
+    fn from_iter<I: IntoIterator<Item = Nat64Prefix>>(prefixes: I) -> Nat64 {
+        Nat64(prefixes.into_iter().collect())
+    }
+}
+
+impl Nat64 {
+    /// Returns the address of the client that `ip` stands for: the IPv4 address that it contains, or itself.
+    pub fn client_of(&self, ip: IpAddr) -> IpAddr {
+        match ip.to_canonical() {
+            IpAddr::V6(ip) => self.0.iter().find_map(|prefix| prefix.find_ipv4(ip)).map_or(ip.into(), IpAddr::V4),
+            ip => ip,
+        }
+    }
+}
+
+impl Nat64Prefix {
+    /// Parses `64:ff9b::/96`. Returns `None` if translators cannot use the prefix (RFC 6052, section 2.2).
+    pub fn parse(text: &str) -> Option<Nat64Prefix> {
+        let net: Ipv6Net = text.parse().ok()?;
+        let is_valid = net.addr() == net.network() && matches!(net.prefix_len(), 32 | 40 | 48 | 56 | 64 | 96);
+        // The ninth byte of an address is zero, hence also that of a prefix.
+        (is_valid && net.addr().octets()[8] == 0).then_some(Nat64Prefix(net))
+    }
+
+    /// Returns the IPv4 address that an address with this prefix contains.
+    fn find_ipv4(self, ip: Ipv6Addr) -> Option<Ipv4Addr> {
+        let octets = ip.octets();
+        if !self.0.contains(&ip) || octets[8] != 0 {
+            return None;
+        }
+        let first = usize::from(self.0.prefix_len() / 8);
+        let mut bytes = (first..16).filter(|at| *at != 8).map(|at| octets[at]);
+        let found = Ipv4Addr::new(bytes.next()?, bytes.next()?, bytes.next()?, bytes.next()?);
+        self.may_contain(found).then_some(found)
+    }
+
+    /// Returns whether a translator may put this address behind the prefix. Others are forged: no peer becomes a loopback
+    /// address in this way, nor a private one under the well-known prefix (RFC 6052, section 3.1).
+    fn may_contain(self, ip: Ipv4Addr) -> bool {
+        let [first, second, ..] = ip.octets();
+        let is_shared = first == 100 && second & 0b1100_0000 == 64;
+        let is_global = !ip.is_private() && !is_shared;
+        (1..224).contains(&first) && !ip.is_loopback() && !ip.is_link_local() && (is_global || self.0 != WELL_KNOWN)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,6 +227,50 @@ mod tests {
         assert_ne!(client("2001:db8::1"), client("2001:db8:0:1::1"));
         assert_eq!(client("::ffff:192.0.2.1"), client("192.0.2.1"));
         assert_ne!(client("192.0.2.1"), client("192.0.2.2"));
+    }
+
+    /// The addresses are those of RFC 6052, section 2.4.
+    #[test]
+    fn a_translated_address_is_the_ipv4_client_behind_it() {
+        for (prefix, ip) in [
+            ("2001:db8::/32", "2001:db8:c000:221::"),
+            ("2001:db8:100::/40", "2001:db8:1c0:2:21::"),
+            ("2001:db8:122::/48", "2001:db8:122:c000:2:2100::"),
+            ("2001:db8:122:300::/56", "2001:db8:122:3c0:0:221::"),
+            ("2001:db8:122:344::/64", "2001:db8:122:344:c0:2:2100::"),
+            ("2001:db8:122:344::/96", "2001:db8:122:344::192.0.2.33"),
+            ("64:ff9b::/96", "64:ff9b::192.0.2.33"),
+        ] {
+            let nat64: Nat64 = Nat64Prefix::parse(prefix).into_iter().collect();
+            assert_eq!(nat64.client_of(ip.parse().unwrap()).to_string(), "192.0.2.33", "{prefix}");
+        }
+        let client = |ip: &str| Nat64::default().client_of(ip.parse().unwrap()).to_string();
+        assert_eq!(client("::ffff:192.0.2.33"), "192.0.2.33");
+        for other in ["2001:db8::1", "64:ff9b:1::192.0.2.33", "64:ff9b::1:192.0.2.33"] {
+            assert_eq!(client(other).parse::<Ipv6Addr>(), other.parse(), "{other}");
+        }
+    }
+
+    #[test]
+    fn no_peer_becomes_an_address_that_is_not_behind_a_translator() {
+        let local: Nat64 = Nat64Prefix::parse("64:ff9b:1::/96").into_iter().collect();
+        for (ip, is_behind_local) in [
+            ("127.0.0.1", false),
+            ("0.0.0.0", false),
+            ("169.254.1.1", false),
+            ("224.0.0.1", false),
+            ("255.255.255.255", false),
+            ("10.0.0.1", true),
+            ("100.64.0.1", true),
+        ] {
+            let well_known: IpAddr = format!("64:ff9b::{ip}").parse().unwrap();
+            assert_eq!(Nat64::default().client_of(well_known), well_known, "{ip}");
+            let own: IpAddr = format!("64:ff9b:1::{ip}").parse().unwrap();
+            assert_eq!(local.client_of(own).is_ipv4(), is_behind_local, "{ip}");
+        }
+        for wrong in ["64:ff9b::/95", "64:ff9b::1/96", "10.0.0.0/8", "64:ff9b::", "2001:db8:0:0:ff00::/96"] {
+            assert!(Nat64Prefix::parse(wrong).is_none(), "{wrong}");
+        }
     }
 
     #[test]

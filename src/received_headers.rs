@@ -111,3 +111,37 @@ pub fn names_client(name: &str) -> bool {
 pub fn is_ambiguous_name(name: &str) -> bool {
     !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
+
+/// Returns whether the config may say that a header, in lower case, is the address of the client. The gateway removes it from
+/// requests of other peers, so it must not be one that requests need.
+pub fn may_name_client(name: &str) -> bool {
+    KnownHeader::from_name(name).is_none()
+        && !is_ambiguous_name(name)
+        && !is_needed(name)
+        && !NO_ADDRESS.contains(&name)
+}
+
+/// Headers about the client that are no address.
+const NO_ADDRESS: [&str; 5] =
+    ["x-forwarded-host", "x-forwarded-port", "x-forwarded-prefix", "x-forwarded-proto", "x-request-id"];
+
+/// Returns whether clients have to be able to send a header with this name, so that the gateway must not remove it.
+pub fn is_needed(name: &str) -> bool {
+    NEEDED.contains(&name)
+}
+
+const NEEDED: &[&str] = &[
+    "accept",
+    "accept-encoding",
+    "authorization",
+    "content-encoding",
+    "content-type",
+    "cookie",
+    "expect",
+    "origin",
+    "proxy-authorization",
+    "range",
+    "traceparent",
+    "tracestate",
+    "user-agent",
+];

@@ -134,16 +134,16 @@ pub fn run(input: Input<'_>) {
         headers.append(name, value);
     }
     CONFIG.with(|config| {
-        let trusted = &config
+        let rules = &config
             .get_or_init(|| {
-                let text =
-                    "[server]\ntrusted_proxies = [\"10.0.0.0/8\", \"fd00::/8\"]\n[[route]]\nupstream = \"echo:\"\n";
+                let text = "[server]\ntrusted_proxies = [\"10.0.0.0/8\", \"fd00::/8\"]\nnat64 = []\n\
+                            [[route]]\nupstream = \"echo:\"\n";
                 sluicegate::config::load_text("fuzz.toml", text).unwrap_or_else(|report| panic!("{report}"))
             })
             .server
-            .trusted_proxies;
-        assert_eq!(identify(STRANGER, &headers, trusted).ip, STRANGER);
-        let found = identify(FRIEND, &headers, trusted).ip;
+            .client_address;
+        assert_eq!(identify(STRANGER, &headers, rules).ip, STRANGER);
+        let found = identify(FRIEND, &headers, rules).ip;
         let expected = expected(meanings.iter().rev());
         assert!(expected.contains(&found), "{found} is none of {expected:?}: {headers:?}");
     });

@@ -13,6 +13,7 @@
 
 pub mod admin_tokens;
 pub mod cases;
+pub mod client_address;
 mod closest;
 mod compile;
 mod diagnostics;
@@ -42,6 +43,7 @@ use std::time::Duration;
 use http::HeaderName;
 
 use crate::config::admin_tokens::AdminToken;
+use crate::config::client_address::ClientAddressRules;
 pub(crate) use crate::config::closest::find_closest;
 pub use crate::config::diagnostics::codes::all_codes;
 pub use crate::config::diagnostics::report::{Place, Report};
@@ -61,7 +63,7 @@ use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::LimitTable;
 use crate::limiting::source::jwt::TokenVerifier;
 use crate::limiting::store::settings::StoreSettings;
-use crate::net::{IpSet, ListenAddr};
+use crate::net::ListenAddr;
 use crate::overload::OverloadRule;
 pub use crate::route::Strictness;
 use crate::route::cors::CorsPolicy;
@@ -308,8 +310,8 @@ pub struct ServerSettings {
     pub shutdown_delay: Duration,
     /// Requests still in progress this long after the listeners closed are cut.
     pub shutdown_timeout: Duration,
-    /// Peers whose forwarding headers are trusted.
-    pub trusted_proxies: IpSet,
+    /// Who may name the address of a client, and in which headers.
+    pub client_address: ClientAddressRules,
     /// Headers about the client and this hop that forwarded requests carry.
     pub forwarded_headers: ForwardedHeaders,
     /// `None` if the access log is off.

@@ -129,7 +129,7 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
             fields: self.parsed.header_set,
             version: self.parsed.parts.version,
             body_length: self.parsed.body_length,
-            trusted_peer: identity.trusted_peer,
+            identity,
             via: self.via,
             config: self.context.config,
         }

@@ -101,7 +101,7 @@ pub async fn explain_check(
             return Ok((found.explanation, Vec::new()));
         }
     };
-    let (identity, report) = describe_source(input.peer());
+    let (identity, report) = describe_source(input.peer(), context.config);
     found.explanation.client = report;
     let parsed = ParsedHead { header_set: HeaderSet::from_headers(&parts.headers), parts, fault, body_length: Some(0) };
     let via = Via::new(0);

@@ -1,7 +1,7 @@
 //! Takes a request through the steps of `proxy::steps::pipeline`, and describes how they end.
 
-use http::Response;
 use http::header::LOCATION;
+use http::{HeaderValue, Response};
 
 use crate::explain::explanation::{ActionReport, Explanation, PREFLIGHT};
 use crate::explain::input::ExplainInput;
@@ -14,6 +14,7 @@ use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::request_context::Admitted;
 use crate::proxy::head::hop::Via;
 use crate::proxy::steps::pipeline::{Passage, admit, arrive};
+use crate::proxy::steps::stated_headers;
 use crate::proxy::words::refusal::Refusal;
 
 /// Returns the setting that shows all keys as they are, for users who can read the config.
@@ -61,6 +62,13 @@ async fn handle_request(walk: &mut ExplainWalk<'_>) -> Result<Option<u16>, Refus
                 walk.note(note);
             }
             walk.found.explanation.action = Some(report);
+            let request_id = HeaderValue::from_static("REQUEST-ID");
+            for (name, value) in stated_headers::find_values(walk, arrival.on(route), Some(&request_id)) {
+                walk.note(match value {
+                    Some(value) => format!("the server gets {name}: {}", String::from_utf8_lossy(value.as_bytes())),
+                    None => format!("the server gets no {name}, because the request has no value for it"),
+                });
+            }
             return Ok(status);
         }
         Passage::HttpsRedirect(response) => {

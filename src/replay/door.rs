@@ -161,7 +161,7 @@ impl<'r> Door<'r> for LoggedRequest<'r> {
             fields: self.header_set,
             version: self.parts.version,
             body_length: self.body_length(),
-            trusted_peer: identity.trusted_peer,
+            identity,
             via: &self.replay.via,
             config: self.replay.config,
         }
@@ -176,7 +176,7 @@ impl<'r> Door<'r> for LoggedRequest<'r> {
     }
 
     fn identify_client(&mut self) -> ClientAddress {
-        ClientAddress { ip: self.entry.client, trusted_peer: false }
+        ClientAddress::of_peer(self.entry.client, false)
     }
 
     fn check_framing(&mut self) -> Result<Option<End>, Refusal> {

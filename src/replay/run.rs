@@ -98,7 +98,7 @@ impl Replay<'_> {
 
     fn replay_entry(&self, logged: Logged, sources: &LogSources) -> Result<(), String> {
         let Logged { mut entry, place } = logged;
-        entry.identify_client(&self.config.server.trusted_proxies);
+        entry.identify_client(&self.config.server.client_address);
         let line = entry.request.take();
         let now_ms = self.records.borrow_mut().counts.count_entry(&entry, place);
         self.refund_due(now_ms);

@@ -8,6 +8,7 @@
 //! - `order`: lists the routes in the order in which they are tried
 //! - `decide`: what other proxies may ask about
 //! - `compress`: settings of response compression; `cors`: which pages of other origins may read responses
+//! - `client_facts`: placeholders of headers that say who the client is
 //! - `edges`: the hash table that stores the edges of all tries
 //! - `mismatch`: why a route does not match a request
 //! - `redirect`: targets of redirects; `error_pages`: which page a status has
@@ -15,6 +16,7 @@
 //! To add a condition to routes: add it to [`Matcher`], to its `conditions`, `takes` and `covers`, and to the config
 //! compiler.
 
+pub(crate) mod client_facts;
 pub(crate) mod compress;
 pub(crate) mod cors;
 pub(crate) mod decide;
@@ -40,6 +42,7 @@ use crate::limiting::limit::Limit;
 use crate::limiting::limit::refuse::Refuse;
 use crate::limiting::source::PathParam;
 use crate::net::IpSet;
+use crate::route::client_facts::{ClientFact, StatedHeader};
 use crate::route::compress::CompressSettings;
 use crate::route::cors::CorsPolicy;
 use crate::route::error_pages::ErrorPages;
@@ -267,12 +270,31 @@ pub enum SentHost {
 pub struct HeaderEdit {
     pub remove: Vec<HeaderName>,
     pub set: Vec<(HeaderName, HeaderValue)>,
+    /// Headers of requests in which the gateway states who the client is. One whose value a request does not have is
+    /// removed.
+    pub stated: Vec<StatedHeader>,
 }
 
 impl HeaderEdit {
     /// Returns whether the edits change this header.
     pub fn edits(&self, name: &HeaderName) -> bool {
-        self.remove.contains(name) || self.set.iter().any(|(set, _)| set == name)
+        self.names().any(|edited| edited == name)
+    }
+
+    /// Returns the names of all headers that the edits change.
+    pub fn names(&self) -> impl Iterator<Item = &HeaderName> {
+        self.remove.iter().chain(self.set_names())
+    }
+
+    /// Returns the names of the headers that the gateway sets.
+    pub fn set_names(&self) -> impl Iterator<Item = &HeaderName> {
+        let stated = self.stated.iter().map(|(name, _)| name);
+        self.set.iter().map(|(name, _)| name).chain(stated)
+    }
+
+    /// Returns whether a header contains the id of the request.
+    pub fn states_request_id(&self) -> bool {
+        self.stated.iter().any(|(_, text)| text.placeholders().any(|fact| *fact == ClientFact::RequestId))
     }
 }
 

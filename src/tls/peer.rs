@@ -32,6 +32,8 @@ pub struct ClientCertificate {
     pub subject: String,
     /// The first subject alternative name: a DNS name, an address, an e-mail address or a URI.
     pub alternative_name: Option<String>,
+    /// The certificate itself; `None` in an explanation.
+    pub der: Option<Box<[u8]>>,
     not_after_s: i64,
 }
 
@@ -77,7 +79,7 @@ impl TlsPeer {
 impl ClientCertificate {
     /// Makes a certificate of which only the subject is known, to explain a request.
     pub fn from_subject(subject: &str) -> ClientCertificate {
-        ClientCertificate { subject: subject.to_owned(), alternative_name: None, not_after_s: i64::MAX }
+        ClientCertificate { subject: subject.to_owned(), alternative_name: None, der: None, not_after_s: i64::MAX }
     }
 }
 
@@ -88,7 +90,8 @@ fn parse_certificate(der: &[u8]) -> Option<ClientCertificate> {
         _ => None,
     };
     let not_after_s = certificate.validity().not_after.timestamp();
-    Some(ClientCertificate { subject: format_name(certificate.subject()), alternative_name, not_after_s })
+    let subject = format_name(certificate.subject());
+    Some(ClientCertificate { subject, alternative_name, der: Some(der.into()), not_after_s })
 }
 
 /// Formats a distinguished name by RFC 4514: the last part first, and special characters escaped, so that no value can

@@ -136,6 +136,7 @@ fn spawn_connection(
     Accepted { stream, peer, local_addr }: Accepted,
     listener_state: &Rc<ListenerState>,
 ) {
+    let peer = worker.client_address(peer);
     let Some(ticket) = worker.register_connection(peer.ip(), listener_state.name()) else { return };
     let connection = RegisteredConnection { ticket, peer, local_addr };
     let worker = worker.clone();
@@ -188,7 +189,7 @@ async fn read_proxy_header(
     drop(open);
     match introduction {
         ProxyHeaderResult::Client(header) if worker.is_trusted_proxy(connection.peer.ip()) => {
-            let client = to_canonical(header.source);
+            let client = worker.client_address(header.source);
             if !worker.count_for_client(&mut connection.ticket, client.ip(), listener_state.name()) {
                 return None;
             }

@@ -4,6 +4,7 @@
 //! - `formats`: hashes that other programs made; `logins`: what clients send and get
 //! - `guesses`: limits on guesses, floods of them, and remembered passwords
 //! - `tokens`: JSON Web Tokens; `identity`: who the upstream server, limits and the log believe the client is
+//! - `stated_headers`: headers in which the gateway tells the server who the client is
 //! - `protocols`: HTTP/2, gRPC, upgrades, redirects; `browser`: Chromium
 
 mod browser;
@@ -12,6 +13,7 @@ mod guesses;
 mod identity;
 mod logins;
 mod protocols;
+mod stated_headers;
 mod tokens;
 
 use std::fs;

@@ -20,6 +20,8 @@ const CASES: &[(&str, &[&str])] = &[
         "[limit.a]\nrate = \"1/s\"\nkey = [\"form:a\", \"json:/a\"]\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
         &["SG0204"],
     ),
+    ("[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nrequest_headers.set = { x-user = \"{user}\" }", &["SG0216"]),
+    ("[server]\nclient_address = \"x-real-ip\"", &["SG0307"]),
     ("[acme]\nterms_agreed = true\nstate = \"/var/lib/x\"", &["SG0205"]),
     (
         "[[listener]]\naddress = \"127.0.0.1:1\"\nhsts = \"1d\"\ntls = { internal = { state = \"/var/lib/x\" } }",

@@ -157,7 +157,7 @@ fn defaults() {
     assert_eq!(server.header_timeout, Duration::from_secs(10));
     assert_eq!(server.keepalive_timeout, Duration::from_secs(75));
     assert_eq!((server.shutdown_delay, server.shutdown_timeout), (Duration::ZERO, Duration::from_secs(30)));
-    assert!(server.access_log.is_none() && server.trusted_proxies.is_empty());
+    assert!(server.access_log.is_none() && server.client_address.trusted.is_empty());
     assert_eq!((&config.store.kind, config.store.prefix.as_str()), (&StoreKind::Memory, "sg"));
     assert_eq!((config.store.deadline, config.store.on_error), (Duration::from_millis(30), OnError::Local));
     assert_eq!(config.ratelimit_headers, [Dialect::Draft11]);

@@ -226,8 +226,10 @@ fn unknown_and_missing_parts_are_comments_or_close_the_route() {
         ("", "if ($cookie_a = '') { return 302 /login; }", "", true),
         ("", "rewrite ^/x/(.*)$ /$1 last;", "", true),
         ("", "listen 80; listen 443 ssl; if ($scheme = http) { return 301 https://$host$request_uri; }", "", true),
-        ("set_real_ip_from 10.0.0.1; real_ip_header CF-Connecting-IP;", "", "deny 192.0.2.1;", true),
-        ("set_real_ip_from 10.0.0.1; real_ip_header CF-Connecting-IP;", "", "", false),
+        ("set_real_ip_from 10.0.0.1; real_ip_header Forwarded;", "", "deny 192.0.2.1;", true),
+        ("set_real_ip_from 10.0.0.1; real_ip_header X_Real_IP;", "", "deny 192.0.2.1;", true),
+        ("set_real_ip_from 10.0.0.1; real_ip_header X-A;", "real_ip_header X-B;", "deny 192.0.2.1;", true),
+        ("set_real_ip_from 10.0.0.1; real_ip_header Forwarded;", "", "", false),
     ] {
         let (text, code) = server(http, in_server, location);
         assert_eq!(code, 3, "{http} {in_server} {location}\n{text}");
@@ -243,10 +245,27 @@ fn unknown_and_missing_parts_are_comments_or_close_the_route() {
     }
 }
 
+/// The client is the one that nginx finds in the header of `real_ip_header`, which is `X-Real-IP` without one.
+#[test]
+fn the_header_with_the_client_is_translated() {
+    for (directive, line) in [
+        ("real_ip_header CF-Connecting-IP;", "client_address = \"cf-connecting-ip\"\n"),
+        ("real_ip_header X-Real-IP;", "client_address = \"x-real-ip\"\n"),
+        ("", "client_address = \"x-real-ip\"\n"),
+    ] {
+        let (text, code) = imported(&format!(
+            "set_real_ip_from 10.0.0.1; real_ip_recursive on; {directive} server {{ listen 80; \
+             location / {{ deny 192.0.2.1; proxy_pass http://127.0.0.1:3000; }} }}"
+        ));
+        assert_eq!(code, 0, "{directive}\n{text}");
+        assert!(text.contains(line) && text.contains("\nupstream = "), "{directive}\n{text}");
+    }
+}
+
 /// Headers whose value cannot be translated are removed, so that clients do not choose them.
 #[test]
 fn clients_choose_no_header_of_the_gateway() {
-    for value in ["$remote_user", "$ssl_client_s_dn", "$upstream_http_x", "$request_id-x"] {
+    for value in ["$remote_user", "$ssl_client_s_dn", "$upstream_http_x", "$request_id-x", "'{user}'"] {
         let (text, code) = imported(&format!(
             "server {{ location / {{ proxy_set_header X-User {value}; proxy_pass http://127.0.0.1:3000; }} }}"
         ));

@@ -54,7 +54,7 @@ pub const LAYERS: [(&str, &[&str]); 36] = [
     (
         "proxy",
         &[
-            "received_headers",
+            "text",
             "rate",
             "labels",
             "canonical",

@@ -15,7 +15,6 @@ const OTHER_WORDS: &[(&str, &[&str], &str)] = &[
     ("src/config/compile/limits/settlement.rs", &["default", "header"], "the name of a model, and a kind of source"),
     ("src/config/compile/pages/mod.rs", &["status"], "a placeholder"),
     ("src/config/compile/routes/forward_auth.rs", &["host"], "a header"),
-    ("src/config/compile/routes/identity_header.rs", &["cookie", "traceparent"], "headers"),
     ("src/config/compile/routes/redirect.rs", &["host", "path", "query"], "placeholders"),
     ("src/config/compile/server/internal.rs", &["ca"], "a directory"),
     ("src/config/compile/server/keys.rs", &["default"], "a name for all sources"),

@@ -76,7 +76,8 @@ fn checks_send_the_host_and_headers_that_are_set() {
         stream.send_data(Bytes::from_static(&[0, 0, 0, 0, 2, 8, 1]), true)
     });
     let name = picky.addr.to_string();
-    for (kind, host, up) in [("http", "app", 1.0), ("grpc", "app", 1.0), ("http", "other", 0.0), ("grpc", "other", 0.0)] {
+    for (kind, host, up) in [("http", "app", 1.0), ("grpc", "app", 1.0), ("http", "other", 0.0), ("grpc", "other", 0.0)]
+    {
         let health = format!(
             "protocol = \"http2\"\nhealth = {{ {QUICK}, type = \"{kind}\", unhealthy_after = 1, healthy_after = 1, \
              host = \"{host}.example.com:8443\", headers = {{ x-probe = \"1\" }} }}"

@@ -2,6 +2,7 @@
 
 use http::{HeaderName, HeaderValue};
 
+use crate::config::compile::stated_value::{StatedValue, parse_stated_value};
 use crate::config::reader::{At, Section};
 use crate::config::schema::route;
 use crate::config::schema::row::ConfigOption;
@@ -23,16 +24,23 @@ const UNTOUCHABLE: &[&str] = &[
     "upgrade",
 ];
 
-/// Compiles `request_headers`.
+/// Compiles `request_headers`. Values may have placeholders.
 pub fn compile_request_edit(section: &Section) -> Option<HeaderEdit> {
     if section.node(&route::REQUEST_HEADERS).is_none() {
         return Some(HeaderEdit::default());
     }
     let edit = section.read_section(&route::REQUEST_HEADERS)?;
-    let set = read_editable_pairs(&edit, &route::request_headers::SET);
+    let values = read_editable_pairs(&edit, &route::request_headers::SET, parse_stated_value);
     let remove = read_removed(&edit);
     edit.report_unread_keys();
-    combine_edit(section, &route::REQUEST_HEADERS, set?, remove?)
+    let (mut set, mut stated) = (Vec::new(), Vec::new());
+    for (name, value) in values? {
+        match value {
+            StatedValue::Fixed(value) => set.push((name, value)),
+            StatedValue::Template(template) => stated.push((name, template)),
+        }
+    }
+    combine_edit(section, &route::REQUEST_HEADERS, HeaderEdit { remove: Vec::new(), set, stated }, remove?)
 }
 
 /// Compiles `response_headers`.
@@ -41,14 +49,15 @@ pub fn compile_response_edit(section: &Section) -> Option<ResponseEdit> {
         return Some(ResponseEdit::default());
     }
     let edit = section.read_section(&route::RESPONSE_HEADERS)?;
-    let set = read_editable_pairs(&edit, &route::response_headers::SET);
-    let default = read_editable_pairs(&edit, &route::response_headers::DEFAULT);
+    let set = read_editable_pairs(&edit, &route::response_headers::SET, values::parse_header_value);
+    let default = read_editable_pairs(&edit, &route::response_headers::DEFAULT, values::parse_header_value);
     let add = read_editable_lines(&edit, &route::response_headers::ADD);
     let add_on_success = read_editable_lines(&edit, &route::response_headers::ADD_ON_SUCCESS);
     let remove = read_removed(&edit);
     let on_refusals = edit.get(&route::response_headers::ON);
     edit.report_unread_keys();
-    let edit = combine_edit(section, &route::RESPONSE_HEADERS, set?, remove?)?;
+    let set = HeaderEdit { set: set?, ..HeaderEdit::default() };
+    let edit = combine_edit(section, &route::RESPONSE_HEADERS, set, remove?)?;
     Some(ResponseEdit { edit, default: default?, add: add?, add_on_success: add_on_success?, on_refusals })
 }
 
@@ -60,28 +69,32 @@ fn read_removed(edit: &Section) -> Option<Vec<At<HeaderName>>> {
     }
 }
 
-/// Combines `set` and `remove`, which must have different headers.
+/// Adds `remove` to the headers that are set, which must be different ones.
 fn combine_edit(
     section: &Section,
     option: &ConfigOption,
-    set: Vec<(HeaderName, HeaderValue)>,
+    set: HeaderEdit,
     remove: Vec<At<HeaderName>>,
 ) -> Option<HeaderEdit> {
-    if let Some(name) = remove.iter().find(|name| set.iter().any(|(set, _)| *set == name.value)) {
+    if let Some(name) = remove.iter().find(|name| set.edits(&name.value)) {
         let what = format!("`{}` is both set and removed", name.value);
         let help = "`set` replaces what was there; leave it out of `remove`";
         return section.report_fault_at(option.name, name.place, &what, help);
     }
-    Some(HeaderEdit { remove: remove.into_iter().map(|at| at.value).collect(), set })
+    Some(HeaderEdit { remove: remove.into_iter().map(|at| at.value).collect(), ..set })
 }
 
 /// Reads a table of headers that a route or a health check may set.
-pub fn read_editable_pairs(edit: &Section, option: &ConfigOption) -> Option<Vec<(HeaderName, HeaderValue)>> {
+pub fn read_editable_pairs<T>(
+    edit: &Section,
+    option: &ConfigOption,
+    parse: impl Fn(&str) -> Result<T, TextFault>,
+) -> Option<Vec<(HeaderName, T)>> {
     if edit.node(option).is_none() {
         return Some(Vec::new());
     }
     let table = edit.read_table(option)?;
-    let pairs = read_header_pairs(edit, option, table);
+    let pairs = read_pairs(edit, option, table, parse);
     report_uneditable(edit, option, table);
     pairs
 }
@@ -136,14 +149,24 @@ pub fn read_header_pairs(
     option: &ConfigOption,
     table: &Table,
 ) -> Option<Vec<(HeaderName, HeaderValue)>> {
-    let mut pairs: Vec<(HeaderName, HeaderValue)> = Vec::new();
+    read_pairs(section, option, table, values::parse_header_value)
+}
+
+/// Reads a table of header names, and values that `parse` reads.
+fn read_pairs<T>(
+    section: &Section,
+    option: &ConfigOption,
+    table: &Table,
+    parse: impl Fn(&str) -> Result<T, TextFault>,
+) -> Option<Vec<(HeaderName, T)>> {
+    let mut pairs: Vec<(HeaderName, T)> = Vec::new();
     let mut ok = true;
     for entry in &table.entries {
         let name = match values::parse_header_name(&entry.key) {
             Ok(name) => Some(name),
             Err(TextFault { what, help }) => section.report_fault_at(option.name, entry.place, &what, &help),
         };
-        let value = section.parse_node(&entry.key, &entry.node, values::parse_header_value);
+        let value = section.parse_node(&entry.key, &entry.node, &parse);
         match (name, value) {
             (Some(name), _) if pairs.iter().any(|(known, _)| *known == name) => {
                 section.report_fault_at::<()>(

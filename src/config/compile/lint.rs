@@ -91,7 +91,7 @@ pub fn warn_of_gaps(
 }
 
 fn warn_of_forgeable_keys(context: &LintContext) {
-    if !context.server.trusted_proxies.is_empty() {
+    if !context.server.client_address.trusted.is_empty() {
         return;
     }
     for (name, place) in context.limits.places() {
@@ -132,7 +132,7 @@ fn warn_of_removed_header<'n>(
     reader: &str,
     mut names: impl Iterator<Item = &'n str>,
 ) {
-    if !context.server.trusted_proxies.is_empty() {
+    if !context.server.client_address.trusted.is_empty() {
         return;
     }
     let Some(header) = names.find(|name| find_visibility(name) == Visibility::FromTrustedPeers) else { return };

@@ -26,6 +26,7 @@ mod rls;
 mod routes;
 mod server;
 mod shared;
+mod stated_value;
 mod unused;
 mod upstreams;
 
@@ -100,6 +101,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         sets: &sets,
         page_files: &page_files,
         ratelimit_headers: &ratelimit_headers,
+        requests_client_certs: context.requests_client_certs,
     };
     let CompiledRoutes { routes, table, places } =
         routes::compile_routes(sources, &route_sections, &context, &mut upstreams);
@@ -114,6 +116,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     lint::warn_of_open_listeners(sources, &listeners, &server.listeners);
     warn(sources, texts, (&server.settings, &admin), (&routes, &decide, &rls), (&limits, &upstreams));
     Some(Config {
+        guarded_headers: list_guarded_headers((&routes, &upstreams.list), jwt.default.as_deref(), &server.settings),
         is_strict_somewhere: is_strict_somewhere(&routes, server.settings.strictness),
         has_cors: server.settings.cors.is_some() || routes.iter().any(|route| route.cors.is_some()),
         server: server.settings,
@@ -122,7 +125,6 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         acme,
         store,
         ratelimit_headers,
-        guarded_headers: list_guarded_headers(&routes, &upstreams.list, jwt.default.as_deref()),
         jwt: jwt.default,
         identity_headers: list_own_headers(&routes),
         table,

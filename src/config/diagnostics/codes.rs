@@ -38,6 +38,8 @@ labels! {
     TokenExpires = "SG0214",
     /// A `[decide.NAME]` that nobody can ask about.
     UnusedDecide = "SG0215",
+    /// A header that the gateway never states, because nothing verifies its value.
+    NeverStated = "SG0216",
     /// A receive buffer that cannot hold a packet.
     SmallReceiveBuffer = "SG0219",
     /// A route sets headers of CORS, and the gateway's own responses do not get them.

@@ -325,8 +325,15 @@ pub mod request_headers {
     rows! {
         table("route.request_headers");
 
-        SET = option("set", Map(&Text("string")), Absent, "headers to replace").shown_as("table")
-            .secrecy(Secrecy::SecretByKey);
+        SET = option(
+            "set",
+            Map(&Text("string")),
+            Absent,
+            "headers to replace, perhaps with placeholders such as `{client_ip}`, `{tls_subject}`, `{user}` or `{jwt:sub}`",
+        )
+        .shown_as("table")
+        .guide("../guides/client-identity.md")
+        .secrecy(Secrecy::SecretByKey);
         REMOVE = option("remove", list(&Text("header")), Absent, "headers to remove").shown_as("list");
     }
 }

@@ -57,7 +57,26 @@ rows! {
         .metric("sluicegate_forwarding_ignored_total")
         .weaker(Weaker::NewItem)
         .unordered()
-        .called(&["real_ip_from", "set_real_ip_from"]);
+        .called(&["real_ip_from", "set_real_ip_from", "trusted_ips", "trustedIPs"]);
+    CLIENT_ADDRESS = option(
+        "client_address",
+        list_from(1, &Text("header")),
+        Value("[\"x-forwarded-for\", \"forwarded\"]"),
+        "headers in which trusted proxies name the client, in the order in which they are tried; or `\"cloudflare\"`, `\"fly\"`, `\"azure\"`, `\"aws-alb\"`",
+    )
+    .shown_as("header, or list of headers")
+    .guide("requests.md#client-address")
+    .metric("sluicegate_client_unnamed_total")
+    .weaker(Weaker::NewItem)
+    .called(&["real_ip_header", "client_ip_headers", "client_ip_header", "original_ip_detection_extensions"]);
+    NAT64 = option(
+        "nat64",
+        list(&Text("prefix")),
+        Value("[\"64:ff9b::/96\"]"),
+        "prefixes of IPv6 addresses that stand for IPv4 clients",
+    )
+    .shown_as("list of prefixes")
+    .guide("requests.md#ipv4-clients-behind-nat64");
     FORWARDED_HEADERS: Option<Vec<ForwardedHeader>> = option(
         "forwarded_headers",
         list(&Words(ForwardedHeader::LABELS)),

@@ -12,6 +12,8 @@ use crate::import::nginx::sizes::{parse_size, translate_size};
 use crate::import::nginx::upstreams::parse_duration_ms;
 use crate::import::syntax::Directive;
 use crate::import::text::format_array;
+use crate::received_headers::may_name_client;
+use crate::text::quote;
 
 /// The bounds of `max_header_bytes`.
 const HEADER_BYTES_MIN: u64 = 32 << 10;
@@ -24,24 +26,36 @@ pub fn list_trusted(http: &[Directive]) -> impl Iterator<Item = &Directive> {
     http.iter().chain(inner).filter(|directive| directive.name == "set_real_ip_from")
 }
 
-/// Adds a comment if clients are known by a header that the gateway does not read. Returns its number.
-pub fn find_unread_client(http: &[Directive], scope: &Scope, out: &mut ImportedConfig) -> Option<usize> {
-    let directive = list_trusted(http).next()?;
-    let in_server = || http.iter().filter(|at| at.name == "server").flat_map(Directive::inner);
-    let header = scope.get("real_ip_header").or_else(|| in_server().find(|at| at.name == "real_ip_header"));
-    let Some(header) = header else {
-        let why = "nginx then reads X-Real-IP; Sluicegate reads X-Forwarded-For or Forwarded, so routes that depend on \
-                   the client's address are closed";
-        return Some(out.remarks.add(directive, why));
-    };
-    match header.arg(0).to_ascii_lowercase().as_str() {
-        "x-forwarded-for" | "proxy_protocol" => None,
-        _ => {
-            let why = "Sluicegate reads the client's address from X-Forwarded-For or Forwarded, so routes that depend on it \
-                       are closed";
-            Some(out.remarks.add(header, why))
+/// Lists the headers in which nginx looks for the client. Without `real_ip_header`, it is `X-Real-IP`.
+fn list_address_headers(http: &[Directive], scope: &Scope) -> Vec<(Option<Directive>, String)> {
+    let in_server = http.iter().filter(|at| at.name == "server").flat_map(Directive::inner);
+    let all = scope.get("real_ip_header").into_iter().chain(in_server.filter(|at| at.name == "real_ip_header"));
+    let mut headers: Vec<(Option<Directive>, String)> = Vec::new();
+    for directive in all {
+        let name = directive.arg(0).to_ascii_lowercase();
+        if headers.iter().all(|(_, known)| *known != name) {
+            headers.push((Some(directive.clone()), name));
         }
     }
+    if headers.is_empty() {
+        headers.push((None, "x-real-ip".to_owned()));
+    }
+    headers
+}
+
+/// Adds a comment if clients are known by a header that the gateway cannot read, or by several. Returns its number.
+pub fn find_unread_client(http: &[Directive], scope: &Scope, out: &mut ImportedConfig) -> Option<usize> {
+    list_trusted(http).next()?;
+    let headers = list_address_headers(http, scope);
+    let is_read = |name: &str| name == "proxy_protocol" || may_name_client(name);
+    let (directive, why) = match headers.as_slice() {
+        [(_, name)] if is_read(name) => return None,
+        [(directive, _)] => (directive, "Sluicegate cannot read the client's address from this header"),
+        [_, (directive, _), ..] => (directive, "Sluicegate reads the client's address from one header for all servers"),
+        [] => return None,
+    };
+    let why = format!("{why}, so routes that depend on it are closed");
+    directive.as_ref().map(|directive| out.remarks.add(directive, &why))
 }
 
 /// Translates the settings of client connections to `[server]`.
@@ -68,6 +82,12 @@ pub fn translate_client_settings(
     }
     if !networks.is_empty() {
         out.server.push(format!("trusted_proxies = {}", format_array(&networks)));
+        if let [(_, name)] = list_address_headers(http, scope).as_slice()
+            && !matches!(name.as_str(), "x-forwarded-for" | "proxy_protocol")
+            && may_name_client(name)
+        {
+            out.server.push(format!("client_address = {}", quote(name)));
+        }
     }
     out.server.push(format!("forwarded_headers = {}", format_array(&facts.forwarded)));
     for (theirs, ours) in [("client_header_timeout", "header_timeout"), ("keepalive_timeout", "keepalive_timeout")] {

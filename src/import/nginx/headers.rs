@@ -145,7 +145,8 @@ pub fn translate_request_headers(
         if value.is_empty() && sent_names.contains(&name) {
             continue;
         }
-        let constant = facts.constant(value, server_name).filter(|value| is_value(value));
+        let constant = find_placeholder(directive, scope, out)
+            .or_else(|| facts.constant(value, server_name).filter(|value| is_plain(value)));
         let same = format!("$http_{}", name.replace('-', "_"));
         match (name.as_str(), value) {
             ("host", _) => host = Some(*directive),
@@ -169,7 +170,7 @@ pub fn translate_request_headers(
             }
             // The header of the client stays, unless the gateway removes it.
             (name, value) if value == same => note_unseen(directive, name, out, body),
-            (name, value) if is_header(name) && is_value(value) => set.push((name.to_owned(), value.to_owned())),
+            (name, value) if is_header(name) && is_plain(value) => set.push((name.to_owned(), value.to_owned())),
             (name, _) if is_header(name) && constant.is_some() => {
                 set.extend(constant.map(|constant| (name.to_owned(), constant)));
             }
@@ -324,4 +325,24 @@ fn is_header(name: &str) -> bool {
 /// Returns true for values without variables that a config can have.
 fn is_value(value: &str) -> bool {
     !value.contains('$') && value.bytes().all(|byte| (b' '..=b'~').contains(&byte)) && value.trim() == value
+}
+
+/// Returns whether `request_headers` can have a value as it is: it has no variables, and nothing that is a placeholder there,
+/// such as `{user}`.
+fn is_plain(value: &str) -> bool {
+    let begins = |rest: &str| rest.starts_with(|first: char| first.is_ascii_lowercase()) && rest.contains('}');
+    is_value(value) && !value.split('{').skip(1).any(begins)
+}
+
+/// Returns the placeholder for a variable with the client's certificate, if the server asks for one.
+fn find_placeholder(directive: &Directive, scope: &Scope, out: &mut ImportedConfig) -> Option<String> {
+    scope.get("ssl_client_certificate")?;
+    match directive.arg(1) {
+        "$ssl_client_escaped_cert" => Some("{tls_cert_pem}".to_owned()),
+        "$ssl_client_s_dn" => {
+            out.remarks.add(directive, "characters other than ASCII are percent-encoded, not escaped");
+            Some("{tls_subject}".to_owned())
+        }
+        _ => None,
+    }
 }

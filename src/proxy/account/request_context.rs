@@ -70,11 +70,10 @@ impl<'a> RequestContext<'a> {
         account: Box<RequestAccount>,
     ) -> RequestContext<'a> {
         let config = &view.snapshot.config;
-        let trusted = &config.server.trusted_proxies;
         RequestContext {
             client,
             view,
-            identity: identity::identify(client.peer, &received.parts.headers, trusted),
+            identity: identity::identify(client.peer, &received.parts.headers, &config.server.client_address),
             // A refused tunnel is reported by its status.
             wants_grpc_errors: !received.is_connect() && received.is_grpc(),
             origin: if config.has_cors { find_single(&received.parts.headers, &ORIGIN).cloned() } else { None },

@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -112,7 +112,17 @@ impl WorkerContext {
 
     /// Returns whether `peer` is one of the `trusted_proxies`, so that the client address it states counts.
     pub fn is_trusted_proxy(&self, peer: IpAddr) -> bool {
-        self.state.view().snapshot.config.server.trusted_proxies.contains(peer)
+        self.state.view().snapshot.config.server.client_address.trusted.contains(peer)
+    }
+
+    /// Returns the address under which a peer counts: an IPv4 client behind a translator (NAT64) has its own.
+    pub fn client_address(&self, peer: SocketAddr) -> SocketAddr {
+        let ip = peer.ip();
+        if ip.is_ipv4() {
+            return peer;
+        }
+        let view = self.state.view();
+        SocketAddr::new(view.snapshot.config.server.client_address.nat64.client_of(ip), peer.port())
     }
 
     /// Counts a connection for `client` instead of its peer. Returns false if `max_connections_per_ip` is reached for

@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Version};
 
 use crate::config::Strictness;
 use crate::ends::End;
+use crate::names::is_header_alias;
 use crate::proxy::head::hop::Via;
 use crate::proxy::head::reject::FaultPolicy;
 use crate::proxy::head::validate::ValidatedHead;
@@ -153,6 +154,17 @@ pub fn apply_edits(headers: &mut HeaderMap, edit: &HeaderEdit) {
     }
 }
 
+/// Removes the headers of a request that servers could confuse with one that the route sets, such as `X-User` beside `X_User`.
+/// `has_ambiguous_names`: the head may have such names itself.
+pub fn remove_aliases(headers: &mut HeaderMap, edit: &HeaderEdit, has_ambiguous_names: bool) {
+    for name in edit.set_names().filter(|name| has_ambiguous_names || is_ambiguous_name(name.as_str())) {
+        let aliases: Vec<HeaderName> = headers.keys().filter(|other| is_header_alias(name, other)).cloned().collect();
+        for alias in aliases.iter().filter(|alias| !edit.set_names().any(|set| set == *alias)) {
+            headers.remove(alias);
+        }
+    }
+}
+
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
@@ -234,8 +246,9 @@ mod tests {
 
     use super::*;
     use crate::config::ForwardedHeaders;
+    use crate::config::client_address::ClientAddressRules;
     use crate::names::parse_forwarded_header;
-    use crate::net::{IpSet, parse_network};
+    use crate::net::parse_network;
     use crate::proxy::head::hop::Hop;
     use crate::proxy::head::identity;
     use crate::proxy::head::validate;
@@ -265,8 +278,9 @@ mod tests {
         parts.headers.extend(headers);
         parts.headers.insert(HOST, HeaderValue::from_static("A.example:8080"));
         let peer: IpAddr = peer.parse().unwrap();
-        let trusted: IpSet = parse_network("10.0.0.0/8").into_iter().collect();
-        let identity = identity::identify(peer, &parts.headers, &trusted);
+        let trusted = parse_network("10.0.0.0/8").into_iter().collect();
+        let rules = ClientAddressRules { trusted, ..ClientAddressRules::default() };
+        let identity = identity::identify(peer, &parts.headers, &rules);
         let (hop, via) = (Hop::new(peer, false), Via::new(0xab));
         let fields = ForwardedHeaders::default();
         let forwarding = ForwardedHeadersWriter {
@@ -436,6 +450,7 @@ mod tests {
         let change = HeaderEdit {
             remove: vec![x("x-a"), x("x-b")],
             set: vec![(x("x-a"), HeaderValue::from_static("new")), (x("x-d"), HeaderValue::from_static("4"))],
+            stated: Vec::new(),
         };
         apply_edits(&mut headers, &change);
         assert_eq!(headers, map(&[("x-a", "new"), ("x-c", "1"), ("x-d", "4")]));

@@ -3,10 +3,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::net::IpSet;
+use crate::config::client_address::{AddressHeader, ClientAddressRules};
 
 /// The client's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +13,36 @@ pub struct ClientAddress {
     pub ip: IpAddr,
     /// The peer is a trusted proxy, so its forwarding headers are used.
     pub trusted_peer: bool,
+    /// The header of the trusted peer that was read.
+    pub read: ReadHeader,
+    /// This header names the client. Otherwise the trusted peer itself is the client.
+    pub is_named: bool,
+}
+
+/// The header in which the client was looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadHeader {
+    /// The request has none, or the peer is not trusted.
+    None,
+    XForwardedFor,
+    Forwarded,
+    /// The header of one address at this index of [`AddressHeaders::singles`].
+    ///
+    /// [`AddressHeaders::singles`]: crate::config::client_address::AddressHeaders::singles
+    Single(usize),
+}
+
+impl ClientAddress {
+    /// Returns the address of a client that no forwarding header names.
+    pub fn of_peer(ip: IpAddr, trusted_peer: bool) -> ClientAddress {
+        ClientAddress { ip, trusted_peer, read: ReadHeader::None, is_named: false }
+    }
+
+    /// Returns whether the header at this index of the headers of one address names the client. The others are not to be
+    /// believed: a proxy passes on what its client wrote there.
+    pub fn is_named_in_single(&self, index: usize) -> bool {
+        self.is_named && self.read == ReadHeader::Single(index)
+    }
 }
 
 /// A hop that a trusted proxy names.
@@ -28,62 +57,92 @@ pub struct ForwardedHop<'a> {
     pub is_trusted: bool,
 }
 
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Number of hops that are read. In a longer chain, the last one of them is the client.
 const HOPS_MAX: usize = 32;
 
-/// Determines the client's address. Starting at the peer, each trusted hop names the hop before it; the first hop that
-/// is not trusted is the client. If a trusted hop wrote something that is not an address, that hop is the client.
+/// Determines the client's address. The first header of the rules that the request has names it.
 ///
-/// `Forwarded` is read only if there is no `X-Forwarded-For`.
-pub fn identify(peer: IpAddr, headers: &HeaderMap, trusted: &IpSet) -> ClientAddress {
-    identify_by_hops(peer, headers, trusted, |_| {})
+/// In a list of hops, each trusted hop names the hop before it, starting at the peer; the first hop that is not trusted is
+/// the client. If a trusted hop wrote something that is not an address, that hop is the client. Likewise, the peer is the
+/// client if a header of one address occurs twice or is none.
+pub fn identify(peer: IpAddr, headers: &HeaderMap, rules: &ClientAddressRules) -> ClientAddress {
+    identify_by_hops(peer, headers, rules, |_| {})
 }
 
 /// Determines the client's address like [`identify`], and calls `visit` with each hop that was read.
 pub fn identify_by_hops(
     peer: IpAddr,
     headers: &HeaderMap,
-    trusted: &IpSet,
+    rules: &ClientAddressRules,
     mut visit: impl FnMut(ForwardedHop<'_>),
 ) -> ClientAddress {
-    let peer = peer.to_canonical();
-    if trusted.is_empty() || !trusted.contains(peer) {
-        return ClientAddress { ip: peer, trusted_peer: false };
+    let peer = rules.nat64.client_of(peer);
+    if rules.trusted.is_empty() || !rules.trusted.contains(peer) {
+        return ClientAddress::of_peer(peer, false);
     }
-    let ip = if headers.contains_key(X_FORWARDED_FOR) {
-        let lines = headers.get_all(X_FORWARDED_FOR).iter().rev();
-        walk_chain(peer, (&X_FORWARDED_FOR, lines), parse_address, trusted, &mut visit)
-    } else {
-        let lines = headers.get_all(FORWARDED).iter().rev();
-        walk_chain(peer, (&FORWARDED, lines), parse_forwarded_for, trusted, &mut visit)
-    };
-    ClientAddress { ip, trusted_peer: true }
+    let mut single = 0;
+    for header in rules.headers.iter() {
+        let name = header.name();
+        let index = single;
+        single += usize::from(matches!(header, AddressHeader::Single(_)));
+        if !headers.contains_key(name) {
+            continue;
+        }
+        let lines = headers.get_all(name).iter();
+        let (read, found) = match header {
+            AddressHeader::XForwardedFor => {
+                (ReadHeader::XForwardedFor, walk_chain((name, lines.rev()), parse_address, rules, &mut visit))
+            }
+            AddressHeader::Forwarded => {
+                (ReadHeader::Forwarded, walk_chain((name, lines.rev()), parse_forwarded_for, rules, &mut visit))
+            }
+            AddressHeader::Single(_) => (ReadHeader::Single(index), read_single((name, lines), rules, &mut visit)),
+        };
+        return ClientAddress { ip: found.unwrap_or(peer), trusted_peer: true, read, is_named: found.is_some() };
+    }
+    ClientAddress::of_peer(peer, true)
 }
 
-/// Walks along the chain of addresses, from the last to the first.
+/// Reads a header of exactly one address. Of several lines, some may be the client's own.
+fn read_single<'a>(
+    (header, lines): (&'a HeaderName, impl Iterator<Item = &'a HeaderValue>),
+    rules: &ClientAddressRules,
+    visit: &mut impl FnMut(ForwardedHop<'_>),
+) -> Option<IpAddr> {
+    let (mut found, mut count) = (None, 0);
+    for line in lines.take(HOPS_MAX) {
+        let text = line.as_bytes().trim_ascii();
+        let address = str::from_utf8(text).ok().and_then(parse_address).map(|ip| rules.nat64.client_of(ip));
+        let is_trusted = address.is_some_and(|ip| rules.trusted.contains(ip));
+        visit(ForwardedHop { header, text, address, is_trusted });
+        (found, count) = (address, count + 1);
+    }
+    found.filter(|_| count == 1)
+}
+
+/// Walks along the chain of addresses, from the last to the first. Returns the client; `None` if the last one is no
+/// address.
 ///
 /// Every comma separates elements, even a quoted one. This is safe: the parts of a quoted string are not valid
 /// elements, so the walk ends there.
 fn walk_chain<'a>(
-    peer: IpAddr,
     (header, lines): (&'a HeaderName, impl Iterator<Item = &'a HeaderValue>),
     read: fn(&str) -> Option<IpAddr>,
-    trusted: &IpSet,
+    rules: &ClientAddressRules,
     visit: &mut impl FnMut(ForwardedHop<'_>),
-) -> IpAddr {
-    let mut client = peer;
+) -> Option<IpAddr> {
+    let mut client = None;
     let tokens = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
     for token in tokens.take(HOPS_MAX) {
         let token = token.trim_ascii();
         if token.is_empty() {
             continue;
         }
-        let address = str::from_utf8(token).ok().and_then(read).map(|ip| ip.to_canonical());
-        let is_trusted = address.is_some_and(|ip| trusted.contains(ip));
+        let address = str::from_utf8(token).ok().and_then(read).map(|ip| rules.nat64.client_of(ip));
+        let is_trusted = address.is_some_and(|ip| rules.trusted.contains(ip));
         visit(ForwardedHop { header, text: token, address, is_trusted });
         let Some(ip) = address else { break };
-        client = ip;
+        client = Some(ip);
         if !is_trusted {
             break;
         }
@@ -143,13 +202,18 @@ fn is_token(byte: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use http::header::FORWARDED;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::config::client_address::AddressHeaders;
     use crate::net::parse_network;
 
-    fn trusted() -> IpSet {
-        ["10.0.0.0/8", "2001:db8::/32"].iter().filter_map(|text| parse_network(text)).collect()
+    const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+    fn trusted() -> ClientAddressRules {
+        let trusted = ["10.0.0.0/8", "2001:db8::/32"].iter().filter_map(|text| parse_network(text)).collect();
+        ClientAddressRules { trusted, ..ClientAddressRules::default() }
     }
 
     fn headers(name: HeaderName, lines: &[&str]) -> HeaderMap {
@@ -168,9 +232,11 @@ mod tests {
     fn forwarding_headers_count_only_from_trusted_peers() {
         let map = headers(X_FORWARDED_FOR, &["192.0.2.9"]);
         let identity = identify("198.51.100.1".parse().unwrap(), &map, &trusted());
-        assert_eq!(identity, ClientAddress { ip: "198.51.100.1".parse().unwrap(), trusted_peer: false });
+        assert_eq!(identity, ClientAddress::of_peer("198.51.100.1".parse().unwrap(), false));
         let identity = identify("::ffff:10.0.0.1".parse().unwrap(), &map, &trusted());
-        assert_eq!(identity, ClientAddress { ip: "192.0.2.9".parse().unwrap(), trusted_peer: true });
+        let read = ReadHeader::XForwardedFor;
+        let named = ClientAddress { ip: "192.0.2.9".parse().unwrap(), trusted_peer: true, read, is_named: true };
+        assert_eq!(identity, named);
     }
 
     #[test]
@@ -226,13 +292,57 @@ mod tests {
         assert_eq!(identify("10.0.0.1".parse().unwrap(), &both, &trusted()).ip.to_string(), "192.0.2.9");
     }
 
+    /// Returns the client of a request with these lines, or `-` if the peer names none.
+    fn client_in(list: &[AddressHeader], lines: &[(&'static str, &str)]) -> String {
+        let mut map = HeaderMap::new();
+        for (name, value) in lines {
+            map.append(*name, HeaderValue::from_str(value).unwrap());
+        }
+        let rules = ClientAddressRules { headers: AddressHeaders::from_config(list.to_vec()), ..trusted() };
+        let identity = identify("10.0.0.1".parse().unwrap(), &map, &rules);
+        if identity.is_named { identity.ip.to_string() } else { "-".to_owned() }
+    }
+
+    #[test]
+    fn a_header_of_one_address_names_the_client_alone() {
+        let real_ip = || AddressHeader::Single(HeaderName::from_static("x-real-ip"));
+        for (value, client) in [
+            ("192.0.2.9", "192.0.2.9"),
+            (" 192.0.2.9:4711 ", "192.0.2.9"),
+            ("[2001:db9::1]:80", "2001:db9::1"),
+            ("2001:db9::1", "2001:db9::1"),
+            ("64:ff9b::192.0.2.9", "192.0.2.9"),
+            ("10.0.0.7", "10.0.0.7"),
+            ("192.0.2.9, 192.0.2.8", "-"),
+            ("unknown", "-"),
+            ("", "-"),
+        ] {
+            assert_eq!(client_in(&[real_ip()], &[("x-real-ip", value)]), client, "{value}");
+        }
+        let twice = [("x-real-ip", "192.0.2.9"), ("x-real-ip", "192.0.2.9")];
+        assert_eq!(client_in(&[real_ip()], &twice), "-", "one of them may be the client's own");
+        assert_eq!(client_in(&[real_ip()], &[("x-forwarded-for", "192.0.2.9")]), "-");
+    }
+
+    #[test]
+    fn the_first_header_that_a_request_has_decides() {
+        let single = |name| AddressHeader::Single(HeaderName::from_static(name));
+        let list = [single("cf-connecting-ip"), AddressHeader::Forwarded, AddressHeader::XForwardedFor];
+        let chain = ("x-forwarded-for", "192.0.2.3");
+        let forwarded = ("forwarded", "for=192.0.2.2");
+        assert_eq!(client_in(&list, &[chain]), "192.0.2.3");
+        assert_eq!(client_in(&list, &[chain, forwarded]), "192.0.2.2");
+        assert_eq!(client_in(&list, &[chain, forwarded, ("cf-connecting-ip", "192.0.2.1")]), "192.0.2.1");
+        assert_eq!(client_in(&list, &[chain, forwarded, ("cf-connecting-ip", "?")]), "-", "no other header is tried");
+    }
+
     proptest! {
         #[test]
         fn a_trusted_address_means_that_every_hop_is_trusted(
             hops in proptest::collection::vec(prop_oneof!["10\\.0\\.0\\.[1-9]", "192\\.0\\.2\\.[1-9]"], 0..20),
             left in "[ -~]{0,20}",
         ) {
-            let set = trusted();
+            let set = trusted().trusted;
             let walked = client("10.0.0.1", X_FORWARDED_FOR, &[&hops.join(",")]);
             let untrusted = hops.iter().rev().find(|hop| !set.contains(hop.parse().unwrap()));
             match untrusted {

@@ -1,14 +1,17 @@
 //! Reports forwarding headers from peers that are not in `trusted_proxies`. Such headers are dropped, because any
 //! client could forge them. But if such a peer is a proxy, all its clients count as one client. So the gateway counts
 //! requests with such headers, and logs the config line that would fix it.
+//!
+//! Likewise, reports trusted proxies that name no client: all their clients count as one, too.
 
 use std::cell::Cell;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 
+use crate::config::client_address::ClientAddressRules;
 use crate::net::IpSet;
 use crate::proxy::words::failure_log::FailureLog;
 use crate::telemetry::metrics::{Counter, Metrics};
@@ -19,11 +22,13 @@ const PERIOD_MS: u64 = 600_000;
 /// A longer list of trusted networks is not repeated in the log.
 const NETWORKS_MAX: usize = 16;
 
-/// Counter and log line of one listener.
+/// Counters and log lines of one listener.
 pub struct UntrustedForwarding {
     listener: Rc<str>,
     sample: Arc<LogSampler>,
     count: Counter,
+    unnamed_sample: Arc<LogSampler>,
+    unnamed_count: Counter,
 }
 
 impl UntrustedForwarding {
@@ -32,15 +37,24 @@ impl UntrustedForwarding {
             listener: listener.clone(),
             sample: failure_log.forwarding_sample(listener),
             count: metrics.forwarding_ignored_counter(listener),
+            unnamed_sample: failure_log.unnamed_sample(listener),
+            unnamed_count: metrics.client_unnamed_counter(listener),
         }
     }
 
-    /// Reports the headers of a request from `peer`, which is not in `trusted`. `is_reported`: whether this connection
+    /// Reports the headers of a request from `peer`, which is not a trusted proxy. `is_reported`: whether this connection
     /// has been reported already; its peer never changes.
-    pub fn report_headers(&self, headers: &HeaderMap, peer: IpAddr, trusted: &IpSet, is_reported: &Cell<bool>) {
-        let Some(field) = headers.keys().map(http::HeaderName::as_str).find(|name| is_forwarding_header(name)) else {
-            return;
+    pub fn report_headers(
+        &self,
+        headers: &HeaderMap,
+        peer: IpAddr,
+        rules: &ClientAddressRules,
+        is_reported: &Cell<bool>,
+    ) {
+        let is_read = |name: &&HeaderName| {
+            is_forwarding_header(name.as_str()) || rules.headers.singles().any(|single| single == *name)
         };
+        let Some(field) = headers.keys().find(is_read).map(HeaderName::as_str) else { return };
         self.count.inc();
         if is_reported.replace(true) {
             return;
@@ -56,9 +70,51 @@ impl UntrustedForwarding {
                 "ignoring forwarding headers from a peer that is not in `trusted_proxies`: all clients behind it count as \
                  one. If the peer is a proxy of yours, write under [server]: {}. If it is a client, nothing needs to be \
                  done",
-                suggest_config(peer, trusted)
+                suggest_config(peer, &rules.trusted)
             );
         }
+    }
+
+    /// Reports a request from `peer`, which is a trusted proxy, that names no client.
+    pub fn report_unnamed(&self, headers: &HeaderMap, peer: IpAddr, is_reported: &Cell<bool>) {
+        self.unnamed_count.inc();
+        if is_reported.replace(true) {
+            return;
+        }
+        if let Some(left_out) = self.unnamed_sample.take_turn_every(PERIOD_MS) {
+            let left_out = Some(left_out).filter(|left_out| *left_out > 0);
+            let peer = peer.to_canonical();
+            let present = ADDRESS_HEADERS.iter().find(|name| headers.contains_key(**name));
+            tracing::warn!(
+                listener = &*self.listener,
+                %peer,
+                left_out,
+                "a trusted proxy names no client: all clients behind it count as one. {}. If the proxy sends requests of \
+                 its own, such as health checks, nothing needs to be done",
+                suggest_header(present.copied())
+            );
+        }
+    }
+}
+
+/// Headers of one address in which proxies name the client.
+const ADDRESS_HEADERS: [&str; 7] = [
+    "cf-connecting-ip",
+    "fly-client-ip",
+    "true-client-ip",
+    "x-azure-clientip",
+    "x-client-ip",
+    "x-real-ip",
+    "fastly-client-ip",
+];
+
+/// Returns how to have a proxy name its clients. `present`: a header of its request that may do so.
+fn suggest_header(present: Option<&str>) -> String {
+    match present {
+        Some(name) => {
+            format!("If it writes the header {name} itself, write under [server]: client_address = \"{name}\"")
+        }
+        None => "Have it send X-Forwarded-For, or name its header in `client_address` of [server]".to_owned(),
     }
 }
 

@@ -38,7 +38,7 @@ pub struct ForwardedHeadersWriter<'a> {
 /// Returns whether the header edits of a route touch any of these headers.
 pub fn has_edits(edit: &HeaderEdit) -> bool {
     let describes_client = |name: &HeaderName| names_client(name.as_str()) || *name == VIA || *name == FORWARDED;
-    edit.remove.iter().any(describes_client) || edit.set.iter().any(|(name, _)| describes_client(name))
+    edit.names().any(describes_client)
 }
 
 impl ForwardedHeadersWriter<'_> {
@@ -155,7 +155,7 @@ impl ForwardedHeadersWriter<'_> {
             chain.extend_from_slice(line.as_bytes());
             chain.extend_from_slice(b", ");
         }
-        // The client came from `Forwarded`, which is rewritten.
+        // Another header names the client.
         if chain.is_empty() && identity.ip != hop.peer {
             chain.extend_from_slice(client.as_bytes());
             chain.extend_from_slice(b", ");
@@ -206,15 +206,22 @@ fn write_forwarded_node(text: &mut String, ip: IpAddr) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::{IpSet, parse_network};
+    use crate::config::client_address::ClientAddressRules;
+    use crate::net::parse_network;
     use crate::proxy::head::identity;
+
+    fn rules() -> ClientAddressRules {
+        ClientAddressRules {
+            trusted: parse_network("10.0.0.0/8").into_iter().collect(),
+            ..ClientAddressRules::default()
+        }
+    }
 
     fn sent_headers(peer: &str, fields: ForwardedHeaders, came: &[(&'static str, &str)]) -> HeaderMap {
         let mut headers: HeaderMap =
             came.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap())).collect();
         let peer: IpAddr = peer.parse().unwrap();
-        let trusted: IpSet = parse_network("10.0.0.0/8").into_iter().collect();
-        let identity = identity::identify(peer, &headers, &trusted);
+        let identity = identity::identify(peer, &headers, &rules());
         let (hop, via) = (Hop::new(peer, false), Via::new(1));
         let forwarding = ForwardedHeadersWriter {
             hop: &hop,
@@ -294,8 +301,7 @@ mod tests {
                 .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
                 .collect();
             let peer: IpAddr = peer.parse().unwrap();
-            let trusted: IpSet = parse_network("10.0.0.0/8").into_iter().collect();
-            let identity = identity::identify(peer, &headers, &trusted);
+            let identity = identity::identify(peer, &headers, &rules());
             let (hop, via) = (Hop::new(peer, tls), Via::new(1));
             let fields = [ForwardedHeader::XForwardedPort].into_iter().collect();
             let (version, identity, request_id) = (Version::HTTP_11, &identity, None);
@@ -329,7 +335,7 @@ mod tests {
     #[test]
     fn cached_lines_have_the_port_of_each_request() {
         let peer: IpAddr = "192.0.2.1".parse().unwrap();
-        let identity = identity::identify(peer, &HeaderMap::new(), &IpSet::default());
+        let identity = identity::identify(peer, &HeaderMap::new(), &ClientAddressRules::default());
         let (hop, via) = (Hop::new(peer, false), Via::new(1));
         let fields = [ForwardedHeader::XForwardedPort].into_iter().collect();
         let writer = ForwardedHeadersWriter {

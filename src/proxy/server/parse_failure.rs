@@ -58,7 +58,7 @@ fn deny_status(client: &ClientConnection, status: StatusCode, bytes: &[u8]) -> O
     }
     let view = client.worker.view();
     let config = &view.snapshot.config;
-    let may_ask = config.server.trusted_proxies.contains(client.peer);
+    let may_ask = config.server.client_address.trusted.contains(client.peer);
     let point = find_point_of_unparsed(bytes, config).filter(|_| may_ask)?;
     point.deny_as.replace(status)
 }
@@ -74,7 +74,7 @@ pub fn error_response(client: &ClientConnection, end: End, bytes: &[u8]) -> Vec<
     let view = client.worker.view();
     let server = &view.snapshot.config.server;
     // Behind a trusted proxy the client is unknown, so that it gets no hints.
-    let hints = server.hints.apply_to(client.peer) && !server.trusted_proxies.contains(client.peer);
+    let hints = server.hints.apply_to(client.peer) && !server.client_address.trusted.contains(client.peer);
     let problem = || problem::problem_document(status, detail, end.row().setting.filter(|_| hints));
     let facts = ErrorFacts { status, detail, request_id: None, retry_after: None };
     let format = accept::negotiate_head(bytes);

@@ -67,17 +67,25 @@ pub fn record_target(request: &mut RequestContext<'_>, head: &ValidatedHead) {
     }
 }
 
-/// Logs that a peer sends forwarding headers without being listed in `trusted_proxies`.
+/// Reports a peer that sends forwarding headers without being listed in `trusted_proxies`.
 pub fn report_untrusted_headers(request: &RequestContext<'_>) {
     let RequestContext { client, identity, .. } = *request;
-    let fields = request.received.header_set;
-    if !identity.trusted_peer && (fields.has_client_headers || fields.has(KnownHeader::Forwarded)) {
-        let trusted = &request.view.snapshot.config.server.trusted_proxies;
-        client.listener.untrusted.report_headers(
-            &request.received.parts.headers,
-            client.peer,
-            trusted,
-            &client.untrusted_reported,
-        );
+    let (fields, headers) = (request.received.header_set, &request.received.parts.headers);
+    let rules = &request.view.snapshot.config.server.client_address;
+    if !identity.trusted_peer
+        && (fields.has_client_headers
+            || fields.has(KnownHeader::Forwarded)
+            || rules.headers.singles().any(|name| headers.contains_key(name)))
+    {
+        client.listener.untrusted.report_headers(headers, client.peer, rules, &client.untrusted_reported);
+    }
+}
+
+/// Reports a trusted proxy that does not name the client of its request.
+pub fn report_unnamed_client(request: &RequestContext<'_>) {
+    let RequestContext { client, identity, .. } = *request;
+    if identity.trusted_peer && !identity.is_named {
+        let headers = &request.received.parts.headers;
+        client.listener.untrusted.report_unnamed(headers, client.peer, &client.untrusted_reported);
     }
 }

@@ -21,6 +21,7 @@ use crate::proxy::connection::upload::{Upload, UploadState};
 use crate::proxy::context::ClientConnection;
 use crate::proxy::head::extended_connect;
 use crate::proxy::head::headers;
+use crate::proxy::head::request_id;
 use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::outbound::forwarded_headers;
 use crate::proxy::outbound::forwarded_headers::ForwardedHeadersWriter;
@@ -41,6 +42,7 @@ use crate::proxy::steps::response::edits;
 use crate::proxy::steps::response::local_responses;
 use crate::proxy::steps::response::problem;
 use crate::proxy::steps::shedding;
+use crate::proxy::steps::stated_headers;
 use crate::proxy::words::known_headers::KnownHeader;
 use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::trace;
@@ -57,6 +59,11 @@ pub async fn dispatch(
     let RequestContext { client, view, .. } = *request;
     let Admitted { offer, mut breakers, .. } = admitted;
     let RoutedRequest { route, head, identity } = routed;
+    if route.request_headers.states_request_id() {
+        let headers = &request.received.parts.headers;
+        let new_id = || request_id::received_or_new(headers, identity.trusted_peer);
+        request.request_id.get_or_insert_with(new_id);
+    }
     let request_id = request.request_id.clone();
     let forwarding = ForwardedHeadersWriter {
         hop: client.hop(),
@@ -164,6 +171,9 @@ fn rewrite_headers<'f>(
     forwarding: &'f ForwardedHeadersWriter<'f>,
 ) -> Option<&'f ForwardedHeadersWriter<'f>> {
     let RoutedRequest { route, head, identity } = routed;
+    // Found before the headers change, because a claim may be that of a token in them.
+    let is_stated = !route.request_headers.stated.is_empty();
+    let stated = is_stated.then(|| stated_headers::find_values(request, routed, forwarding.request_id));
     let headers = &mut request.received.parts.headers;
     if route.request_headers.edits(&ACCEPT) {
         request.accepted_format = Some(accept::negotiate(headers));
@@ -188,6 +198,15 @@ fn rewrite_headers<'f>(
         }
     }
     headers::apply_edits(headers, &route.request_headers);
+    headers::remove_aliases(headers, &route.request_headers, request.received.header_set.has_ambiguous_names);
+    if let Some(stated) = stated {
+        for (name, value) in stated {
+            match value {
+                Some(value) => drop(headers.insert(name, value)),
+                None => drop(headers.remove(name)),
+            }
+        }
+    }
     match &route.rewrite.host {
         Some(SentHost::Fixed(host)) => drop(headers.insert(HOST, host.clone())),
         Some(SentHost::WithoutPort) => {

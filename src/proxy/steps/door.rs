@@ -155,7 +155,7 @@ pub trait Door<'a>: LimitDoor<'a> + Trace {
     /// The head is invalid.
     fn validate_head(&mut self) -> Result<ValidatedHead, Refusal>;
 
-    /// Reports forwarding headers of a peer that is no trusted proxy.
+    /// Reports forwarding headers of a peer that is no trusted proxy, or a trusted proxy that names no client.
     fn report_untrusted_headers(&self) {}
 
     /// The forwarded head is made.

@@ -19,12 +19,15 @@ use crate::ends::End;
 use crate::names::is_header_alias;
 use crate::proxy::head::headers;
 use crate::proxy::head::hop::Via;
+use crate::proxy::head::identity::{ClientAddress, ReadHeader};
 use crate::proxy::head::reject::FaultPolicy;
 use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::words::known_headers::{HeaderSet, KnownHeader};
 use crate::received_headers::is_ambiguous_name;
 use crate::route::{Action, Route, Upgrades};
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// The facts, besides the route, that decide which headers of a head are forwarded.
 #[derive(Clone, Copy)]
@@ -34,7 +37,7 @@ pub struct ReceivedFacts<'a> {
     pub version: Version,
     /// Length of the body; `None` if the client did not announce it.
     pub body_length: Option<u64>,
-    pub trusted_peer: bool,
+    pub identity: ClientAddress,
     pub via: &'a Via,
     pub config: &'a Config,
 }
@@ -49,15 +52,16 @@ pub fn make_forwarded_head(
     head: &mut ValidatedHead,
     facts: ReceivedFacts<'_>,
 ) -> Result<Option<UpgradeOffer>, End> {
-    let ReceivedFacts { fields, version, body_length, trusted_peer, via, config } = facts;
+    let ReceivedFacts { fields, version, body_length, identity, via, config } = facts;
     let offer = UpgradeOffer::from_headers(headers, fields, version);
     head.report_faults(|head, policy| {
         if fields.has_ambiguous_names {
             check_aliases(headers, config, policy)?;
         }
-        headers::clean_request_headers(headers, fields, head, trusted_peer, via, policy)
+        headers::clean_request_headers(headers, fields, head, identity.trusted_peer, via, policy)
     })?;
     remove_own_headers(headers, config);
+    remove_unread_addresses(headers, identity, config);
     headers::set_te_connection(headers);
     // Only HTTP/1.1 has this expectation, and only a body needs it.
     if fields.has(KnownHeader::Expect) && (version != Version::HTTP_11 || body_length == Some(0)) {
@@ -80,8 +84,12 @@ pub fn make_forwarded_head(
 /// `policy` refuses such a head.
 fn check_aliases(headers: &HeaderMap, config: &Config, policy: &mut FaultPolicy) -> Result<(), End> {
     for name in headers.keys().filter(|name| is_ambiguous_name(name.as_str())) {
-        // Headers that only the gateway states are removed in every spelling.
-        let mut read = config.guarded_headers.iter().filter(|name| !config.identity_headers.contains(name));
+        // Headers that only the gateway or a trusted proxy states are removed in every other spelling.
+        let is_removed = |name: &HeaderName| {
+            let mut singles = config.server.client_address.headers.singles();
+            config.identity_headers.contains(name) || singles.any(|single| single == name)
+        };
+        let mut read = config.guarded_headers.iter().filter(|name| !is_removed(name));
         if read.any(|read| is_header_alias(read, name)) {
             policy.report(End::HeaderAlias)?;
         }
@@ -94,6 +102,24 @@ fn check_aliases(headers: &HeaderMap, config: &Config, policy: &mut FaultPolicy)
 pub fn remove_own_headers(headers: &mut HeaderMap, config: &Config) {
     for name in &*config.identity_headers {
         headers.remove(name);
+    }
+}
+
+/// Removes the headers that may name the client in this config, but do not name it in this request: those of other peers
+/// are forged, and a trusted proxy may pass on what its client wrote in a header that it does not write itself.
+/// `Forwarded` has been removed already.
+fn remove_unread_addresses(headers: &mut HeaderMap, identity: ClientAddress, config: &Config) {
+    let rules = &config.server.client_address.headers;
+    if !rules.is_configured {
+        return;
+    }
+    for (index, name) in rules.singles().enumerate() {
+        if !identity.is_named_in_single(index) {
+            headers.remove(name);
+        }
+    }
+    if identity.read != ReadHeader::XForwardedFor {
+        headers.remove(X_FORWARDED_FOR);
     }
 }
 

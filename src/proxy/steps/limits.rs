@@ -207,7 +207,7 @@ pub fn hash_key(request: &RequestContext<'_>, routed: RoutedRequest<'_>, index: 
 }
 
 /// Returns the facts that keys and conditions can read from the request, without its body.
-fn request_facts<'f, 'a, D: Door<'a>>(door: &'f D, routed: RoutedRequest<'f>, needs_claims: bool) -> Facts<'f> {
+pub fn request_facts<'f, 'a, D: Door<'a>>(door: &'f D, routed: RoutedRequest<'f>, needs_claims: bool) -> Facts<'f> {
     Facts {
         claims: needs_claims.then(|| read_claims(door)).flatten(),
         certificate: door.certificate(),

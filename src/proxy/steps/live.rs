@@ -111,7 +111,7 @@ impl<'a> Door<'a> for RequestContext<'a> {
             fields: self.received.header_set,
             version: self.received.parts.version,
             body_length: self.received.announced_length(),
-            trusted_peer: identity.trusted_peer,
+            identity,
             via: &self.client.worker.process.via,
             config: &self.view.snapshot.config,
         }
@@ -145,6 +145,7 @@ impl<'a> Door<'a> for RequestContext<'a> {
 
     fn report_untrusted_headers(&self) {
         arrival::report_untrusted_headers(self);
+        arrival::report_unnamed_client(self);
     }
 
     fn record_forwarded_head(&mut self) {

@@ -18,6 +18,8 @@ pub struct FailureLog {
     upstreams: Mutex<SharedByName<UpstreamSamples>>,
     /// Samples for ignored forwarding headers, by listener.
     forwarding: Mutex<SharedByName<LogSampler>>,
+    /// Samples for trusted proxies that name no client, by listener.
+    unnamed: Mutex<SharedByName<LogSampler>>,
     clients: [RejectedClients; End::ALL.len()],
     handshakes: [LogSampler; HandshakeResult::ALL.len()],
     descriptors: LogSampler,
@@ -62,6 +64,7 @@ impl Default for FailureLog {
         FailureLog {
             upstreams: Mutex::default(),
             forwarding: Mutex::default(),
+            unnamed: Mutex::default(),
             clients: std::array::from_fn(|_| RejectedClients::default()),
             handshakes: Default::default(),
             descriptors: LogSampler::default(),
@@ -80,6 +83,12 @@ impl FailureLog {
     /// Returns the sample for ignored forwarding headers at `listener`, which all workers share.
     pub fn forwarding_sample(&self, listener: &str) -> Arc<LogSampler> {
         let mut listeners = self.forwarding.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.get_or_insert(listener, LogSampler::default)
+    }
+
+    /// Returns the sample for trusted proxies that name no client at `listener`, which all workers share.
+    pub fn unnamed_sample(&self, listener: &str) -> Arc<LogSampler> {
+        let mut listeners = self.unnamed.lock().unwrap_or_else(PoisonError::into_inner);
         listeners.get_or_insert(listener, LogSampler::default)
     }
 

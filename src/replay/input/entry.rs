@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use crate::canonical;
+use crate::config::client_address::{AddressHeader, ClientAddressRules};
 use crate::limiting::key::shown_key::ShownPart;
 use crate::net::IpSet;
 use crate::proxy::head::identity;
@@ -86,12 +87,18 @@ pub enum AccessLogFormat {
 
 impl ReplayEntry {
     /// Determines the client as the gateway would, if it stood where the server stood that wrote the line.
-    pub fn identify_client(&mut self, trusted: &IpSet) {
-        let is_trusted = trusted.contains(self.client);
+    pub fn identify_client(&mut self, rules: &ClientAddressRules) {
+        self.client = rules.nat64.client_of(self.client);
+        let is_trusted = rules.trusted.contains(self.client);
+        let reads_chain = rules.headers.contains(&AddressHeader::XForwardedFor);
         self.client_origin = match &self.forwarded {
+            // The proxy names the client in a header that the log does not have.
+            LoggedForwarding::Chain(_) | LoggedForwarding::Absent if is_trusted && !reads_chain => {
+                ClientOrigin::Unknown
+            }
             LoggedForwarding::Chain(chain) if is_trusted => {
                 let headers = HeaderMap::from_iter([(X_FORWARDED_FOR, chain.clone())]);
-                self.client = identity::identify(self.client, &headers, trusted).ip;
+                self.client = identity::identify(self.client, &headers, rules).ip;
                 ClientOrigin::Forwarded
             }
             LoggedForwarding::Chain(chain) if !names_address(chain, self.client) => ClientOrigin::Untrusted,

@@ -104,7 +104,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::net::{IpSet, parse_network};
+    use crate::config::client_address::ClientAddressRules;
+    use crate::net::parse_network;
 
     const COMBINED: &str =
         r#"192.0.2.7 - al ice [10/Oct/2000:13:55:36 -0700] "GET /a\x22b?x=1 HTTP/1.1" 200 23 "-" "a \"b\"""#;
@@ -181,10 +182,11 @@ mod tests {
 
     #[test]
     fn the_client_is_the_one_that_trusted_proxies_name() {
-        let trusted: IpSet = parse_network("192.0.2.0/24").into_iter().collect();
+        let trusted = parse_network("192.0.2.0/24").into_iter().collect();
+        let rules = ClientAddressRules { trusted, ..ClientAddressRules::default() };
         let identify = |line: &str| {
             let mut entry = parse_line(line.as_bytes(), false).unwrap();
-            entry.identify_client(&trusted);
+            entry.identify_client(&rules);
             (entry.client.to_string(), entry.client_origin)
         };
         for (field, client, origin) in [

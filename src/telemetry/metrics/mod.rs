@@ -109,6 +109,8 @@ pub struct Metrics {
     pub config_pinned: IntGauge,
     /// Forwarding headers ignored because the peer is not trusted, by listener.
     forwarding_ignored: Counters,
+    /// Requests of trusted proxies that name no client, by listener.
+    client_unnamed: Counters,
     /// Number of gateways that share the store.
     pub gateways: GatewayGauges,
     pub store: StoreMetrics,
@@ -117,6 +119,14 @@ pub struct Metrics {
 
 /// Records that collectors export: of routes, of limits, and of the time in the gateway.
 type CollectedRecords = (Arc<Routes>, Arc<LimitRegistry>, Arc<Shards<OverheadCounts>>);
+
+fn count_unnamed_clients(families: &Families) -> prometheus::Result<Counters> {
+    families.sharded_counters(
+        "client_unnamed_total",
+        "Requests of trusted proxies that do not name their client.",
+        &["listener"],
+    )
+}
 
 /// Exports the version of the running program.
 fn record_build(families: &Families) -> prometheus::Result<()> {
@@ -216,6 +226,7 @@ impl Metrics {
                 "Requests whose forwarding headers were ignored because trusted_proxies does not list the peer.",
                 &["listener"],
             )?,
+            client_unnamed: count_unnamed_clients(&families)?,
             gateways: GatewayGauges::new(&families)?,
             store: StoreMetrics::new(&families)?,
             admin: AdminMetrics::new(&families)?,
@@ -321,6 +332,10 @@ impl Metrics {
 
     pub fn forwarding_ignored_counter(&self, listener: &str) -> Counter {
         self.forwarding_ignored.shard_for(self.worker, &[listener])
+    }
+
+    pub fn client_unnamed_counter(&self, listener: &str) -> Counter {
+        self.client_unnamed.shard_for(self.worker, &[listener])
     }
 
     pub fn denial_cache_counter(&self) -> Counter {

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use http::HeaderName;
 
+use crate::config::ServerSettings;
+use crate::config::compile::routes::identity_header::parse_identity_header;
 use crate::limiting::limit::over::EXCEEDED_HEADER;
 use crate::limiting::source::Source;
 use crate::limiting::source::jwt::TokenVerifier;
@@ -11,7 +13,7 @@ use crate::route::Route;
 use crate::upstream::Upstream;
 
 /// Returns the request headers that only the gateway may set, each once: those in which some route states an identity,
-/// and the one that names exceeded limits.
+/// also by `request_headers`, and the one that names exceeded limits.
 pub fn list_own_headers(routes: &[Route]) -> Arc<[HeaderName]> {
     let mut names: Vec<HeaderName> = Vec::new();
     for auth in routes.iter().filter_map(|route| route.auth.as_ref()) {
@@ -21,6 +23,13 @@ pub fn list_own_headers(routes: &[Route]) -> Arc<[HeaderName]> {
             }
         }
     }
+    for (name, _) in routes.iter().flat_map(|route| &route.request_headers.stated) {
+        // What requests need, such as `Authorization`, is only replaced on its route. The gateway cleans forwarding
+        // headers itself.
+        if !names.contains(name) && parse_identity_header(name.as_str()).is_ok() {
+            names.push(name.clone());
+        }
+    }
     if routes.iter().flat_map(|route| &route.limits).any(|limit| limit.forwards_excess()) {
         names.push(EXCEEDED_HEADER);
     }
@@ -28,9 +37,13 @@ pub fn list_own_headers(routes: &[Route]) -> Arc<[HeaderName]> {
 }
 
 /// Returns the request headers that the config reads, states or removes: in conditions of routes, keys, `when`, costs,
-/// `hash_on`, `auth` and `request_headers`. A server that merges trailers with headers would otherwise read a value that
-/// the gateway has not seen.
-pub fn list_guarded_headers(routes: &[Route], upstreams: &[Upstream], jwt: Option<&TokenVerifier>) -> Vec<HeaderName> {
+/// `hash_on`, `auth`, `request_headers` and `client_address`. A server that merges trailers with headers would otherwise
+/// read a value that the gateway has not seen.
+pub fn list_guarded_headers(
+    (routes, upstreams): (&[Route], &[Upstream]),
+    jwt: Option<&TokenVerifier>,
+    server: &ServerSettings,
+) -> Vec<HeaderName> {
     let read_by = |source: &Source| match source {
         Source::Header(name) | Source::Credential(name) => Some(name.clone()),
         _ => None,
@@ -39,13 +52,14 @@ pub fn list_guarded_headers(routes: &[Route], upstreams: &[Upstream], jwt: Optio
     for route in routes {
         let Route { limits, matcher, request_headers, auth, .. } = route;
         names.extend(limits.iter().flat_map(|limit| limit.sources()).filter_map(read_by));
-        names.extend(matcher.headers.iter().chain(&request_headers.set).map(|(name, _)| name.clone()));
-        names.extend(request_headers.remove.iter().cloned());
+        names.extend(matcher.headers.iter().map(|(name, _)| name.clone()));
+        names.extend(request_headers.names().cloned());
         names.extend(auth.iter().flat_map(|auth| auth.read_headers()).cloned());
     }
     let hash_keys = upstreams.iter().filter_map(|upstream| upstream.hash_on.as_ref());
     names.extend(hash_keys.flat_map(|key| key.sources()).filter_map(read_by));
     names.extend(jwt.map(|jwt| jwt.header.clone()));
+    names.extend(server.client_address.headers.singles().cloned());
     names.sort_unstable_by(|one, other| one.as_str().cmp(other.as_str()));
     names.dedup();
     names

@@ -4,13 +4,16 @@ use http::HeaderName;
 
 use crate::config::compile::edit::check_editable;
 use crate::config::values::{TextFault, invalid_text};
+use crate::received_headers::is_needed;
 
 /// Parses the name of a header in which the gateway states an identity. The gateway removes this header from every
 /// request of a client, so it must not be one that requests need.
 pub fn parse_identity_header(text: &str) -> Result<HeaderName, TextFault> {
     let name = check_editable(text)?;
-    let is_needed = FORWARDING.contains(&name.as_str()) || NEEDED.contains(&name.as_str());
-    if is_needed || !name.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+    if FORWARDING.contains(&name.as_str())
+        || is_needed(name.as_str())
+        || !name.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    {
         let help = "choose a name that no client has to send, such as \"x-forwarded-user\"";
         return invalid_text(format!("`{name}` cannot carry an identity"), help);
     }
@@ -28,21 +31,4 @@ const FORWARDING: &[&str] = &[
     "x-forwarded-proto",
     "x-real-ip",
     "x-request-id",
-];
-
-/// Headers that clients have to be able to send.
-const NEEDED: &[&str] = &[
-    "accept",
-    "accept-encoding",
-    "authorization",
-    "content-encoding",
-    "content-type",
-    "cookie",
-    "expect",
-    "origin",
-    "proxy-authorization",
-    "range",
-    "traceparent",
-    "tracestate",
-    "user-agent",
 ];

@@ -16,11 +16,12 @@ mod redirect;
 mod redirect_loop;
 mod redirect_map;
 mod redirect_target;
+mod verified;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::auth::{AuthMethod, RouteAuth};
+use crate::auth::RouteAuth;
 use crate::config::compile::jwt::TokenVerifiers;
 use crate::config::compile::limits::candidates::CompanionLists;
 use crate::config::compile::limits::refuse::compile_refuse;
@@ -28,6 +29,7 @@ use crate::config::compile::named_set::ListedItem;
 use crate::config::compile::names::Definitions;
 use crate::config::compile::pages::{PageFiles, compile_error_pages};
 use crate::config::compile::routes::auth::{CompiledAuth, UserFiles};
+use crate::config::compile::routes::verified::{has_token, has_user, warn_of_unverified};
 use crate::config::compile::server::{Defaults, read_dialects, read_timeout_origins};
 use crate::config::compile::shared::SharedValues;
 use crate::config::compile::upstreams::Upstreams;
@@ -64,6 +66,8 @@ pub struct RouteContext<'a> {
     pub page_files: &'a PageFiles,
     /// Dialects of the rate limit headers of all routes that do not list others.
     pub ratelimit_headers: &'a [Dialect],
+    /// Some listener requests client certificates.
+    pub requests_client_certs: bool,
 }
 
 /// All routes, their table, and where each is written.
@@ -180,6 +184,8 @@ fn compile_route(
         }
     };
     check_readable(section, &limits, auth.as_deref(), context)?;
+    let request_headers = request_headers?;
+    warn_of_unverified(section, &request_headers, auth.as_deref(), context);
     let action = action?;
     over::check_forwarding(section, &limits, &action)?;
     check_descriptors(section, &limits)?;
@@ -202,7 +208,7 @@ fn compile_route(
         allow: shared.networks.share_value(allow?),
         deny: shared.networks.share_value(deny?),
         rewrite: shared.rewrites.share_value(rewrite),
-        request_headers: shared.edits.share_value(request_headers?),
+        request_headers: shared.edits.share_value(request_headers),
         response_headers: shared.response_edits.share_value(response_headers),
         parsing: reading,
         max_body,
@@ -369,10 +375,7 @@ pub fn check_readable(
     auth: Option<&RouteAuth>,
     context: &RouteContext,
 ) -> Option<()> {
-    let has_token = context.jwt.default.is_some()
-        || context.jwt.is_default_broken
-        || auth.is_some_and(|auth| matches!(auth.method, AuthMethod::Jwt(_)));
-    let has_user = auth.is_some_and(|auth| !matches!(&auth.method, AuthMethod::Forward(rule) if rule.user.is_none()));
+    let (has_token, has_user) = (has_token(auth, context), has_user(auth));
     let (reason, remedy) = match auth {
         None => ("the route has no `auth`", "add `auth` to the route"),
         Some(_) => (

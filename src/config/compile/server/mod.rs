@@ -3,13 +3,14 @@
 //!
 //! Output: [`ServerSettings`](crate::config::ServerSettings), listeners, store settings and the defaults of routes.
 //! `listener` compiles addresses and TLS, `hsts` their Strict-Transport-Security, `acme` certificate orders, `internal`
-//! development certificates, `access_log` and `spans` their targets, `keys` how keys are shown,
+//! development certificates, `client_address` how clients are found, `access_log` and `spans` their targets, `keys` how keys are shown,
 //! `tokens` the tokens of the admin listener, `overload` when the process refuses requests.
 //!
 //! To add a server option, read it here with its default.
 
 pub(crate) mod access_log;
 pub(crate) mod acme;
+mod client_address;
 mod hsts;
 pub(crate) mod internal;
 pub(crate) mod keys;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 use crate::config::compile::compress::{CompressOption, compile_compress};
 use crate::config::compile::cors::{CorsOption, read_cors};
 use crate::config::compile::pages::{PageFiles, compile_error_pages};
+use crate::config::compile::server::client_address::compile_client_address;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::Diagnostic;
 use crate::config::reader::{At, Section, find_choice};
@@ -105,10 +107,7 @@ pub fn compile_server(
         handover: section.parse_string(&server::HANDOVER, parse_handover).flatten(),
         shutdown_delay: section.get(&server::SHUTDOWN_DELAY),
         shutdown_timeout: section.get(&server::SHUTDOWN_TIMEOUT),
-        trusted_proxies: section
-            .read_strings(&server::TRUSTED_PROXIES, values::parse_cidr)
-            .map(|networks| networks.into_iter().map(|at| at.value).collect())
-            .unwrap_or_default(),
+        client_address: compile_client_address(section),
         forwarded_headers: section
             .get(&server::FORWARDED_HEADERS)
             .map(|headers| headers.into_iter().collect())

@@ -41,7 +41,8 @@ pub fn compile_health(section: Section) -> HealthRule {
             .map_or_else(|| vec![(200, 399)], |node| parse_statuses(&section, node)),
         body: section.parse_string(&upstream::health::BODY, parse_text),
         host: section.parse_string(&upstream::health::HOST, values::parse_sent_host),
-        headers: read_editable_pairs(&section, &upstream::health::HEADERS).unwrap_or_default(),
+        headers: read_editable_pairs(&section, &upstream::health::HEADERS, values::parse_header_value)
+            .unwrap_or_default(),
     };
     section.report_unread_keys();
     rule

@@ -43,7 +43,7 @@ pub const GROUPS: [(&str, &[DirectiveRow]); 7] = [
             translated(
                 "real_ip_header",
                 "HSL",
-                "`X-Forwarded-For` and `proxy_protocol`; other headers close routes with limits or rules by address",
+                "`X-Real-IP` without it; one header for all servers, otherwise routes with limits or rules by address are closed",
             ),
             translated("real_ip_recursive", "HSL", "always `on`"),
         ],

@@ -25,7 +25,7 @@ use crate::proxy::account::request_context::{Reply, RequestContext, RoutedReques
 use crate::proxy::doors::decide::decision::decide_question;
 use crate::proxy::doors::decide::question::{ProxyQuestion, QuestionPurpose, lacks_host, read_question};
 use crate::proxy::doors::decide::settle::settle_charges;
-use crate::proxy::steps::arrival::{check_framing, open_log_entry, report_untrusted_headers};
+use crate::proxy::steps::arrival::{check_framing, open_log_entry, report_unnamed_client, report_untrusted_headers};
 use crate::proxy::steps::pipeline::admit_described;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
@@ -39,6 +39,10 @@ pub async fn handle_question(request: &mut RequestContext<'_>) -> Result<Reply, 
     let question = ask(request);
     open_log_entry(request);
     report_untrusted_headers(request);
+    // A receipt has no client.
+    if matches!(&question, Ok(question) if question.purpose == QuestionPurpose::Decide) {
+        report_unnamed_client(request);
+    }
     let result = match question {
         Err(fault) => Err(fault),
         Ok(question) => answer(request, &question, parser_fault).await,

@@ -59,7 +59,7 @@ pub fn read_question<'c>(parts: &mut Parts, config: &'c Config) -> Result<ProxyQ
     let rest = rest.to_owned();
     let mut described = Ok(None);
     if purpose == QuestionPurpose::Decide {
-        check_client_address(&parts.headers)?;
+        check_client_address(&parts.headers, config)?;
         check_id(&parts.headers, point)?;
         described = match replace_head(parts, point.from, &rest) {
             Ok(fault) => Ok(fault),
@@ -127,9 +127,11 @@ fn find_point<'c>(name: &str, config: &'c Config) -> Option<(String, &'c DecideP
     Some((name, point))
 }
 
-/// Refuses a question that names the client only in `Forwarded`. Few proxies set that header, but all pass it on.
-fn check_client_address(headers: &HeaderMap) -> Result<(), Refusal> {
-    if headers.contains_key(FORWARDED) && !headers.contains_key(X_FORWARDED_FOR) {
+/// Refuses a question that names the client only in `Forwarded`, unless the config says that proxies set this header: few
+/// do, but all pass it on.
+fn check_client_address(headers: &HeaderMap, config: &Config) -> Result<(), Refusal> {
+    let is_stated = config.server.client_address.headers.is_configured || headers.contains_key(X_FORWARDED_FOR);
+    if headers.contains_key(FORWARDED) && !is_stated {
         let detail = "the asking proxy does not set X-Forwarded-For, and Forwarded may be the client's own";
         return Err(Refusal::with_text(End::DecideFacts, detail));
     }

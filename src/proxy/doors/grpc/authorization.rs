@@ -58,8 +58,8 @@ pub async fn check_request(
     };
     let identity = match find_source(attributes) {
         // Envoy has judged the forwarding headers by its own settings.
-        Some(ip) => ClientAddress { ip, trusted_peer: false },
-        None => identity::identify(peer.ip, &parts.headers, &config.server.trusted_proxies),
+        Some(ip) => ClientAddress::of_peer(config.server.client_address.nat64.client_of(ip), false),
+        None => identity::identify(peer.ip, &parts.headers, &config.server.client_address),
     };
     // Nothing reports the response, so no charge is held for its correction.
     let ask = Ask { until: call::find_end(request), ..Ask::CHARGE };

@@ -130,7 +130,7 @@ pub async fn decide_descriptors<'a, D: DescriptorDoor<'a>>(
     start.into_iter().for_each(|start| door.add_wait(start));
     door.observe_decided(&decided, &descriptors, facts);
     let statuses = descriptors.iter().map(|descriptor| decided.describe(descriptor)).collect();
-    let identity = ClientAddress { ip: facts.client, trusted_peer: true };
+    let identity = ClientAddress::of_peer(facts.client, true);
     let decision = note_verdict(door, route, 0, facts, (decided.into_verdict(), None));
     // The statuses say whether a limit refuses.
     let _ = apply_decision(door, route, &identity, decision).await;

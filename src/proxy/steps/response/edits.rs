@@ -59,7 +59,7 @@ mod tests {
         let x = HeaderName::from_static;
         let line = |name, value| (x(name), HeaderValue::from_static(value));
         let change = ResponseEdit {
-            edit: HeaderEdit { remove: vec![x("x-gone")], set: vec![line("x-set", "new")] },
+            edit: HeaderEdit { remove: vec![x("x-gone")], set: vec![line("x-set", "new")], stated: Vec::new() },
             default: vec![line("x-default", "d"), line("x-own", "d")],
             add: vec![line("vary", "Origin"), line("vary", "Cookie")],
             add_on_success: vec![line("x-ok", "1")],
