@@ -152,24 +152,55 @@ pub fn repair_path(raw: &str) -> CanonicalPath {
 ///
 /// # Errors
 /// An error of `report`.
-pub fn canonicalize_path<E>(raw: &str, mut report: impl FnMut(PathFault) -> Result<(), E>) -> Result<CanonicalPath, E> {
+pub fn canonicalize_path<E>(raw: &str, report: impl FnMut(PathFault) -> Result<(), E>) -> Result<CanonicalPath, E> {
     if is_canonical(raw.as_bytes()) {
         return Ok(CanonicalPath::default());
     }
+    rewrite_path(raw, RepeatedSlashes::Merge, report)
+}
+
+/// Returns the form of an absolute path that differs from the canonical one only in repeated slashes, which stay. With these
+/// merged, it is the canonical path: a dot segment removes the segment before it, not an empty one.
+pub fn keep_repeated_slashes(raw: &str) -> CanonicalPath {
+    let accept = |_| Ok::<(), Infallible>(());
+    match rewrite_path(raw, RepeatedSlashes::Keep, accept) {
+        Ok(path) => path,
+        Err(never) => match never {},
+    }
+}
+
+/// What happens to empty segments.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RepeatedSlashes {
+    Merge,
+    Keep,
+}
+
+fn rewrite_path<E>(
+    raw: &str,
+    slashes: RepeatedSlashes,
+    mut report: impl FnMut(PathFault) -> Result<(), E>,
+) -> Result<CanonicalPath, E> {
+    // The empty texts before the first slash and after the last are no segments.
+    let last = raw.split('/').count() - 1;
     let mut out = String::with_capacity(raw.len() + 8);
     let mut depth_exceeded = false;
     let (mut dot_parameter, mut slash_dots) = (false, false);
-    for segment in raw.split('/') {
+    for (index, segment) in raw.split('/').enumerate() {
         let start = out.len();
         out.push('/');
         write_segment(segment.as_bytes(), &mut out, &mut report)?;
         match &out[start + 1..] {
+            "" if slashes == RepeatedSlashes::Keep && index > 0 && index < last => {}
             "" | "." => out.truncate(start),
             ".." => {
                 out.truncate(start);
-                match out.rfind('/') {
+                match out.trim_end_matches('/').rfind('/') {
                     Some(parent) => out.truncate(parent),
-                    None => depth_exceeded = true,
+                    None => {
+                        out.clear();
+                        depth_exceeded = true;
+                    }
                 }
             }
             segment => {
@@ -210,6 +241,32 @@ fn decode_literals(path: &str) -> Option<String> {
         }
     }
     (start > 0).then(|| output + &path[start..])
+}
+
+/// Returns how a piece of the canonical path, from `start` to `end`, is spelled in the path for servers. Where they differ,
+/// `sent` has an encoded character, or further slashes after one. Slashes between two pieces belong to the first, and those at
+/// the end of the path to the last: with its slashes merged, each piece is the canonical one.
+pub fn find_sent_piece<'p>(canonical: &str, sent: &'p str, start: usize, end: usize) -> &'p str {
+    if canonical.len() == sent.len() {
+        return sent.get(start..end).unwrap_or_default();
+    }
+    let bytes = sent.as_bytes();
+    let (mut at, mut piece_start) = (0, 0);
+    for (index, byte) in canonical.bytes().enumerate().take(end) {
+        if index == start {
+            piece_start = at;
+        }
+        at += if bytes.get(at) == Some(&byte) { 1 } else { "%XX".len() };
+        while byte == b'/' && bytes.get(at) == Some(&b'/') {
+            at += 1;
+        }
+    }
+    if start < end { sent.get(piece_start..at).unwrap_or_default() } else { "" }
+}
+
+/// Returns segment `index` of a path, from 0. Empty segments do not count, because no route matches them.
+pub fn find_segment(path: &str, index: usize) -> Option<&str> {
+    path.split('/').filter(|segment| !segment.is_empty()).nth(index)
 }
 
 /// Returns whether a canonical path has the byte plain in its segments (`pchar` in RFC 3986). All other bytes are encoded.
@@ -390,7 +447,55 @@ mod tests {
         }
     }
 
+    #[test]
+    fn repeated_slashes_stay_on_request() {
+        for (raw, kept) in [
+            ("/300x200/https://cdn.test/a.png", "/300x200/https://cdn.test/a.png"),
+            ("//", "//"),
+            ("///a", "///a"),
+            ("/a//", "/a//"),
+            ("/a//../b", "/b"),
+            ("/a/b//../c", "/a/c"),
+            ("//../a", "/a"),
+            ("/a//b/..", "/a//"),
+            ("/.//a", "//a"),
+            ("/a/./b", "/a/b"),
+            ("/%61//%40", "/a//%40"),
+            ("/a", "/a"),
+            ("", "/"),
+        ] {
+            let path = keep_repeated_slashes(raw);
+            assert_eq!(path.to_send(raw), kept, "{raw}");
+            assert_eq!(path.is_sent_rewritten(), raw != kept, "{raw}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn kept_slashes_are_the_only_difference(raw in r"/([a-b]|/|//|\.\./|\./|%2[eEfF]|%40|;){0,16}", cut in any::<(u8, u8)>()) {
+            let (kept, canonical) = (keep_repeated_slashes(&raw), repair_path(&raw));
+            let (kept_read, kept_sent) = (kept.to_read(&raw), kept.to_send(&raw));
+            let (read, sent) = (canonical.to_read(&raw), canonical.to_send(&raw));
+            let again = repair_path(kept_sent);
+            prop_assert_eq!((again.to_read(kept_sent), again.to_send(kept_sent)), (read, sent));
+            let stable = keep_repeated_slashes(kept_sent);
+            prop_assert_eq!((stable.to_read(kept_sent), stable.to_send(kept_sent)), (kept_read, kept_sent));
+            // Pieces of the path are pieces of the canonical one.
+            let mut cuts = [usize::from(cut.0) % (read.len() + 1), usize::from(cut.1) % (read.len() + 1)];
+            cuts.sort_unstable();
+            let [start, end] = cuts;
+            let pieces = [(0, start), (start, end), (end, read.len())].map(|(from, to)| find_sent_piece(read, kept_sent, from, to));
+            prop_assert_eq!(pieces.concat(), kept_sent);
+            let plain = |text: &str| {
+                let mut text = decode_literals(text).unwrap_or_else(|| text.to_owned());
+                while text.contains("//") {
+                    text = text.replace("//", "/");
+                }
+                text
+            };
+            prop_assert_eq!(plain(pieces[1]), &read[start..end]);
+        }
+
         #[test]
         fn a_canonical_host_stays_as_it_is(text in prop_oneof![
             proptest::collection::vec(any::<u8>(), 0..40),

@@ -9,8 +9,9 @@ pub struct TextTemplate<P> {
     pieces: Vec<Piece<P>>,
 }
 
+/// A part of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece<P> {
+pub enum Piece<P> {
     Literal(String),
     Placeholder(P),
 }
@@ -59,6 +60,20 @@ impl<P> TextTemplate<P> {
             }
         }
         text
+    }
+
+    /// Returns the template with each literal text replaced.
+    pub fn map_literals(self, change: impl Fn(&str) -> String) -> TextTemplate<P> {
+        let pieces = self.pieces.into_iter().map(|piece| match piece {
+            Piece::Literal(text) => Piece::Literal(change(&text)),
+            Piece::Placeholder(placeholder) => Piece::Placeholder(placeholder),
+        });
+        TextTemplate { pieces: pieces.collect() }
+    }
+
+    /// Returns the parts in their order.
+    pub fn pieces(&self) -> &[Piece<P>] {
+        &self.pieces
     }
 
     /// Returns the placeholders in their order.

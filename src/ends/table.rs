@@ -338,6 +338,10 @@ ends! {
     PathDotParameter = head(Strict, 400, "path_dot_parameter",
         "The path contains a '.' or '..' segment with a parameter, which servers read differently.")
         .means("has a `.` or `..` segment with a parameter");
+    PathRewritten = head(Always, 400, "path_rewritten",
+        "The path does not fit the path that this route makes of it (rewrite.path).")
+        .setting("rewrite")
+        .means("has a path of which `rewrite.path` would make a path with `.` or `..` segments, or with a part of an encoded character");
     QueryNonAscii = head(Strict, 400, "query_non_ascii",
         "The query contains non-ASCII bytes, which must be percent-encoded.").means("has bytes outside ASCII in its query");
     ConnectionField = head(Strict, 400, "connection_field",

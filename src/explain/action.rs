@@ -9,17 +9,25 @@ use crate::explain::walk::ExplainWalk;
 use crate::proxy::account::request_context::RoutedRequest;
 use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::steps::dispatch::{AdmittedAction, redirect_client};
+use crate::proxy::steps::limits::hash_of_key;
 use crate::proxy::steps::outgoing_request::rewrite_target;
 use crate::proxy::steps::request_body::check_announced_size;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
+use crate::route::split::Split;
 
 /// Returns the action, and the status of the response if the gateway makes it.
-pub fn run_action(walk: &ExplainWalk<'_>, routed: RoutedRequest<'_>) -> Result<(ActionReport, Option<u16>), Refusal> {
+pub fn run_action(
+    walk: &mut ExplainWalk<'_>,
+    routed: RoutedRequest<'_>,
+) -> Result<(ActionReport, Option<u16>), Refusal> {
     let RoutedRequest { route, head, .. } = routed;
     check_announced_size(walk.parsed.body_length.unwrap_or(0), route)?;
     let target = rewrite_target(head, &route.rewrite).into_owned();
-    Ok(match AdmittedAction::choose(route, walk.found.admission.verdict.as_ref()) {
+    if let Some(split) = &route.split {
+        note_split(walk, routed, split);
+    }
+    Ok(match AdmittedAction::choose(walk, routed) {
         AdmittedAction::Forward { upstream, .. } => {
             let name = walk.context.config.upstreams.get(upstream).map(|upstream| upstream.name.clone());
             let report = ActionReport {
@@ -43,6 +51,20 @@ pub fn run_action(walk: &ExplainWalk<'_>, routed: RoutedRequest<'_>) -> Result<(
             (describe_redirect(location), Some(response.status().as_u16()))
         }
     })
+}
+
+/// Says how the upstream of a request was chosen.
+fn note_split(walk: &mut ExplainWalk<'_>, routed: RoutedRequest<'_>, split: &Split) {
+    let name = |index: usize| walk.context.config.upstreams.get(index).map_or("", |upstream| upstream.name.as_str());
+    let shares: Vec<String> = split.shares().map(|(index, share)| format!("{} {share:.1} %", name(index))).collect();
+    let choice = match &split.key {
+        Some(key) if hash_of_key(walk, routed, key).is_some() => {
+            "split_by keeps all requests of this key on one upstream"
+        }
+        Some(_) => "the request has no split_by key, so the upstream is random",
+        None => "the upstream of each request is random",
+    };
+    walk.note(format!("split between {}; {choice}", shares.join(", ")));
 }
 
 pub fn describe_redirect(location: Option<&str>) -> ActionReport {

@@ -37,8 +37,8 @@ use crate::proxy::steps::preflight::Preflight;
 use crate::proxy::steps::request_body::{KeyBody, check_announced_size, find_readable_kind};
 use crate::proxy::words::known_headers::find_single;
 use crate::proxy::words::refusal::Refusal;
+use crate::route::Route;
 use crate::route::cors::CorsPolicy;
-use crate::route::{Action, Route};
 use crate::tls::ClientCertificate;
 use crate::upstream::breaker::BreakerPermit;
 
@@ -191,11 +191,10 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
     }
 
     fn check_breakers(&mut self, routed: RoutedRequest<'_>) -> Result<Vec<BreakerPermit>, Refusal> {
-        if let Action::Upstream(index) = routed.route.action
-            && let Some(upstream) =
-                self.context.config.upstreams.get(index).filter(|upstream| upstream.breaker.is_some())
-        {
-            let name = &upstream.name;
+        let upstreams = routed.route.upstreams().filter_map(|index| self.context.config.upstreams.get(index));
+        let names: Vec<&str> =
+            upstreams.filter(|upstream| upstream.breaker.is_some()).map(|upstream| &*upstream.name).collect();
+        for name in names {
             self.note(format!("the breaker of upstream {name} refuses requests while it is open; not checked"));
         }
         if routed.route.breaker.is_some() {
@@ -254,9 +253,9 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
     }
 
     fn check_capacity(&mut self, route: &Route) -> Result<(), Refusal> {
-        let Action::Upstream(index) = route.action else { return Ok(()) };
-        let upstream = self.context.config.upstreams.get(index);
-        if let Some((upstream, rule)) = upstream.and_then(|upstream| Some((upstream, upstream.adaptive.as_ref()?))) {
+        let upstreams = route.upstreams().filter_map(|index| self.context.config.upstreams.get(index));
+        let adaptive: Vec<_> = upstreams.filter_map(|upstream| Some((upstream, upstream.adaptive.as_ref()?))).collect();
+        for (upstream, rule) in adaptive {
             self.note(format!(
                 "upstream {} refuses requests above its capacity (adaptive, {} to {} at once; priority {} of 4); not \
                  checked",

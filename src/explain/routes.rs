@@ -39,14 +39,15 @@ pub fn find_nearest_routes(
     display: &KeyDisplay,
 ) -> Vec<OtherRoute> {
     let others = config.routes.iter().take(COMPARED_MAX).enumerate().filter(|(index, route)| {
-        let is_costly = matches!(route.matcher.path, PathPattern::Regex(_)) && head.path().len() > REGEX_PATH_MAX;
+        let is_costly =
+            matches!(route.matcher.path, PathPattern::Regex(_)) && head.matched_path().len() > REGEX_PATH_MAX;
         Some(*index) != found && !is_costly
     });
     let mut ranked: Vec<_> = others
         .map(|(index, route)| {
-            let mismatches = route.matcher.find_mismatches(head.read_host(), head.path(), method, headers);
+            let mismatches = route.matcher.find_mismatches(head.read_host(), head.matched_path(), method, headers);
             let has = |wanted| mismatches.contains(&wanted);
-            let shared = route.matcher.path.count_shared_segments(head.path());
+            let shared = route.matcher.path.count_shared_segments(head.matched_path());
             ((has(Mismatch::Host), has(Mismatch::Path), mismatches.len(), Reverse(shared), index), route, mismatches)
         })
         .collect();
@@ -77,9 +78,11 @@ fn describe_mismatch(
             let hosts: Vec<String> = matcher.hosts.iter().map(|host| host_text(written, host)).collect();
             report("host", hosts.join(", "), head.read_host())
         }
-        Mismatch::Path => {
-            report("path", written.path_with_variables().unwrap_or_else(|| path_text(&matcher.path)), head.path())
-        }
+        Mismatch::Path => report(
+            "path",
+            written.path_with_variables().unwrap_or_else(|| path_text(&matcher.path)),
+            head.matched_path(),
+        ),
         Mismatch::Method => {
             let methods: Vec<&str> = matcher.methods.iter().map(|method| method.as_str()).collect();
             report("method", methods.join(", "), method.as_str())

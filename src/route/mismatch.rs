@@ -49,7 +49,7 @@ impl HostPattern {
 
 impl PathPattern {
     /// Returns true if the pattern matches a canonical path.
-    fn matches(&self, path: &str) -> bool {
+    pub fn matches(&self, path: &str) -> bool {
         let (segments, exact) = match self {
             PathPattern::Regex(regex) => return regex.is_match(path),
             PathPattern::Segments { segments, exact } => (segments, *exact),

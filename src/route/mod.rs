@@ -12,6 +12,8 @@
 //! - `edges`: the hash table that stores the edges of all tries
 //! - `mismatch`: why a route does not match a request
 //! - `redirect`: targets of redirects; `error_pages`: which page a status has
+//! - `rewrite`: another path and query for the server; `path_map`: paths of the server as paths of the client
+//! - `split`: which of several upstreams gets a request
 //!
 //! To add a condition to routes: add it to [`Matcher`], to its `conditions`, `takes` and `covers`, and to the config
 //! compiler.
@@ -24,8 +26,11 @@ mod edges;
 pub(crate) mod error_pages;
 pub(crate) mod mismatch;
 pub(crate) mod order;
+pub(crate) mod path_map;
 mod plan;
 pub(crate) mod redirect;
+pub(crate) mod rewrite;
+pub(crate) mod split;
 pub(crate) mod table;
 
 use std::fmt;
@@ -47,6 +52,8 @@ use crate::route::compress::CompressSettings;
 use crate::route::cors::CorsPolicy;
 use crate::route::error_pages::ErrorPages;
 use crate::route::redirect::Redirect;
+use crate::route::rewrite::TargetRewrite;
+use crate::route::split::Split;
 use crate::upstream::breaker::machine::BreakerRule;
 use crate::upstream::priority::Priority;
 
@@ -85,6 +92,8 @@ pub struct Route {
     pub compress: Option<Arc<CompressSettings>>,
     /// Which pages of other origins may read responses. `None` leaves that to the server.
     pub cors: Option<Arc<CorsPolicy>>,
+    /// The upstreams that share the requests. `action` has the first of them.
+    pub split: Option<Box<Split>>,
     /// Protocols that clients may switch to.
     pub upgrades: Upgrades,
     /// Trailers of requests are forwarded. Those of gRPC calls always are.
@@ -104,6 +113,16 @@ pub struct Route {
 }
 
 impl Route {
+    /// Returns the upstreams to which the action of the route sends requests.
+    pub fn upstreams(&self) -> impl Iterator<Item = usize> {
+        let single = match (&self.split, &self.action) {
+            (None, Action::Upstream(index)) => Some(*index),
+            _ => None,
+        };
+        let branches = self.split.iter().flat_map(|split| &split.branches).map(|branch| branch.upstream);
+        single.into_iter().chain(branches)
+    }
+
     /// Returns the limits that are decided before the client is authenticated.
     pub fn auth_limits(&self) -> &[Arc<Limit>] {
         &self.limits[..self.auth_limit_count()]
@@ -228,7 +247,7 @@ pub enum Segment {
 /// The action of a route for requests that its limits have admitted.
 #[derive(Debug, PartialEq)]
 pub enum Action {
-    /// Index into `Config::upstreams`.
+    /// Index into `Config::upstreams`. With a `split`, it is that of the first branch.
     Upstream(usize),
     /// The built-in echo server.
     Echo,
@@ -249,12 +268,26 @@ pub struct FixedResponse {
 pub struct Rewrite {
     pub strip_prefix: String,
     pub add_prefix: String,
+    /// Another path, and changes of the query. `None` if there are none.
+    pub target: Option<TargetRewrite>,
     /// Send the server's own authority as `Host` instead of the client's.
     pub upstream_host: bool,
     /// The `Host` to send instead of the client's.
     pub host: Option<SentHost>,
-    /// Starts of `Location` and `Refresh` in responses of servers, and what replaces them.
-    pub locations: Vec<(String, String)>,
+    /// How the URLs in responses of servers become those of the client.
+    pub locations: LocationRewrite,
+}
+
+/// The `rewrite_location` of a route.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub enum LocationRewrite {
+    /// Responses stay as they are.
+    #[default]
+    Off,
+    /// The changes of host and path that the route makes are undone.
+    Automatic,
+    /// Starts of `Location` and `Refresh`, and what replaces them.
+    Starts(Vec<(String, String)>),
 }
 
 /// The `host` of a `rewrite`.
@@ -395,12 +428,15 @@ pub struct ParsingRules {
     pub strictness: Strictness,
     /// Paths may contain encoded slashes (`%2F`), which stay encoded and belong to their segment.
     pub keeps_slashes: bool,
+    /// Repeated slashes stay in the path once the route is selected.
+    pub keeps_repeated_slashes: bool,
 }
 
 impl ParsingRules {
     /// `keeps_slashes`: the configured value. `None`: every strictness but `Strict` accepts encoded slashes.
     pub fn new(strictness: Strictness, keeps_slashes: Option<bool>) -> ParsingRules {
-        ParsingRules { strictness, keeps_slashes: keeps_slashes.unwrap_or(strictness != Strictness::Strict) }
+        let keeps_slashes = keeps_slashes.unwrap_or(strictness != Strictness::Strict);
+        ParsingRules { strictness, keeps_slashes, keeps_repeated_slashes: false }
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
+use crate::canonical::find_segment;
 use crate::template::TextTemplate;
 use crate::text::push_percent_encoded;
 
@@ -106,7 +107,7 @@ impl RedirectTarget {
             }
             TargetPlaceholder::Query => push_encoded(out, input.query.unwrap_or_default(), is_query_byte),
             TargetPlaceholder::Segment(index, part) => {
-                push_value(out, input.sent_path.split('/').nth(index + 1).unwrap_or_default(), *part);
+                push_value(out, find_segment(input.sent_path, *index).unwrap_or_default(), *part);
             }
         })
     }

@@ -17,7 +17,7 @@ use crate::limiting::limit::{Limit, Mode, OnError};
 use crate::limiting::source::Repeated;
 use crate::limiting::{ChainState, ComparedCandidate, LimitResult, Outcome};
 use crate::overload::OverloadCondition;
-use crate::route::{Action, Route};
+use crate::route::Route;
 use crate::telemetry::metrics::{
     CandidateEffect, Code, Decision, FairGauges, ForwardAuthOutcome, HeadroomCounts, LimitCounts, LimitGauges,
     LimitRecord, LimitRegistry, Metrics, OverheadCounts, RouteCounts, RouteRecord, Shard,
@@ -333,9 +333,8 @@ fn create_route_series(record: &RouteRecord, route: &Route, config: &Config) {
     if route.breaker.is_some() {
         record.rejections.export_series(End::RouteBreaker.rejection_index());
     }
-    if let Action::Upstream(index) = route.action
-        && config.upstreams.get(index).is_some_and(|upstream| upstream.breaker.is_some())
-    {
+    let mut upstreams = route.upstreams().filter_map(|index| config.upstreams.get(index));
+    if upstreams.any(|upstream| upstream.breaker.is_some()) {
         record.rejections.export_series(End::UpstreamBreaker.rejection_index());
     }
     if let Some(rule) = &config.server.overload {

@@ -261,6 +261,7 @@ fn frame_of_route(entry: &OptionEntry) -> Frame {
                 .replace("redirect = { status = 200 }", "redirect = \"https://example.com/\""),
             "",
         ),
+        (None, "split" | "split_by") => frame("[[route]]\n", "split = [{ upstream = \"http://127.0.0.1:9\" }]\n", ""),
         (None, _) => frame("[[route]]\n", "respond = { status = 200 }\n", "[limit.l]\nrate = \"10/s\"\n"),
         (Some("auth"), _) => {
             let (method, more) = match key {
@@ -279,6 +280,7 @@ fn frame_of_route(entry: &OptionEntry) -> Frame {
         (Some("breaker"), _) => {
             frame("[[route]]\nupstream = \"http://127.0.0.1:9\"\n[route.breaker]\n", breaker_with(key), "")
         }
+        (Some("split"), _) => frame("[[route]]\n[[route.split]]\n", "upstream = \"http://127.0.0.1:9\"\n", ""),
         (Some("respond"), _) => frame("[[route]]\n[route.respond]\n", "", ""),
         (Some("refuse"), "content_type") => frame(format!("{ROUTE}[route.refuse]\n"), "body = \"no\"\n", ""),
         (Some(inner), _) => frame(format!("{ROUTE}[route.{inner}]\n"), "", ""),

@@ -21,7 +21,7 @@ use crate::support::wait_until;
 /// Headers that a limit of the route reads.
 const READ: [&str; 9] =
     ["x-a", "x-b", "connection", "upgrade", "trailer", "expect", "content-length", "host", "user-agent"];
-const ROUTES: [&str; 3] = ["plain", "with-trailers", "websocket"];
+const ROUTES: [&str; 4] = ["plain", "with-trailers", "websocket", "slashes"];
 
 fn config(url: &str) -> String {
     let mut sources: Vec<String> = READ.iter().map(|name| format!("header:{name}")).collect();
@@ -31,7 +31,7 @@ fn config(url: &str) -> String {
     for (i, source) in sources.iter().enumerate() {
         config += &format!("[limit.l{i}]\nrate = \"1000000/s\"\nkey = \"{source}\"\nmissing = \"skip\"\n");
     }
-    let options = ["", "request_trailers = true", "upgrades = [\"websocket\"]"];
+    let options = ["", "request_trailers = true", "upgrades = [\"websocket\"]", "merge_slashes = false"];
     for (name, more) in ROUTES.iter().zip(options) {
         config += &format!(
             "[[route]]\npath = \"/{name}\"\nupstream = \"{url}\"\nlimits = [{}]\nstrictness = \"{}\"\n{more}\n",
@@ -134,7 +134,7 @@ fn random_lines(rng: &mut StdRng) -> Vec<(String, String)> {
 
 fn random_target(rng: &mut StdRng, number: usize) -> String {
     let route = pick(rng, &ROUTES);
-    let plain = ["", "/", "/a/../b", "//a", "/%61", "/a%2e", "/a<b", "/{x}", "/a`b"];
+    let plain = ["", "/", "/a/../b", "//a", "//a//..///b//", "/%61", "/a%2e", "/a<b", "/{x}", "/a`b"];
     let reserved =
         ["/%40a", "/@a", "/g%3Ax", "/g%3ax", "/g:x", "/%2Ba+", "/a%3Bb;c", "/%21%24%26%27%28%29%2A%2C%3D", "/%2540a"];
     let path = if rng.random_bool(0.5) { pick(rng, &plain) } else { pick(rng, &reserved) };

@@ -1,5 +1,8 @@
 //! Which route serves a request, and what a route does without an upstream server.
 
+mod locations;
 mod methods;
+mod rewrites;
 mod routes;
+mod slashes;
 mod spellings;

@@ -19,5 +19,6 @@ mod process_overload;
 mod proxy_protocol;
 mod resend;
 mod retry;
+mod split;
 mod tls;
 mod unix_sockets;

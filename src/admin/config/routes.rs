@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::auth::AuthMethod;
 use crate::config::Config;
 use crate::route::order::{RankedRoute, rank_routes};
+use crate::route::split::Branch;
 use crate::route::{Action, HostPattern, PathPattern};
 use crate::snapshot::Snapshot;
 
@@ -64,6 +65,10 @@ fn describe_route(config: &Config, ranked: &RankedRoute, priority: usize) -> Val
         .path_with_variables()
         .map_or_else(|| path.to_string(), |path| path.trim_start_matches("= ").trim_start_matches("~ ").to_owned());
     let action = match &route.action {
+        Action::Upstream(_) if route.split.is_some() => {
+            let branch = |branch: &Branch| json!({ "upstream": config.upstreams.get(branch.upstream).map(|upstream| &upstream.name), "weight": branch.weight });
+            json!({ "split": route.split.iter().flat_map(|split| &split.branches).map(branch).collect::<Vec<_>>() })
+        }
         Action::Upstream(index) => json!({ "upstream": config.upstreams.get(*index).map(|upstream| &upstream.name) }),
         Action::Echo => json!({ "upstream": "echo:" }),
         Action::Respond(response) => json!({ "respond": response.status.as_u16() }),

@@ -145,6 +145,7 @@ pub fn own_route(name: &str, limits: Vec<Arc<Limit>>, context: &RouteContext) ->
             body: Bytes::new(),
             content_type: TEXT,
         })),
+        split: None,
         limits,
         deny: Arc::default(),
         rewrite: Arc::default(),

@@ -93,6 +93,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let mut upstreams = upstreams::compile_upstreams(upstreams, &roots, &context);
     let limits = limits::compile_limits(limits, &context, &upstreams.names);
     let context = routes::RouteContext {
+        keys: &context,
         defaults: &server.defaults,
         limits: &limits,
         companions: &CompanionLists::collect(&limits),

@@ -12,7 +12,7 @@ use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
 use crate::limiting::limit::Limit;
 use crate::limiting::limit::over::Over;
-use crate::route::{Action, Route};
+use crate::route::Route;
 
 /// Warns about the sections that neither `routes` nor `others`, the routes of `[decide.NAME]` and `[[rls]]`, name.
 pub fn warn_unused<'r>(
@@ -42,10 +42,6 @@ pub fn warn_unused<'r>(
 
 /// Returns the upstreams of the route: that of its action, its auth servers, and those to which limits divert requests.
 fn upstreams_of(route: &Route) -> impl Iterator<Item = usize> {
-    let action = match &route.action {
-        Action::Upstream(index) => Some(*index),
-        Action::Echo | Action::Respond(_) | Action::Redirect(_) => None,
-    };
     let auth = match route.auth.as_ref().map(|auth| &auth.method) {
         Some(AuthMethod::Forward(rule)) => Some(rule.upstream),
         Some(AuthMethod::Basic(_) | AuthMethod::Jwt(_)) | None => None,
@@ -54,7 +50,7 @@ fn upstreams_of(route: &Route) -> impl Iterator<Item = usize> {
         Over::Divert(diversion) => Some(diversion.index),
         Over::Refuse | Over::Delay | Over::Annotate => None,
     });
-    action.into_iter().chain(auth).chain(diversions)
+    route.upstreams().chain(auth).chain(diversions)
 }
 
 fn unused_warning(place: Place, message: String, help: &str) -> Diagnostic {

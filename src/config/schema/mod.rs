@@ -85,6 +85,8 @@ pub const ALL: &[&Schema] = &[
     &route::TABLE,
     &route::auth::TABLE,
     &route::rewrite::TABLE,
+    &route::rewrite_query::TABLE,
+    &route::split::TABLE,
     &route::request_headers::TABLE,
     &route::response_headers::TABLE,
     &refuse::TABLE,

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::config::schema::row::DefaultValue::{Absent, Described, Value};
+use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Value};
 use crate::config::schema::row::{ClientData, Row, Secrecy, Weaker, option, rows, table};
 use crate::config::schema::server;
-use crate::config::schema::shared::{DIALECTS, LIMIT_NAMES, refuse};
+use crate::config::schema::shared::{DIALECTS, KEY_PARTS, LIMIT_NAMES, refuse};
 use crate::config::schema::upstream::{SERVER_LIST, breaker};
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{HOUR, MINUTE, duration, integer, list, list_from};
@@ -47,11 +47,25 @@ rows! {
         .weaker(Weaker::Compiled)
         .secrecy(Secrecy::SecretByKey)
         .of_clients(ClientData::Values);
-    UPSTREAM = option("upstream", SERVER_LIST, Described("one of `upstream`, `respond`, `redirect`"), "where requests go")
+    UPSTREAM = option("upstream", SERVER_LIST, Described("one of `upstream`, `split`, `respond`, `redirect`"), "where requests go")
         .shown_as("name, URL, list of URLs, `\"echo:\"`")
         .guide("routing.md#actions")
         .called(&["proxy_pass", "reverse_proxy", "backend", "target", "service", "to"])
         .keywords(&["echo:"]);
+    SPLIT = option(
+        "split",
+        Array { item: &Table(&split::TABLE), least: 1, most: 16 },
+        Absent,
+        "several upstreams in place of `upstream`, each with its share of the requests",
+    )
+    .shown_as("list of tables, up to 16")
+    .guide("../guides/canary-releases.md")
+    .metric("sluicegate_upstream_requests_total")
+    .unordered()
+    .called(&["weighted_clusters", "split_clients", "traffic_split", "canary"]);
+    SPLIT_BY = option("split_by", KEY_PARTS, Absent, "the key whose requests all get the same upstream of `split`")
+        .shown_as("key, as in limits")
+        .guide("../guides/canary-releases.md#the-same-client-the-same-version");
     LIMITS = option("limits", LIMIT_NAMES, Absent, "limits of the route. If one refuses a request, none is charged")
         .shown_as("list of names, up to 16")
         .metric("sluicegate_limit_decisions_total")
@@ -85,12 +99,13 @@ rows! {
         .called(&["strip_path", "strip_prefix", "preserve_host"]);
     REWRITE_LOCATION = option(
         "rewrite_location",
-        Map(&Text("string")),
-        Absent,
-        "how `Location` and `Refresh` of servers that start with a text start for the client",
+        Either(&[Boolean, Map(&Text("string"))]),
+        Described("`true` if `rewrite` changes the path or the host"),
+        "whether URLs and cookies of servers become those of the client; or how `Location` and `Refresh` that start with a text start for it",
     )
-    .shown_as("table")
-    .guide("routing.md#changing-the-request-and-the-response");
+    .shown_as("`true`, `false`, or a table")
+    .guide("../guides/rewriting-paths.md#redirects-and-cookies-of-the-server")
+    .called(&["proxy_redirect", "proxy_cookie_path", "proxy_cookie_domain"]);
     REQUEST_HEADERS = option("request_headers", Table(&request_headers::TABLE), Absent, "changes of the headers that the server gets")
         .called(&["proxy_set_header", "header_up"]);
     RESPONSE_HEADERS = option("response_headers", Table(&response_headers::TABLE), Absent, "changes of the headers that the client gets")
@@ -149,6 +164,8 @@ rows! {
         .metric("sluicegate_http_rejected_total")
         .ends(End::PathSlash)
         .weaker(Weaker::More);
+    MERGE_SLASHES: bool = option("merge_slashes", Boolean, Value("true"), "whether repeated slashes in paths become one")
+        .guide("routing.md#repeated-slashes");
     UPGRADES = option(
         "upgrades",
         list(&Text("protocol")),
@@ -185,11 +202,11 @@ rows! {
     .guide("../guides/cors.md")
     .example(server::CORS.option.example)
     .called(server::CORS.option.aliases);
-    RESPOND = option("respond", Table(&respond::TABLE), Described("one of `upstream`, `respond`, `redirect`"), "a fixed response");
+    RESPOND = option("respond", Table(&respond::TABLE), Described("one of `upstream`, `split`, `respond`, `redirect`"), "a fixed response");
     REDIRECT = option(
         "redirect",
         Either(&[Text("string"), Table(&redirect::TABLE)]),
-        Described("one of `upstream`, `respond`, `redirect`"),
+        Described("one of `upstream`, `split`, `respond`, `redirect`"),
         "a redirect",
     )
     .guide("../guides/redirects.md")
@@ -304,6 +321,18 @@ pub mod rewrite {
 
         STRIP_PREFIX = option("strip_prefix", Text("path"), Absent, "path prefix to remove");
         ADD_PREFIX = option("add_prefix", Text("path"), Absent, "path prefix to add");
+        PATH = option(
+            "path",
+            Text("path with `{1}`, `{name}`"),
+            Absent,
+            "path to send, made of groups of the route's regular expression, or of parameters of its path",
+        )
+        .guide("../guides/rewriting-paths.md")
+        .ends(End::PathRewritten)
+        .called(&["replace_path", "rewrite_target", "replace_path_regex", "uri"]);
+        QUERY = option("query", Table(&rewrite_query::TABLE), Absent, "changes of the query")
+            .guide("../guides/rewriting-paths.md#queries")
+            .called(&["args", "querystring", "replace_query"]);
         UPSTREAM_HOST: bool = option("upstream_host", Boolean, Value("false"), "send the server's own host");
         HOST = option(
             "host",
@@ -312,6 +341,37 @@ pub mod rewrite {
             "send this host; `{host}` is that of the client without its port",
         )
         .called(super::HOST.option.aliases);
+    }
+}
+
+/// Options of `route.split`.
+pub mod split {
+    use super::*;
+
+    rows! {
+        table("route.split");
+
+        UPSTREAM = option("upstream", SERVER_LIST, Required, "where the requests go").shown_as("name, URL, list of URLs");
+        WEIGHT: u32 = option("weight", integer(0, 1_000_000), Value("1"), "share of the requests, relative to the other weights");
+    }
+}
+
+/// Options of `route.rewrite.query`.
+pub mod rewrite_query {
+    use super::*;
+
+    /// Names of parameters and their values.
+    const PARAMETERS: ValueType = Map(&Text("text with `{1}`, `{name}`"));
+
+    rows! {
+        table("route.rewrite.query");
+
+        REMOVE = option("remove", list(&Text("name")), Absent, "parameters to remove, before the others are set")
+            .shown_as("list");
+        SET = option("set", PARAMETERS, Absent, "parameters to replace").shown_as("table")
+            .secrecy(Secrecy::SecretByKey);
+        ADD = option("add", PARAMETERS, Absent, "parameters to add beside those of the request").shown_as("table")
+            .secrecy(Secrecy::SecretByKey);
     }
 }
 

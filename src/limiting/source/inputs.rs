@@ -8,6 +8,7 @@ use http::header::COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode;
 
+use crate::canonical;
 use crate::labels::labels;
 use crate::limiting::source::canonical::{Ambiguous, canonicalize_credential};
 use crate::names::is_header_alias;
@@ -81,6 +82,28 @@ fn hides_after_dropped_start(query: &str, name: &str) -> bool {
 /// Returns true if a server that reads any body as a form finds `name` in a JSON document.
 pub fn is_form_field(document: &[u8], name: &str) -> bool {
     str::from_utf8(document).is_ok_and(|text| find_unique_query(text, name) != Ok(None))
+}
+
+/// Returns a query without the parameters that any server finds by one of `names`. What is left stays as it is written.
+pub fn remove_parameters(query: &str, names: &[String]) -> String {
+    let is_removed = |part: &str| {
+        let key = part.split('=').next().unwrap_or_default();
+        names.iter().any(|name| compare_names(key.as_bytes(), name) != NameMatch::None)
+    };
+    let mut kept = Vec::new();
+    for (index, pair) in query.split('&').enumerate() {
+        // Some servers drop these characters at the start of a query, and separate parameters with `;`.
+        let whole = if index == 0 { pair.trim_start_matches(['?', '\u{feff}']) } else { pair };
+        if !whole.split(';').any(is_removed) {
+            kept.push(pair.to_owned());
+            continue;
+        }
+        let parts: Vec<&str> = whole.split(';').filter(|part| !is_removed(part)).collect();
+        if !parts.is_empty() {
+            kept.push(parts.join(";"));
+        }
+    }
+    kept.join("&")
 }
 
 /// Finds a parameter that must be unique. Some servers also separate parameters with `;`.
@@ -164,11 +187,11 @@ fn trim_quotes(value: &[u8]) -> &[u8] {
     }
 }
 
-/// Returns segment `index` of a canonical path, from 0, percent-decoded. Some servers end a segment at `;` or at a zero
+/// Returns segment `index` of a path, from 0, percent-decoded. Empty segments do not count. Some servers end a segment at `;` or at a zero
 /// byte; such a segment is ambiguous.
 pub fn find_segment(path: &str, index: usize, repeated: Repeated) -> FoundValue<'_> {
     let ends = |segment: &str| segment.contains(';') || !is_unambiguous(segment.as_bytes());
-    match path.split('/').nth(index + 1) {
+    match canonical::find_segment(path, index) {
         Some(segment) if repeated == Repeated::Refuse && ends(segment) => Err(Ambiguous),
         segment => Ok(segment.map(|segment| percent_decode(segment.as_bytes()).into())),
     }

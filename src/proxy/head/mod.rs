@@ -1,9 +1,11 @@
 //! Reading requests strictly: what the client sent, who the client is, and what is refused as ambiguous.
 //!
 //! Input: the head and body of a request. Output: its canonical host, path and method, the client's address, or a
-//! an [`End`](crate::ends::End). Nothing here depends on routes, except for the strictness with which a route judges faults.
+//! an [`End`](crate::ends::End). Nothing here depends on routes, except for the strictness with which a route judges faults, and its
+//! `rewrite`.
 //!
 //! - `validate`: checks a head; `canonical` and `method`: canonical host, path and method
+//! - `rewritten`: the target that a route's `rewrite` makes of the canonical one
 //! - `reject`: which strictness refuses which fault
 //! - `described`: parses a head that another proxy describes
 //! - `inspector`: finds what the HTTP/1.1 parser repairs; `http2_head`: checks what only HTTP/2 allows
@@ -33,6 +35,7 @@ pub(crate) mod method;
 pub(crate) mod raw_target;
 pub mod reject;
 pub(crate) mod request_id;
+pub(crate) mod rewritten;
 pub mod untrusted_headers;
 pub(crate) mod upgrade;
 pub(crate) mod validate;

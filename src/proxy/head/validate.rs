@@ -16,6 +16,7 @@ use crate::proxy::head::method;
 use crate::proxy::head::reject::{FaultPolicy, RequestFaults};
 use crate::proxy::words::known_headers::{HeaderSet, KnownHeader};
 use crate::route::ParsingRules;
+use crate::route::rewrite::RewrittenTarget;
 
 /// A validated head in canonical form. It has its own references into the received head, so the parts may be changed
 /// and moved afterwards. Text is copied only if it had to be rewritten.
@@ -29,10 +30,14 @@ pub struct ValidatedHead {
     target: PathAndQuery,
     /// The canonical form of the received path.
     path: CanonicalPath,
+    /// The same with repeated slashes, for a route that keeps them and a path that has some.
+    slashed_path: Option<Box<CanonicalPath>>,
     /// The received `Host` header differs from `authority` and must be replaced before forwarding.
     host_changed: bool,
     /// Repaired faults, which the route judges.
     faults: RequestFaults,
+    /// The target that the route makes of this one. `None` if it has no such `rewrite`.
+    rewritten: Option<Box<RewrittenTarget>>,
 }
 
 impl ValidatedHead {
@@ -57,19 +62,36 @@ impl ValidatedHead {
         &self.method
     }
 
-    /// Returns the canonical path, see [`canonicalize_path`]. `*` for `OPTIONS *`.
+    /// Returns the canonical path, see [`canonicalize_path`]. `*` for `OPTIONS *`. A route that keeps repeated slashes has them
+    /// here, too.
     pub fn path(&self) -> &str {
+        self.forwarded_path().to_read(self.target.path())
+    }
+
+    /// Returns the canonical path with merged slashes, which selects the route.
+    pub fn matched_path(&self) -> &str {
         self.path.to_read(self.target.path())
     }
 
-    /// Returns the path for servers: the canonical one, with reserved characters in the client's spelling.
+    /// Returns the path for servers: `path`, with reserved characters in the client's spelling.
     pub fn sent_path(&self) -> &str {
-        self.path.to_send(self.target.path())
+        self.forwarded_path().to_send(self.target.path())
     }
 
     /// Returns true if the path for servers differs from the received one.
     pub fn is_path_rewritten(&self) -> bool {
-        self.path.is_sent_rewritten()
+        self.forwarded_path().is_sent_rewritten()
+    }
+
+    fn forwarded_path(&self) -> &CanonicalPath {
+        self.slashed_path.as_deref().unwrap_or(&self.path)
+    }
+
+    /// Keeps the repeated slashes of the path, because its route does.
+    pub fn keep_repeated_slashes(&mut self) {
+        if self.target.path().contains("//") {
+            self.slashed_path = Some(Box::new(canonical::keep_repeated_slashes(self.target.path())));
+        }
     }
 
     /// Returns the query as received.
@@ -86,6 +108,16 @@ impl ValidatedHead {
     /// Returns the faults of the head. The request must not be forwarded before its route has judged them.
     pub fn faults(&self) -> RequestFaults {
         self.faults
+    }
+
+    /// Returns the target that the route makes of this one. `None` if its `rewrite` has neither `path` nor `query`.
+    pub fn rewritten(&self) -> Option<&RewrittenTarget> {
+        self.rewritten.as_deref()
+    }
+
+    /// Sets the target for the server.
+    pub fn set_rewritten(&mut self, target: RewrittenTarget) {
+        self.rewritten = Some(Box::new(target));
     }
 
     /// Has `check` report further faults of the head, for the route to judge.
@@ -141,8 +173,10 @@ pub fn validate_head(parts: &Parts, fields: HeaderSet, last: &LastHost) -> Resul
         method,
         target,
         path,
+        slashed_path: None,
         host_changed: host.changed,
         faults: policy.faults,
+        rewritten: None,
     })
 }
 

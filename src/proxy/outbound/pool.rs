@@ -223,6 +223,11 @@ impl ServerPool {
         &self.label
     }
 
+    /// Returns whether the scheme of the server's URL is `https`.
+    pub fn is_https(&self) -> bool {
+        self.endpoint.origin.is_secure()
+    }
+
     /// Returns the location of the server in the config: `host:port`, or the path of a socket.
     pub fn authority(&self) -> &str {
         &self.endpoint.origin.authority

@@ -27,10 +27,12 @@ use crate::proxy::outbound::forwarded_headers;
 use crate::proxy::outbound::forwarded_headers::ForwardedHeadersWriter;
 use crate::proxy::outbound::http1::ProtocolFault;
 use crate::proxy::outbound::http1::request::HostSource;
+use crate::proxy::outbound::select::endpoint::WorkerEndpoint;
 use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;
 use crate::proxy::outbound::send_clock::SendClock;
 use crate::proxy::render::accept;
 use crate::proxy::steps::breaker_watch;
+use crate::proxy::steps::door::Door;
 use crate::proxy::steps::early_hints::EarlyHints;
 use crate::proxy::steps::forward;
 use crate::proxy::steps::forward::ForwardedResponse;
@@ -40,14 +42,17 @@ use crate::proxy::steps::outgoing_request::OutgoingRequest;
 use crate::proxy::steps::request_body;
 use crate::proxy::steps::response::edits;
 use crate::proxy::steps::response::local_responses;
+use crate::proxy::steps::response::locations::{LocationMap, UrlOrigin, has_locations};
 use crate::proxy::steps::response::problem;
 use crate::proxy::steps::shedding;
 use crate::proxy::steps::stated_headers;
 use crate::proxy::words::known_headers::KnownHeader;
 use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::trace;
+use crate::route::path_map::PathMap;
 use crate::route::redirect::Redirect;
-use crate::route::{Action, FixedResponse, Route, SentHost};
+use crate::route::split::Split;
+use crate::route::{Action, FixedResponse, LocationRewrite, Route, SentHost};
 use crate::upstream::breaker::BreakerPermit;
 
 /// Runs the route's action and returns its response.
@@ -73,7 +78,7 @@ pub async fn dispatch(
         fields: view.snapshot.config.server.forwarded_headers,
         request_id: request_id.as_ref(),
     };
-    let action = AdmittedAction::choose(route, request.admission.verdict.as_ref());
+    let action = AdmittedAction::choose(request, routed);
     // Computed before the route edits the headers, because `hash_on` can name any of them.
     let hash = match action {
         AdmittedAction::Forward { upstream, is_diverted } => {
@@ -92,7 +97,7 @@ pub async fn dispatch(
             let mut outgoing = build_outgoing(request, routed, unwritten, upload, offer);
             outgoing.priority = route.priority;
             (outgoing.hash, outgoing.proxy_header) = (hash, proxy_header(client, identity.ip, servers));
-            send_upstream(request, route, servers, &mut outgoing, breakers).await
+            send_upstream(request, routed, servers, &mut outgoing, breakers).await
         }
         AdmittedAction::Echo => {
             let Parts { method, headers, .. } = &request.received.parts;
@@ -110,7 +115,8 @@ pub async fn dispatch(
 /// What the gateway does with a request that the limits have admitted.
 #[derive(Clone, Copy)]
 pub enum AdmittedAction<'r> {
-    /// Sends it to a server of the upstream at this index. `is_diverted`: a limit replaces the upstream of the route (`over`).
+    /// Sends it to a server of the upstream at this index. `is_diverted`: the upstream was not known before the limits had
+    /// decided, because a limit replaces that of the route (`over`), or the route has several (`split`).
     Forward {
         upstream: usize,
         is_diverted: bool,
@@ -121,18 +127,27 @@ pub enum AdmittedAction<'r> {
 }
 
 impl<'r> AdmittedAction<'r> {
-    pub fn choose(route: &'r Route, verdict: Option<&Verdict>) -> AdmittedAction<'r> {
+    pub fn choose<'a, D: Door<'a>>(door: &D, routed: RoutedRequest<'r>) -> AdmittedAction<'r> {
+        let route = routed.route;
         match &route.action {
             Action::Upstream(own) => {
+                let verdict = door.admission().verdict.as_ref();
                 let diversion = verdict.and_then(|verdict| verdict.diversion(&route.limits));
-                let upstream = diversion.map_or(*own, |diversion| diversion.index);
-                AdmittedAction::Forward { upstream, is_diverted: upstream != *own }
+                let branch = || choose_branch(door, routed, route.split.as_deref()?);
+                let upstream = diversion.map(|diversion| diversion.index).or_else(branch).unwrap_or(*own);
+                AdmittedAction::Forward { upstream, is_diverted: upstream != *own || route.split.is_some() }
             }
             Action::Echo => AdmittedAction::Echo,
             Action::Respond(fixed) => AdmittedAction::Respond(fixed),
             Action::Redirect(redirect) => AdmittedAction::Redirect(redirect),
         }
     }
+}
+
+/// Chooses the upstream that a request gets of a split. A request without the key gets a random one.
+fn choose_branch<'a, D: Door<'a>>(door: &D, routed: RoutedRequest<'_>, split: &Split) -> Option<usize> {
+    let hash = split.key.as_ref().and_then(|key| limits::hash_of_key(door, routed, key));
+    split.choose(hash.unwrap_or_else(rand::random))
 }
 
 /// Builds the response of a route that redirects. `is_tls`: the client is connected over TLS.
@@ -273,11 +288,12 @@ pub fn proxy_header(client: &ClientConnection, ip: IpAddr, servers: &WorkerUpstr
 /// Sends the request to a server of the upstream, and prepares its response for the client.
 async fn send_upstream(
     request: &mut RequestContext<'_>,
-    route: &Route,
+    routed: RoutedRequest<'_>,
     servers: &WorkerUpstream,
     outgoing: &mut OutgoingRequest,
     mut breakers: Vec<BreakerPermit>,
 ) -> Result<Response<ResponseBody>, Refusal> {
+    let route = routed.route;
     let attempts = request.account.log_entry().map(|entry| entry.record_upstream(servers.failure_log.upstream()));
     let (deadline, attempts) = (request.account.deadline(), attempts.as_deref());
     let (hints, begun) = (early_hints(request, route), Instant::now());
@@ -294,7 +310,7 @@ async fn send_upstream(
     if outgoing.has_sent_bytes {
         request.account.record_server_reached();
     }
-    let ForwardedResponse { mut response, unrequested_body: unasked } =
+    let ForwardedResponse { mut response, server, unrequested_body: unasked } =
         result.map_err(|error| refuse_upstream(request, error))?;
     response.body_mut().report_to_breakers(breakers);
     if let Some(unasked) = unasked {
@@ -310,8 +326,41 @@ async fn send_upstream(
         return Err(ProtocolFault::Switch.into());
     }
     clean_response(request, &mut response);
-    edits::rewrite_locations(response.headers_mut(), &route.rewrite.locations);
+    match &route.rewrite.locations {
+        LocationRewrite::Off => {}
+        LocationRewrite::Starts(starts) => edits::rewrite_locations(response.headers_mut(), starts),
+        LocationRewrite::Automatic => map_locations(request, routed, &server, response.headers_mut()),
+    }
     Ok(response)
+}
+
+/// Turns the URLs and cookies of `server` in a response into those of the client.
+fn map_locations(
+    request: &RequestContext<'_>,
+    routed: RoutedRequest<'_>,
+    server: &WorkerEndpoint,
+    headers: &mut HeaderMap,
+) {
+    if !has_locations(headers) {
+        return;
+    }
+    let RoutedRequest { route, head, identity } = routed;
+    let sent = &request.received.parts.headers;
+    let text = |host: &HeaderValue| host.to_str().unwrap_or_default().to_owned();
+    let own = text(&server.pool.host);
+    let sent_host = if route.rewrite.upstream_host { None } else { sent.get(HOST).map(text) };
+    let is_secure = server.pool.is_https();
+    let client = text(head.authority());
+    let map = LocationMap {
+        server: [&own, sent_host.as_ref().unwrap_or(&own)]
+            .map(|authority| UrlOrigin { is_https: is_secure, authority }),
+        client: UrlOrigin {
+            is_https: is_https(sent, identity.trusted_peer, request.client.tls.is_some()),
+            authority: &client,
+        },
+        paths: PathMap::new(&route.rewrite, &route.matcher.path, head.matched_path(), head.sent_path()),
+    };
+    map.map_response(headers);
 }
 
 /// Returns the destination of interim responses (103) if the client is known to understand them. Many other clients

@@ -35,6 +35,7 @@ use crate::proxy::words::refusal::Refusal;
 use crate::route::Timeouts;
 use crate::telemetry::access_log::{AttemptEnd, Attempts};
 use crate::upstream::adaptive::window::SampleKind;
+use crate::upstream::eject::Blame as AddressBlame;
 
 /// Interim responses extend the wait for the final response to this many times `response_timeout`.
 const EXTENSIONS: u32 = 10;
@@ -42,6 +43,8 @@ const EXTENSIONS: u32 = 10;
 /// A response to forward to the client.
 pub struct ForwardedResponse {
     pub response: Response<ResponseBody>,
+    /// The server that made the response.
+    pub server: Rc<WorkerEndpoint>,
     /// The unread request body, if the server responded without requesting it (`Expect: 100-continue`).
     pub unrequested_body: Option<Upload>,
 }
@@ -254,7 +257,7 @@ impl<'a> ForwardedRequest<'a> {
         if let Some(progress) = &self.progress {
             progress.response_started();
         }
-        NextStep::Finish(Ok(attempt.into_forwarded(response, StreamedResponse::new(server, blame))))
+        NextStep::Finish(Ok(attempt.into_forwarded(response, server, blame)))
     }
 
     /// Decides whether the request is sent again, and otherwise ends it with `error`.
@@ -400,12 +403,18 @@ impl ServerAttempt<'_> {
     }
 
     /// Turns the attempt into the response for the client. Its body is read from the exchange.
-    fn into_forwarded(mut self, response: Response<()>, streamed: StreamedResponse) -> ForwardedResponse {
+    fn into_forwarded(
+        mut self,
+        response: Response<()>,
+        server: Rc<WorkerEndpoint>,
+        client: AddressBlame,
+    ) -> ForwardedResponse {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             self.linger = None;
             let connection = self.exchange.borrow_mut().take_switched();
             return ForwardedResponse {
                 response: response.map(|()| ResponseBody::switched(connection)),
+                server,
                 unrequested_body: None,
             };
         }
@@ -418,9 +427,12 @@ impl ServerAttempt<'_> {
         }
         let response = response.map(|()| match whole {
             Some(bytes) => ResponseBody::full(bytes),
-            None => ResponseBody::upstream(self.exchange.clone(), streamed, linger),
+            None => {
+                let streamed = StreamedResponse::new(server.clone(), client);
+                ResponseBody::upstream(self.exchange.clone(), streamed, linger)
+            }
         });
-        ForwardedResponse { response, unrequested_body: unasked }
+        ForwardedResponse { response, server, unrequested_body: unasked }
     }
 
     /// Ends an attempt that failed on the server. The rest of the client's body is read and dropped, so that the client

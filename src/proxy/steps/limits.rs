@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 
+use crate::limiting::key::Key;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::jwt::TokenClaims;
 use crate::limiting::source::{Facts, SourceOrigin};
@@ -201,9 +202,13 @@ fn needs_key_body(route: &Route, facts: &Facts<'_>) -> bool {
 
 /// Returns the hash of the `hash_on` key of the upstream at `index`, which selects the server.
 pub fn hash_key(request: &RequestContext<'_>, routed: RoutedRequest<'_>, index: usize) -> Option<u64> {
-    let key = request.view.upstreams[index].hash_on()?;
+    hash_of_key(request, routed, request.view.upstreams[index].hash_on()?)
+}
+
+/// Returns the hash of a key that reads nothing of the body. `None` if the request lacks a part of it.
+pub fn hash_of_key<'a, D: Door<'a>>(door: &D, routed: RoutedRequest<'_>, key: &Key) -> Option<u64> {
     let needs_claims = key.sources().any(|source| source.kind().origin() == SourceOrigin::Token);
-    hash::hash_key(key, &request_facts(request, routed, needs_claims))
+    hash::hash_key(key, &request_facts(door, routed, needs_claims))
 }
 
 /// Returns the facts that keys and conditions can read from the request, without its body.

@@ -21,6 +21,7 @@ use crate::proxy::account::request_context::{Admission, RequestContext, RoutedRe
 use crate::proxy::connection::upgrade::TunnelPermit;
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::ValidatedHead;
+use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;
 use crate::proxy::render::compress::negotiate;
 use crate::proxy::steps::arrival;
 use crate::proxy::steps::auth::{basic, forward};
@@ -33,7 +34,7 @@ use crate::proxy::words::delay::DelayPermit;
 use crate::proxy::words::known_headers::KnownHeader;
 use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::shown_keys::ShownKeys;
-use crate::route::{Action, Route};
+use crate::route::Route;
 use crate::tls::ClientCertificate;
 use crate::upstream::breaker::BreakerPermit;
 
@@ -229,12 +230,13 @@ impl<'a> Door<'a> for RequestContext<'a> {
 
     /// Refuses the request before any limit is charged, since its upstream would certainly refuse it.
     fn check_capacity(&mut self, route: &Route) -> Result<(), Refusal> {
-        let Action::Upstream(index) = route.action else { return Ok(()) };
-        let servers = &self.view.upstreams[index];
         // A limit may send the request to another upstream.
         let may_divert = || route.limits.iter().any(|limit| matches!(limit.over, Over::Divert(_)));
-        match servers.is_full_for(route.priority) && !may_divert() {
-            true => Err(servers.refuse_full(route.priority)),
+        let mut upstreams = route.upstreams().map(|index| &self.view.upstreams[index]);
+        let Some(first) = upstreams.next() else { return Ok(()) };
+        let is_full = |servers: &WorkerUpstream| servers.is_full_for(route.priority);
+        match is_full(first) && upstreams.all(is_full) && !may_divert() {
+            true => Err(first.refuse_full(route.priority)),
             false => Ok(()),
         }
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use http::request::Parts;
 use http::{HeaderName, Method, Version};
 
+use crate::canonical::find_sent_piece;
 use crate::proxy::account::linger::Linger;
 use crate::proxy::connection::upload::Upload;
 use crate::proxy::head::headers;
@@ -99,19 +100,29 @@ fn has_usual_body(method: &Method) -> bool {
 /// Returns the target to forward, with the rewrites of the route. What is left of the path stays in its spelling for
 /// servers.
 pub fn rewrite_target<'a>(admitted: &'a ValidatedHead, rewrite: &Rewrite) -> Cow<'a, str> {
+    let (made, query) = match admitted.rewritten() {
+        Some(target) => (target.path.as_deref(), target.query.as_deref()),
+        None => (None, admitted.query()),
+    };
+    let query = |path: String| match query {
+        Some(query) => format!("{path}?{query}"),
+        None => path,
+    };
+    if let Some(made) = made {
+        return Cow::Owned(query(made.to_owned()));
+    }
     let path = admitted.sent_path();
-    let rest = match admitted.path().strip_prefix(rewrite.strip_prefix.as_str()) {
-        // The path that is read and the one that is sent have the same segments.
-        Some(rest) if rest.is_empty() || rest.starts_with('/') => {
-            let segments = rewrite.strip_prefix.matches('/').count();
-            path.match_indices('/').nth(segments).map_or("", |(at, _)| &path[at..])
+    let matched = admitted.matched_path();
+    let rest = match matched.strip_prefix(rewrite.strip_prefix.as_str()) {
+        Some(rest) if !rewrite.strip_prefix.is_empty() && (rest.is_empty() || rest.starts_with('/')) => {
+            find_sent_piece(matched, path, rewrite.strip_prefix.len(), matched.len())
         }
         _ => path,
     };
-    if rest.len() == path.len() && rewrite.add_prefix.is_empty() && !admitted.is_path_rewritten() {
+    let is_kept = rest.len() == path.len() && rewrite.add_prefix.is_empty();
+    if is_kept && !admitted.is_path_rewritten() && admitted.rewritten().is_none() {
         return Cow::Borrowed(admitted.validate_target().as_str());
     }
     let slash = if rest.is_empty() { "/" } else { "" };
-    let query = admitted.query().map_or_else(String::new, |query| format!("?{query}"));
-    Cow::Owned(format!("{}{rest}{slash}{query}", rewrite.add_prefix))
+    Cow::Owned(query(format!("{}{rest}{slash}", rewrite.add_prefix)))
 }

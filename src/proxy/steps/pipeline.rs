@@ -11,6 +11,7 @@ use crate::ends::End;
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::request_context::{Admitted, RoutedRequest};
 use crate::proxy::head::identity::ClientAddress;
+use crate::proxy::head::rewritten::rewrite_target;
 use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::head::validate::{ValidatedHead, judge_faults};
 use crate::proxy::steps::auth::authenticate;
@@ -74,11 +75,15 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
     let (identity, offer) = (arrival.identity, arrival.offer.take());
     let head = &arrival.head;
     let preflight = find_preflight(config, head, door.headers());
-    let (index, method) = match &preflight {
-        Some(preflight) => (preflight.route, &preflight.method),
-        None => (find_route(config, head, door.headers()), head.method()),
+    let index = match &preflight {
+        Some(preflight) => preflight.route,
+        None => find_route(config, head, door.headers()),
     };
-    door.observe_route(index, head, method);
+    if index.is_some_and(|index| config.routes[index].parsing.keeps_repeated_slashes) {
+        arrival.head.keep_repeated_slashes();
+    }
+    let head = &arrival.head;
+    door.observe_route(index, head, preflight.as_ref().map_or(head.method(), |preflight| &preflight.method));
     check_strictness(door, head, arrival.parser_fault, parsing_rules(config, index))?;
     if let Some(acme) = &config.acme
         && let Some(response) = local_responses::answer_acme_challenge(acme, head.method(), head.path())
@@ -101,6 +106,10 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
         return Ok(Passage::Preflight(answer_preflight(&preflight, door.headers())));
     }
     let route = entered?;
+    if let Some(rewrite) = &route.rewrite.target {
+        let target = rewrite_target(head, &route.matcher.path, rewrite, route.parsing).map_err(Refusal::from)?;
+        arrival.head.set_rewritten(target);
+    }
     let facts = door.received_facts(identity);
     let offer = fit_head_to_route(door.headers_mut(), route, offer, facts).map_err(Refusal::from)?;
     door.fit_to_route(route);
@@ -149,7 +158,7 @@ pub async fn decide_described<'a, D: Door<'a>>(
 
 /// Returns the index of the route that matches.
 fn find_route(config: &Config, head: &ValidatedHead, headers: &HeaderMap) -> Option<usize> {
-    config.table.find_route(&config.routes, head.read_host(), head.path(), head.method(), headers)
+    config.table.find_route(&config.routes, head.read_host(), head.matched_path(), head.method(), headers)
 }
 
 /// Returns the rules for ambiguous requests of the route at index `found`, or those of the server if no route matches.

@@ -28,7 +28,7 @@ pub fn find_preflight<'a>(config: &'a Config, head: &ValidatedHead, headers: &He
     find_single(headers, &ORIGIN)?;
     let method = find_single(headers, &ACCESS_CONTROL_REQUEST_METHOD)?.as_bytes().to_ascii_uppercase();
     let method = Method::from_bytes(&method).ok()?;
-    let route = config.table.find_route(&config.routes, head.read_host(), head.path(), &method, headers);
+    let route = config.table.find_route(&config.routes, head.read_host(), head.matched_path(), &method, headers);
     let policy = config.cors_policy(route)?;
     Some(Preflight { route, method, policy })
 }

@@ -39,7 +39,9 @@ pub fn check_breakers(request: &RequestContext<'_>, routed: RoutedRequest<'_>) -
     let (view, Some((index, _))) = (request.view, request.route) else { return Ok(Vec::new()) };
     let Action::Upstream(upstream) = routed.route.action else { return Ok(Vec::new()) };
     let upstream = &view.snapshot.upstreams[upstream];
-    let of_upstream = upstream.breaker().zip(upstream.settings.breaker.as_ref());
+    // The branch of a split is chosen once the client is known. Its breaker decides then.
+    let of_upstream =
+        upstream.breaker().zip(upstream.settings.breaker.as_ref()).filter(|_| routed.route.split.is_none());
     let of_route =
         view.snapshot.route_breakers.get(index).and_then(Option::as_ref).zip(routed.route.breaker.as_deref());
     let admit = |guarding| admit_by_breaker(request, routed, guarding);
@@ -47,7 +49,7 @@ pub fn check_breakers(request: &RequestContext<'_>, routed: RoutedRequest<'_>) -
 }
 
 /// Exchanges the permit of the route's upstream for one of the upstream at `index`, to which a limit diverts the
-/// request (`over`).
+/// request (`over`), or which the route has chosen (`split`).
 pub fn divert_permits(
     request: &RequestContext<'_>,
     routed: RoutedRequest<'_>,

@@ -211,13 +211,19 @@ fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + u
         compress,
         cors,
         parsing: reading,
+        split,
         // Only explanations show them.
         timeout_origins: _,
     } = route;
+    let name_of = |index: usize| config.upstreams.get(index).map(|upstream| &upstream.name);
     let action = match action {
-        Action::Upstream(index) => Err(config.upstreams.get(*index).map(|upstream| &upstream.name)),
+        Action::Upstream(index) => Err(name_of(*index)),
         other => Ok(other),
     };
+    let split = split.as_ref().map(|split| {
+        let branches = split.branches.iter().map(|branch| (name_of(branch.upstream), branch.weight));
+        (branches.collect::<Vec<_>>(), &split.key)
+    });
     // Candidates and wider tiers are added by themselves.
     let limits = limits.iter().filter(|limit| limit.candidate_of.is_none() && !limit.is_wider_tier());
     let limits: Vec<&str> = limits.map(|limit| limit.name.as_str()).collect();
@@ -232,7 +238,7 @@ fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + u
             timeouts,
             (refuse, error_pages),
             ratelimit_headers,
-            (upgrades, request_trailers),
+            (upgrades, request_trailers, split),
             (compress, cors),
             reading,
         ),

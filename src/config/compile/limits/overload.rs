@@ -41,11 +41,28 @@ pub fn list_refunded_limits(
         let names = list_limits(route);
         let target = route.node(&route::UPSTREAM).and_then(text_of);
         let own = target.and_then(|name| adaptive.get(name).copied());
+        let branch = || list_branches(route).into_iter().find_map(|name| refusing.get(name).copied());
+        let own = own.or_else(branch);
         if let Some(upstream) = own.or_else(|| names.iter().find_map(|name| diverting.get(name).copied())) {
             upstreams_by_limit.extend(names.into_iter().map(|name| (name.to_owned(), upstream.to_owned())));
         }
     }
     upstreams_by_limit
+}
+
+/// Returns the names of the upstreams of a `split`, whose breakers decide after the limits.
+fn list_branches<'s>(route: &'s Section) -> Vec<&'s str> {
+    let items = match route.node(&route::SPLIT).map(|node| &node.value) {
+        Some(Value::Array(items)) => items.as_slice(),
+        _ => &[],
+    };
+    let upstream_of = |item: &'s Node| match &item.value {
+        Value::Table(table) => {
+            text_of(&table.entries.iter().find(|entry| entry.key == route::split::UPSTREAM.name)?.node)
+        }
+        _ => None,
+    };
+    items.iter().filter_map(upstream_of).collect()
 }
 
 /// Returns the names of all limits of a route, including those of `auth`.

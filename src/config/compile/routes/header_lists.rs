@@ -37,8 +37,8 @@ pub fn list_own_headers(routes: &[Route]) -> Arc<[HeaderName]> {
 }
 
 /// Returns the request headers that the config reads, states or removes: in conditions of routes, keys, `when`, costs,
-/// `hash_on`, `auth`, `request_headers` and `client_address`. A server that merges trailers with headers would otherwise
-/// read a value that the gateway has not seen.
+/// `hash_on`, `split_by`, `auth`, `request_headers` and `client_address`. A server that merges trailers with headers would
+/// otherwise read a value that the gateway has not seen.
 pub fn list_guarded_headers(
     (routes, upstreams): (&[Route], &[Upstream]),
     jwt: Option<&TokenVerifier>,
@@ -57,7 +57,8 @@ pub fn list_guarded_headers(
         names.extend(auth.iter().flat_map(|auth| auth.read_headers()).cloned());
     }
     let hash_keys = upstreams.iter().filter_map(|upstream| upstream.hash_on.as_ref());
-    names.extend(hash_keys.flat_map(|key| key.sources()).filter_map(read_by));
+    let split_keys = routes.iter().filter_map(|route| route.split.as_ref()?.key.as_ref());
+    names.extend(hash_keys.chain(split_keys).flat_map(|key| key.sources()).filter_map(read_by));
     names.extend(jwt.map(|jwt| jwt.header.clone()));
     names.extend(server.client_address.headers.singles().cloned());
     names.sort_unstable_by(|one, other| one.as_str().cmp(other.as_str()));

@@ -1,7 +1,7 @@
 //! Sections `[[route]]`, and checks across routes. Called by `compile`.
 //!
 //! Input: the sections with compiled limits, sets, upstreams and defaults. Output: routes and their table. `action`
-//! compiles what the route does, the files `redirect*` redirects, `auth` authentication, `header_lists` the headers that
+//! compiles what the route does, the files `redirect*` redirects, `rewrite` what servers get instead, `auth` authentication, `header_lists` the headers that
 //! clients must not state, `bodies` what limits that read bodies mean for a route. This file adds limits, timeouts and address
 //! lists, orders chained limits, and reports routes that conflict.
 
@@ -16,12 +16,15 @@ mod redirect;
 mod redirect_loop;
 mod redirect_map;
 mod redirect_target;
+mod rewrite;
+mod split;
 mod verified;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::auth::RouteAuth;
+use crate::auth::{AuthMethod, RouteAuth};
+use crate::config::compile::context::LimitContext;
 use crate::config::compile::jwt::TokenVerifiers;
 use crate::config::compile::limits::candidates::CompanionLists;
 use crate::config::compile::limits::refuse::compile_refuse;
@@ -57,6 +60,7 @@ const LIMITS_MAX: usize = 16;
 const NAME_MAX: usize = 128;
 
 pub struct RouteContext<'a> {
+    pub keys: &'a LimitContext<'a>,
     pub defaults: &'a Defaults,
     pub limits: &'a Definitions<Arc<Limit>>,
     pub companions: &'a CompanionLists,
@@ -148,11 +152,13 @@ fn compile_route(
     let place = section.node(&route::PATH).map_or(section.place, |node| node.place);
     let name = section.parse_at(&route::NAME, read_route_name);
     let matcher = matcher::compile_matcher(section);
-    let action = action::compile_action(section, matcher.as_ref(), upstreams);
+    let params = matcher.as_ref().map(|matcher| list_params(&matcher.path)).unwrap_or_default();
+    let split = split::compile_split(section, &params, context.keys, upstreams);
+    let action = action::compile_action(section, matcher.as_ref(), split.as_ref(), upstreams);
     let limits = compile_limit_list(section, context);
     let allow = compile_networks(section, &route::ALLOW, context);
     let deny = compile_networks(section, &route::DENY, context);
-    let rewrite = action::compile_rewrite(section);
+    let rewrite = rewrite::compile_rewrite(section, matcher.as_ref());
     let request_headers = edit::compile_request_edit(section);
     let response_headers = edit::compile_response_edit(section);
     let max_body = section.get(&route::MAX_BODY).unwrap_or(context.defaults.max_body);
@@ -169,9 +175,11 @@ fn compile_route(
     let compress = compress::compile_compress(section, &route::compress::TABLE, &context.defaults.compress);
     let cors = cors::read_cors(section, context.defaults.cors.as_ref());
     let strictness = section.get(&route::STRICTNESS).unwrap_or(context.defaults.strictness);
-    let reading = ParsingRules::new(strictness, section.read(&route::ENCODED_SLASHES));
+    let reading = ParsingRules {
+        keeps_repeated_slashes: !section.get(&route::MERGE_SLASHES),
+        ..ParsingRules::new(strictness, section.read(&route::ENCODED_SLASHES))
+    };
     let matcher = matcher?;
-    let params = list_params(&matcher.path);
     let name_place = name.as_ref().map(|at| at.place);
     let path = section.read_string(&route::PATH).unwrap_or_else(|| route::PATH.default_str().to_owned());
     let name = name.map_or_else(|| derive_name(matcher.hosts.first(), &path), |at| at.value);
@@ -222,6 +230,7 @@ fn compile_route(
         ratelimit_headers,
         request_trailers: section.get(&route::REQUEST_TRAILERS),
         cors,
+        split: split.map(Box::new),
         compress: compress.is_enabled.then(|| shared.compressions.share_value(compress.settings)),
     };
     let redirect = section.node(&route::REDIRECT).map_or(place, |node| node.place);

@@ -71,9 +71,9 @@ pub fn redirect(
     is_https: bool,
 ) -> Option<Response<ResponseBody>> {
     let target = outgoing_request::rewrite_target(head, rewrite);
-    let rewritten_path = target.split('?').next().unwrap_or_default();
-    let (host, path, sent_path) = (head.read_host(), head.path(), head.sent_path());
-    let input = RedirectInput { is_https, host, path, sent_path, rewritten_path, query: head.query() };
+    let (rewritten_path, query) = target.split_once('?').map_or((&*target, None), |(path, query)| (path, Some(query)));
+    let (host, path, sent_path) = (head.read_host(), head.matched_path(), head.sent_path());
+    let input = RedirectInput { is_https, host, path, sent_path, rewritten_path, query };
     let (status, location) = redirect.locate(input)?;
     let location = HeaderValue::try_from(location).ok()?;
     let mut response = problem::fixed_response(status, "", HeaderValue::from_static("text/plain"));

@@ -7,6 +7,7 @@
 //! - `error_page`: errors for browsers and as text, the files of `error_pages`, and replaced responses of servers
 //! - `cors`: headers for pages of other origins, and responses to preflights
 //! - `local_responses`: echo server, redirects, ACME proof
+//! - `locations`: URLs and cookies of a server as those of the client
 //! - `edits`: the header changes of the route; `unread_body`: request bodies that nobody read
 //!
 //! To add a refusal: add its row to the table of [`ends`](crate::ends), and return it where the request is refused.
@@ -17,6 +18,7 @@ pub(crate) mod edits;
 pub(crate) mod error_page;
 pub(crate) mod grpc;
 pub(crate) mod local_responses;
+pub(crate) mod locations;
 pub mod problem;
 pub(crate) mod refusal_record;
 pub(crate) mod refusal_response;

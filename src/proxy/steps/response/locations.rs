@@ -1,0 +1,261 @@
+//! `rewrite_location`: URLs and cookies of a server as those of the client, for routes that send another host or path.
+//!
+//! Input: the response of a server, its origin, and what the client has requested. Output: the same response with
+//! `Location`, `Content-Location`, `Refresh` and `Set-Cookie` for the client. URLs of other origins stay.
+
+use http::header::{CONTENT_LOCATION, LOCATION, REFRESH, SET_COOKIE};
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::route::path_map::PathMap;
+
+/// A scheme, and a host with its port unless that is the scheme's own.
+#[derive(Clone, Copy, Debug)]
+pub struct UrlOrigin<'a> {
+    pub is_https: bool,
+    pub authority: &'a str,
+}
+
+/// What turns URLs of a server into those of the client.
+pub struct LocationMap<'a> {
+    /// The origins that the server may have for its own: that of its address, and that of the `Host` it got.
+    pub server: [UrlOrigin<'a>; 2],
+    /// The origin of the client's request. An empty authority is unknown.
+    pub client: UrlOrigin<'a>,
+    pub paths: Option<PathMap<'a>>,
+}
+
+/// Returns whether a response has a header that [`LocationMap::map_response`] may change.
+pub fn has_locations(headers: &HeaderMap) -> bool {
+    [LOCATION, CONTENT_LOCATION, REFRESH, SET_COOKIE].iter().any(|name| headers.contains_key(name))
+}
+
+impl LocationMap<'_> {
+    /// Changes the headers of a response.
+    pub fn map_response(&self, headers: &mut HeaderMap) {
+        for name in [LOCATION, CONTENT_LOCATION] {
+            self.replace_value(headers, name, |value| self.map_url(value));
+        }
+        self.replace_value(headers, REFRESH, |value| self.map_refresh(value));
+        let cookies = headers.get_all(SET_COOKIE);
+        let mapped: Vec<HeaderValue> =
+            cookies.iter().map(|line| self.map_cookie(line).unwrap_or_else(|| line.clone())).collect();
+        if mapped.iter().ne(cookies.iter()) {
+            headers.remove(SET_COOKIE);
+            for line in mapped {
+                headers.append(SET_COOKIE, line);
+            }
+        }
+    }
+
+    fn replace_value(&self, headers: &mut HeaderMap, name: HeaderName, map: impl Fn(&str) -> Option<String>) {
+        let mapped = headers.get(&name).and_then(|value| map(value.to_str().ok()?));
+        if let Some(mapped) = mapped.and_then(|mapped| HeaderValue::try_from(mapped).ok()) {
+            headers.insert(name, mapped);
+        }
+    }
+
+    /// Returns a URL for the client. `None` leaves the URL: it has another origin, or is relative to the client's path.
+    fn map_url(&self, url: &str) -> Option<String> {
+        // Browsers repair other characters in their own ways.
+        if !url.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\') {
+            return None;
+        }
+        if url.starts_with('/') && !url.starts_with("//") {
+            return self.map_path(url);
+        }
+        let (scheme, rest) = match url.strip_prefix("//") {
+            Some(rest) => (None, rest),
+            None => url.split_once("://").map(|(scheme, rest)| (Some(scheme), rest))?,
+        };
+        let is_https = match scheme {
+            None => None,
+            Some(scheme) if scheme.eq_ignore_ascii_case("http") => Some(false),
+            Some(scheme) if scheme.eq_ignore_ascii_case("https") => Some(true),
+            Some(_) => return None,
+        };
+        let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let is_same =
+            |origin: &UrlOrigin| is_https.is_none_or(|is_https| is_https == origin.is_https) && origin.has(authority);
+        if !self.server.iter().chain([&self.client]).any(is_same) {
+            return None;
+        }
+        let path = if rest.starts_with('/') { rest.to_owned() } else { format!("/{rest}") };
+        let path = self.map_path(&path).unwrap_or(path);
+        let UrlOrigin { is_https, authority } = self.client;
+        match (authority, scheme) {
+            // A path alone must not begin with a second slash.
+            ("", _) => Some(format!("/{}", path.trim_start_matches('/'))),
+            (_, None) => Some(format!("//{authority}{path}")),
+            (_, Some(_)) => Some(format!("{}://{authority}{path}", if is_https { "https" } else { "http" })),
+        }
+    }
+
+    /// Maps a path with its query and fragment.
+    fn map_path(&self, target: &str) -> Option<String> {
+        let (path, rest) = target.split_at(target.find(['?', '#']).unwrap_or(target.len()));
+        Some(self.paths.as_ref()?.to_client(path)? + rest)
+    }
+
+    /// Maps the URL in a `Refresh`, such as `5; url='/next'`.
+    fn map_refresh(&self, value: &str) -> Option<String> {
+        let at = value.to_ascii_lowercase().find("url=")? + "url=".len();
+        let (before, url) = value.split_at_checked(at)?;
+        let (quote, url) = match url.chars().next().filter(|c| matches!(c, '"' | '\'')) {
+            Some(quote) => (&url[..1], url[1..].split(quote).next()?),
+            None => ("", url.trim_end()),
+        };
+        Some(format!("{before}{quote}{}{quote}", self.map_url(url)?))
+    }
+
+    /// Maps `Path` and `Domain` of a cookie. `None` leaves the line.
+    fn map_cookie(&self, line: &HeaderValue) -> Option<HeaderValue> {
+        let text = str::from_utf8(line.as_bytes()).ok()?;
+        let mut pieces = text.split(';');
+        let mut mapped = pieces.next()?.to_owned();
+        // Browsers accept such a cookie only with the path `/` and without a domain.
+        let is_host_cookie = mapped.trim_start().get(..7).is_some_and(|name| name.eq_ignore_ascii_case("__host-"));
+        for piece in pieces {
+            let (name, value) = piece.split_once('=').unwrap_or((piece, ""));
+            let (name, value) = (name.trim(), value.trim());
+            let changed = if name.eq_ignore_ascii_case("path") && value.starts_with('/') && !is_host_cookie {
+                self.paths
+                    .as_ref()
+                    .and_then(|paths| paths.to_client_cookie(value))
+                    .map(|path| format!(" {name}={path}"))
+            } else if name.eq_ignore_ascii_case("domain") && self.is_server_domain(value) {
+                // Without the attribute, the cookie is for the host that the client knows.
+                Some(match self.client.host() {
+                    "" => String::new(),
+                    host => format!(" {name}={host}"),
+                })
+            } else {
+                None
+            };
+            match changed {
+                Some(piece) if piece.is_empty() => {}
+                Some(piece) => mapped.extend([";", piece.as_str()]),
+                None => mapped.extend([";", piece]),
+            }
+        }
+        if mapped == text { None } else { HeaderValue::try_from(mapped).ok() }
+    }
+
+    /// Returns whether a cookie for this domain is one for the server, and clients of the gateway would refuse it.
+    fn is_server_domain(&self, domain: &str) -> bool {
+        let domain = domain.trim_start_matches('.').to_ascii_lowercase();
+        let is_within = |origin: &UrlOrigin| {
+            let host = origin.host().to_ascii_lowercase();
+            host == domain || host.strip_suffix(domain.as_str()).is_some_and(|labels| labels.ends_with('.'))
+        };
+        !domain.is_empty() && self.server.iter().any(is_within) && !is_within(&self.client)
+    }
+}
+
+impl<'a> UrlOrigin<'a> {
+    /// Returns whether an authority of a URL with this scheme is that of the origin.
+    fn has(&self, authority: &str) -> bool {
+        !authority.is_empty() && self.strip_port(authority).eq_ignore_ascii_case(self.strip_port(self.authority))
+    }
+
+    fn strip_port<'t>(&self, authority: &'t str) -> &'t str {
+        authority.strip_suffix(if self.is_https { ":443" } else { ":80" }).unwrap_or(authority)
+    }
+
+    /// Returns the host without a port.
+    fn host(&self) -> &'a str {
+        match self.authority.rsplit_once(':') {
+            Some((host, port)) if !port.ends_with(']') => host,
+            _ => self.authority,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::route::{PathPattern, Rewrite};
+
+    static PATTERN: PathPattern = PathPattern::Segments { segments: Vec::new(), exact: false };
+
+    fn mapped(rewrite: &Rewrite, client: UrlOrigin, name: &'static str, value: &str) -> String {
+        let map = LocationMap {
+            server: [
+                UrlOrigin { is_https: false, authority: "10.0.0.7:3000" },
+                UrlOrigin { is_https: false, authority: "app.internal.example" },
+            ],
+            client,
+            paths: PathMap::new(rewrite, &PATTERN, "/app/x", "/app/x"),
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert(name, HeaderValue::from_str(value).unwrap());
+        map.map_response(&mut headers);
+        headers.get(name).unwrap().to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn urls_of_the_server_become_those_of_the_client() {
+        let rewrite = Rewrite { strip_prefix: "/app".to_owned(), ..Rewrite::default() };
+        let client = UrlOrigin { is_https: true, authority: "www.example.com" };
+        for (url, expected) in [
+            ("/login?next=/x#a", "/app/login?next=/x#a"),
+            ("http://10.0.0.7:3000/login", "https://www.example.com/app/login"),
+            ("HTTP://App.internal.example:80/login", "https://www.example.com/app/login"),
+            ("http://app.internal.example", "https://www.example.com/app/"),
+            ("http://app.internal.example?x", "https://www.example.com/app/?x"),
+            ("//app.internal.example/x", "//www.example.com/app/x"),
+            ("https://www.example.com/login", "https://www.example.com/app/login"),
+            ("https://www.example.com/app/login", "https://www.example.com/app/login"),
+            ("/app/login", "/app/login"),
+            // Other origins, another scheme of the own one included.
+            ("http://www.example.com/login", "http://www.example.com/login"),
+            ("https://10.0.0.7:3000/login", "https://10.0.0.7:3000/login"),
+            ("http://10.0.0.7/login", "http://10.0.0.7/login"),
+            ("https://id.example.com/authorize", "https://id.example.com/authorize"),
+            ("http://10.0.0.7:3000@evil.com/", "http://10.0.0.7:3000@evil.com/"),
+            ("http://evil.com:80@10.0.0.7:3000/", "http://evil.com:80@10.0.0.7:3000/"),
+            ("//evil.com/", "//evil.com/"),
+            ("login", "login"),
+            ("?page=2", "?page=2"),
+            ("mailto:a@example.com", "mailto:a@example.com"),
+            ("/\\evil.com", "/\\evil.com"),
+            ("/a b", "/a b"),
+        ] {
+            for name in ["location", "content-location"] {
+                assert_eq!(mapped(&rewrite, client, name, url), expected, "{url}");
+            }
+            if !url.contains(' ') {
+                for (before, after) in [("5; url=", ""), ("0;URL='", "'"), ("1; Url=\"", "\"")] {
+                    let refresh = mapped(&rewrite, client, "refresh", &format!("{before}{url}{after}"));
+                    assert_eq!(refresh, format!("{before}{expected}{after}"), "{url}");
+                }
+            }
+        }
+        let unknown = UrlOrigin { is_https: true, authority: "" };
+        assert_eq!(mapped(&rewrite, unknown, "location", "http://10.0.0.7:3000/login"), "/app/login");
+        let plain = Rewrite::default();
+        assert_eq!(mapped(&plain, unknown, "location", "http://10.0.0.7:3000//evil.com"), "/evil.com");
+    }
+
+    #[test]
+    fn cookies_of_the_server_become_those_of_the_client() {
+        let rewrite = Rewrite { strip_prefix: "/app".to_owned(), ..Rewrite::default() };
+        let client = UrlOrigin { is_https: true, authority: "www.example.com:8443" };
+        for (cookie, expected) in [
+            ("a=1", "a=1"),
+            ("a=1; Path=/; HttpOnly", "a=1; Path=/app; HttpOnly"),
+            ("a=1;path=/x;Secure", "a=1; path=/app/x;Secure"),
+            ("a=1; Path=/app; Secure", "a=1; Path=/app; Secure"),
+            ("a=Path=/; Path=", "a=Path=/; Path="),
+            ("__Host-a=1; Path=/; Secure", "__Host-a=1; Path=/; Secure"),
+            ("a=1; Domain=app.internal.example", "a=1; Domain=www.example.com"),
+            ("a=1; Domain=.Internal.Example; Path=/", "a=1; Domain=www.example.com; Path=/app"),
+            ("a=1; Domain=example.com", "a=1; Domain=example.com"),
+            ("a=1; Domain=other.example", "a=1; Domain=other.example"),
+            ("a=1; Domain=", "a=1; Domain="),
+        ] {
+            assert_eq!(mapped(&rewrite, client, "set-cookie", cookie), expected, "{cookie}");
+        }
+        let unknown = UrlOrigin { is_https: true, authority: "" };
+        assert_eq!(mapped(&rewrite, unknown, "set-cookie", "a=1; Domain=10.0.0.7; Secure"), "a=1; Secure");
+    }
+}
