@@ -23,7 +23,7 @@ mod verified;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::auth::{AuthMethod, RouteAuth};
+use crate::auth::RouteAuth;
 use crate::config::compile::context::LimitContext;
 use crate::config::compile::jwt::TokenVerifiers;
 use crate::config::compile::limits::candidates::CompanionLists;
