@@ -151,6 +151,18 @@ impl RouteBody {
         self.closed.get_or_insert(number);
     }
 
+    /// Adds the `rewrite` of a route that forwards. Redirects of the server are mapped back only if the route says so
+    /// already.
+    pub fn add_rewrite(&mut self, options: &[String]) {
+        if options.is_empty() {
+            return;
+        }
+        self.lines.push(format!("rewrite = {{ {} }}", options.join(", ")));
+        if !self.lines.iter().any(|line| line.starts_with("rewrite_location")) {
+            self.lines.push("rewrite_location = false".to_owned());
+        }
+    }
+
     /// Adds the number of a remark once.
     pub fn add_remark(&mut self, number: usize) {
         if !self.remarks.contains(&number) {

@@ -200,7 +200,7 @@ mod tests {
             ("{path}", "/\\evil.com", None, "/%5Cevil.com"),
             ("/{query}", "/", Some("/evil.com"), "/evil.com"),
             ("/{query}", "/", Some("\\evil.com"), "/%5Cevil.com"),
-            ("/{id}", "/a//evil.com", None, "/"),
+            ("/{id}", "/a//evil.com", None, "/evil.com"),
             ("https://example.com{path}", "/@evil.com", None, "https://example.com/@evil.com"),
             ("https://example.com{path}", ".evil.com", None, "https://example.com/"),
             ("https://example.com{path}", "/a\r\nset-cookie: x", None, "https://example.com/a%0D%0Aset-cookie:%20x"),

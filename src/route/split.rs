@@ -33,9 +33,9 @@ impl Branch {
 
     /// Returns the time that the branch draws for `number`: exponentially distributed, with the weight as its rate.
     fn draw(&self, number: u64) -> f64 {
-        let bits = mix(number ^ mix(self.name_hash)) >> 11;
+        let bits = u32::try_from(mix(number ^ mix(self.name_hash)) >> 32).unwrap_or(u32::MAX);
         // From above 0 to 1.
-        let uniform = (bits + 1) as f64 / (1_u64 << 53) as f64;
+        let uniform = (f64::from(bits) + 1.0) / (f64::from(u32::MAX) + 1.0);
         -uniform.ln() / f64::from(self.weight)
     }
 }
@@ -66,7 +66,7 @@ fn mix(mut number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const KEYS: u64 = 100_000;
+    const KEYS: u32 = 100_000;
 
     fn split(weights: &[(&str, u32)]) -> Split {
         let branches = weights.iter().enumerate().map(|(index, (name, weight))| Branch::new(index, name, *weight));
@@ -74,11 +74,12 @@ mod tests {
     }
 
     fn choices(split: &Split) -> Vec<usize> {
-        (0..KEYS).map(|number| split.choose(fnv1a(HASH_START, &number.to_le_bytes())).unwrap()).collect()
+        (0..u64::from(KEYS)).map(|number| split.choose(fnv1a(HASH_START, &number.to_le_bytes())).unwrap()).collect()
     }
 
     fn share(choices: &[usize], branch: usize) -> f64 {
-        100.0 * choices.iter().filter(|chosen| **chosen == branch).count() as f64 / KEYS as f64
+        let chosen = choices.iter().filter(|chosen| **chosen == branch).count();
+        100.0 * f64::from(u32::try_from(chosen).unwrap()) / f64::from(KEYS)
     }
 
     #[test]
@@ -106,7 +107,7 @@ mod tests {
             assert!(before == added || *added == 3, "{before} to {added}");
         }
         let moved = before.iter().zip(&after).filter(|(before, after)| before != after).count();
-        assert!(moved as f64 / (KEYS as f64) < 0.125, "{moved}");
+        assert!(moved < 12_500, "{moved}");
         // The order of the branches has no meaning.
         let reversed = choices(&split(&[("third", 5), ("next", 5), ("app", 90)]));
         assert!(before.iter().zip(&reversed).all(|(before, reversed)| before + reversed == 2));
@@ -117,6 +118,7 @@ mod tests {
     fn choices_are_for_good() {
         let split = split(&[("app", 60), ("next", 40)]);
         let first: Vec<usize> = choices(&split).into_iter().take(24).collect();
-        assert_eq!(first, [0; 24], "replace by the choices of the first version");
+        // Computed apart from this program.
+        assert_eq!(first, [0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 1, 0, 1, 1, 1, 0, 0, 1]);
     }
 }

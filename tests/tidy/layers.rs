@@ -25,7 +25,7 @@ pub const LAYERS: [(&str, &[&str]); 36] = [
     ("upstream", &["rate", "labels", "tls", "limiting"]),
     ("overload", &["rate", "labels", "upstream"]),
     ("auth", &["ends", "net", "telemetry", "limiting"]),
-    ("route", &["text", "labels", "template", "net", "limiting", "upstream", "auth"]),
+    ("route", &["text", "labels", "canonical", "template", "net", "limiting", "upstream", "auth"]),
     ("envoy", &["text", "grpc", "limiting", "route"]),
     (
         "config",

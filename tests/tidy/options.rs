@@ -9,6 +9,7 @@ use super::source::root;
 /// Literals that are no options: what they are, by file.
 const OTHER_WORDS: &[(&str, &[&str], &str)] = &[
     ("src/config/admin_tokens.rs", &["keys", "limits", "edit", "token"], "grants, and a name of a token"),
+    ("src/config/compile/cors.rs", &["ratelimit"], "a header"),
     ("src/config/compile/edit.rs", &["host"], "a header"),
     ("src/config/compile/limits/over.rs", &["refuse"], "a value of `over`"),
     ("src/config/compile/limits/refuse.rs", &["limit", "route"], "placeholders"),

@@ -49,16 +49,16 @@ fn a_key_keeps_its_upstream_in_every_gateway_and_only_needed_keys_move() {
     assert!(first.iter().zip(&after).all(|(before, after)| before == after || after == "next"), "none moves back");
     let moved = first.iter().zip(&after).filter(|(before, after)| before != after).count();
     assert!((30..100).contains(&moved), "{moved} of 300 moved");
-    let arguments = |user: usize| {
+    let explain = |user: usize| {
         let header = format!("x-user: {user}");
         let path = gateway.config();
         let output =
             program().args(["explain", "-c", path.to_str().unwrap(), "-H", &header, "GET", "http://a/"]).output();
         String::from_utf8(output.unwrap().stdout).unwrap()
     };
-    for user in 0..10 {
-        let shown = arguments(user);
-        assert!(shown.contains(&format!("to upstream {}", after[user])), "{user}: {shown}");
+    for (user, upstream) in after.iter().enumerate().take(10) {
+        let shown = explain(user);
+        assert!(shown.contains(&format!("to upstream {upstream}")), "{user}: {shown}");
         assert!(shown.contains("split between app 70.0 %, next 30.0 %"), "{shown}");
     }
 }

@@ -37,8 +37,8 @@ use crate::config::compile::decide::compile_decide;
 use crate::config::compile::limits::candidates::CompanionLists;
 use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::compile::pages::PageFiles;
-use crate::config::compile::routes::CompiledRoutes;
 use crate::config::compile::routes::header_lists::{list_guarded_headers, list_own_headers};
+use crate::config::compile::routes::{CompiledRoutes, compile_routes};
 use crate::config::compile::server::acme::AcmeSection;
 use crate::config::compile::server::{internal, listener};
 use crate::config::compile::upstreams::Upstreams;
@@ -64,9 +64,8 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let [server, admin, acme, store, headers, jwt, upstreams, sets, limits, decide] = merge_tables(sources, &roots);
     let has_acme = roots.iter().any(|root| root.node(&root::ACME).is_some());
     let no_route = roots.iter().all(has_no_route) && decide.table.entries.is_empty();
-    let route_sections = list_sections(sources, &roots, &root::ROUTE);
-    let listeners = list_sections(sources, &roots, &root::LISTENER);
-    let rls = list_sections(sources, &roots, &root::RLS);
+    let lists = [&root::ROUTE, &root::LISTENER, &root::RLS];
+    let [route_sections, listeners, rls] = lists.map(|list| list_sections(sources, &roots, list));
     report_root_keys(roots);
     let acme = acme.to_section(sources);
     let acme = AcmeSection::read(&acme, has_acme);
@@ -78,8 +77,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let ratelimit_headers = server::compile_headers(&headers.to_section(sources));
     server.settings.cors = server.defaults.cors.as_ref().map(|cors| Arc::new(cors.to_policy(&[], &ratelimit_headers)));
     let sets = named_set::compile_sets(sets.named_sections(sources));
-    let upstreams = upstreams.named_sections(sources);
-    let limits = limits.named_sections(sources);
+    let (upstreams, limits) = (upstreams.named_sections(sources), limits.named_sections(sources));
     let context = LimitContext {
         refunded: limits::overload::list_refunded_limits(&route_sections, &upstreams, &limits),
         on_error: store.on_error,
@@ -104,10 +102,8 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         ratelimit_headers: &ratelimit_headers,
         requests_client_certs: context.requests_client_certs,
     };
-    let CompiledRoutes { routes, table, places } =
-        routes::compile_routes(sources, &route_sections, &context, &mut upstreams);
-    let decide = decide.named_sections(sources);
-    let decide = compile_decide(decide, &routes, &context, &server.listeners);
+    let CompiledRoutes { routes, table, places } = compile_routes(sources, &route_sections, &context, &mut upstreams);
+    let decide = compile_decide(decide.named_sections(sources), &routes, &context, &server.listeners);
     let rls = rls::compile_rls(&rls, &context, (&routes, &places), decide.routes.len());
     report_no_route(sources, no_route && !documents.is_empty());
     report_unknown_routes(sources, routes.iter().chain(&decide.routes).chain(&rls.routes));

@@ -303,9 +303,7 @@ impl Annotations {
                 false => body.add_remark(out.remarks.add(at, "the service gets the client's Host instead")),
             }
         }
-        if !parts.is_empty() {
-            body.lines.push(format!("rewrite = {{ {} }}", parts.join(", ")));
-        }
+        body.add_rewrite(&parts);
     }
 
     /// Applies the settings to a route.

@@ -173,9 +173,7 @@ impl<'a> Context<'a, '_> {
             let number = self.out.remarks.add(at, "nginx serves files here, which Sluicegate does not");
             body.close(number);
         }
-        if !rewrite.is_empty() {
-            body.lines.push(format!("rewrite = {{ {} }}", rewrite.join(", ")));
-        }
+        body.add_rewrite(&rewrite);
         body.has_access_rules = !scope.list("allow").is_empty();
         self.zones.apply_limits(scope, self.server, self.out, &mut body)?;
         self.restrict_access(scope, &mut body)?;

@@ -2,18 +2,37 @@
 
 use std::sync::Arc;
 
+use crate::config::compile::server::Defaults;
 use crate::config::reader::Section;
 use crate::config::schema::route;
 use crate::config::values::invalid_text;
 use crate::limiting::limit::{Limit, Mode};
 use crate::route::Upgrades;
 
-/// Returns how many bytes of a body the limits of a route read; `None` if they read none. A key needs the whole body, so
-/// its bound applies as soon as one limit has such a key.
-pub fn find_body_bound(limits: &[Arc<Limit>], max_key_body: u64, max_cost_body: u64) -> Option<u32> {
-    let is_read = limits.iter().any(|limit| limit.reads_body());
-    let is_key = limits.iter().any(|limit| limit.key.reads_body());
-    u32::try_from(if is_key { max_key_body } else { max_cost_body }).ok().filter(|_| is_read)
+/// The largest bodies of a route: all, those with a key, and those with a cost.
+pub struct BodyBounds {
+    pub max_body: u64,
+    max_key_body: u64,
+    max_cost_body: u64,
+}
+
+impl BodyBounds {
+    /// Reads the bounds, which are inherited where the route has none.
+    pub fn read(section: &Section, inherited: &Defaults) -> BodyBounds {
+        BodyBounds {
+            max_body: section.get(&route::MAX_BODY).unwrap_or(inherited.max_body),
+            max_key_body: section.get(&route::MAX_KEY_BODY).unwrap_or(inherited.max_key_body),
+            max_cost_body: section.get(&route::MAX_COST_BODY).unwrap_or(inherited.max_cost_body),
+        }
+    }
+
+    /// Returns how many bytes of a body the limits of a route read; `None` if they read none. A key needs the whole
+    /// body, so its bound applies as soon as one limit has such a key.
+    pub fn find_key_body(&self, limits: &[Arc<Limit>]) -> Option<u32> {
+        let is_read = limits.iter().any(|limit| limit.reads_body());
+        let is_key = limits.iter().any(|limit| limit.key.reads_body());
+        u32::try_from(if is_key { self.max_key_body } else { self.max_cost_body }).ok().filter(|_| is_read)
+    }
 }
 
 /// Returns the protocols of a route that lists none: all, unless an enforced limit settles by what responses report in

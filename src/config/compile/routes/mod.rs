@@ -32,6 +32,7 @@ use crate::config::compile::named_set::ListedItem;
 use crate::config::compile::names::Definitions;
 use crate::config::compile::pages::{PageFiles, compile_error_pages};
 use crate::config::compile::routes::auth::{CompiledAuth, UserFiles};
+use crate::config::compile::routes::bodies::BodyBounds;
 use crate::config::compile::routes::verified::{has_token, has_user, warn_of_unverified};
 use crate::config::compile::server::{Defaults, read_dialects, read_timeout_origins};
 use crate::config::compile::shared::SharedValues;
@@ -51,7 +52,9 @@ use crate::limiting::limit::Limit;
 use crate::limiting::source::{PathParam, Source, SourceOrigin};
 use crate::net::IpSet;
 use crate::route::table::RouteTable;
-use crate::route::{Action, Dialect, HostPattern, ParsingRules, PathPattern, Route, Segment, SettingOrigin, Timeouts};
+use crate::route::{
+    Action, Dialect, HostPattern, ParsingRules, PathPattern, Route, Segment, SettingOrigin, Strictness, Timeouts,
+};
 use crate::upstream::breaker::machine::BreakerRule;
 use crate::upstream::priority::Priority;
 
@@ -161,9 +164,7 @@ fn compile_route(
     let rewrite = rewrite::compile_rewrite(section, matcher.as_ref());
     let request_headers = edit::compile_request_edit(section);
     let response_headers = edit::compile_response_edit(section);
-    let max_body = section.get(&route::MAX_BODY).unwrap_or(context.defaults.max_body);
-    let max_key_body = section.get(&route::MAX_KEY_BODY).unwrap_or(context.defaults.max_key_body);
-    let max_cost_body = section.get(&route::MAX_COST_BODY).unwrap_or(context.defaults.max_cost_body);
+    let body_bounds = BodyBounds::read(section, context.defaults);
     let max_in_flight = section.get(&route::MAX_IN_FLIGHT);
     let breaker = compile_route_breaker(section, action.as_ref());
     let priority = section.read(&route::PRIORITY).and_then(Priority::from_number).unwrap_or_default();
@@ -174,23 +175,14 @@ fn compile_route(
     let upgrades = bodies::compile_upgrades(section);
     let compress = compress::compile_compress(section, &route::compress::TABLE, &context.defaults.compress);
     let cors = cors::read_cors(section, context.defaults.cors.as_ref());
-    let strictness = section.get(&route::STRICTNESS).unwrap_or(context.defaults.strictness);
-    let reading = ParsingRules {
-        keeps_repeated_slashes: !section.get(&route::MERGE_SLASHES),
-        ..ParsingRules::new(strictness, section.read(&route::ENCODED_SLASHES))
-    };
+    let parsing = compile_parsing(section, context.defaults.strictness);
     let matcher = matcher?;
     let name_place = name.as_ref().map(|at| at.place);
     let path = section.read_string(&route::PATH).unwrap_or_else(|| route::PATH.default_str().to_owned());
     let name = name.map_or_else(|| derive_name(matcher.hosts.first(), &path), |at| at.value);
-    let (auth, limits) = match (auth::compile_auth(section, context, upstreams, &name)?, limits?) {
-        (None, limits) => (None, limits),
-        (Some(CompiledAuth { auth, limits: mut all }), limits) => {
-            check_charged_once(section, &all, &limits)?;
-            all.extend(limits);
-            (Some(Box::new(auth)), all)
-        }
-    };
+    let auth = auth::compile_auth(section, context, upstreams, &name)?;
+    let (auth, of_auth) = auth.map(|CompiledAuth { auth, limits }| (Box::new(auth), limits)).unzip();
+    let limits = join_limits(section, of_auth.unwrap_or_default(), limits?)?;
     check_readable(section, &limits, auth.as_deref(), context)?;
     let request_headers = request_headers?;
     warn_of_unverified(section, &request_headers, auth.as_deref(), context);
@@ -198,10 +190,8 @@ fn compile_route(
     over::check_forwarding(section, &limits, &action)?;
     check_descriptors(section, &limits)?;
     let limits = Some(limits).filter(|limits| check_params(section, limits, &params))?;
-    let cors = cors.map(|cors| {
-        let dialects = ratelimit_headers.as_deref().unwrap_or(context.ratelimit_headers);
-        shared.cors.share_value(cors.to_policy(&matcher.methods, dialects))
-    });
+    let dialects = ratelimit_headers.as_deref().unwrap_or(context.ratelimit_headers);
+    let cors = cors.map(|cors| shared.cors.share_value(cors.to_policy(&matcher.methods, dialects)));
     let response_headers = response_headers?;
     cors::check_edits(section, cors.is_some(), &response_headers)?;
     let route = Route {
@@ -209,7 +199,7 @@ fn compile_route(
         matcher,
         params,
         action,
-        key_body: bodies::find_body_bound(&limits, max_key_body, max_cost_body),
+        key_body: body_bounds.find_key_body(&limits),
         upgrades: upgrades.unwrap_or_else(|| bodies::default_upgrades(&limits)),
         limits,
         auth,
@@ -218,8 +208,8 @@ fn compile_route(
         rewrite: shared.rewrites.share_value(rewrite),
         request_headers: shared.edits.share_value(request_headers),
         response_headers: shared.response_edits.share_value(response_headers),
-        parsing: reading,
-        max_body,
+        parsing,
+        max_body: body_bounds.max_body,
         max_in_flight,
         breaker,
         priority,
@@ -235,6 +225,20 @@ fn compile_route(
     };
     let redirect = section.node(&route::REDIRECT).map_or(place, |node| node.place);
     Some(PlacedRoute { route, place, name_place, redirect, section: section.place })
+}
+
+/// Puts the limits of `auth` before those of the route.
+fn join_limits(section: &Section, mut of_auth: Vec<Arc<Limit>>, of_route: Vec<Arc<Limit>>) -> Option<Vec<Arc<Limit>>> {
+    check_charged_once(section, &of_auth, &of_route)?;
+    of_auth.extend(of_route);
+    Some(of_auth)
+}
+
+/// Compiles how strictly the route reads requests.
+fn compile_parsing(section: &Section, inherited: Strictness) -> ParsingRules {
+    let strictness = section.get(&route::STRICTNESS).unwrap_or(inherited);
+    let rules = ParsingRules::new(strictness, section.read(&route::ENCODED_SLASHES));
+    ParsingRules { keeps_repeated_slashes: !section.get(&route::MERGE_SLASHES), ..rules }
 }
 
 /// Compiles the timeouts of a route, which inherits those that it does not set.

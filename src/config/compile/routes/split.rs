@@ -69,9 +69,11 @@ fn compile_split_key(section: &Section, node: &Node, params: &[PathParam], conte
         let help = "use values of the request head, such as \"header:x-user\"";
         return section.report_fault(route::SPLIT_BY.name, node, what, help);
     }
-    let is_absent = |name: &&String| !params.iter().any(|param| param.name == **name);
-    let names = key.sources().filter_map(|source| if let Source::Param(name) = source { Some(name) } else { None });
-    if let Some(name) = names.filter(is_absent).next() {
+    let absent = key.sources().find_map(|source| match source {
+        Source::Param(name) if !params.iter().any(|param| param.name == *name) => Some(name.clone()),
+        _ => None,
+    });
+    if let Some(name) = absent {
         let what = format!("it reads param:{name}, which the path of this route does not have");
         let help = format!("write {{{name}}} for a segment of `path`, like \"/users/{{{name}}}\"");
         return section.report_fault(route::SPLIT_BY.name, node, &what, &help);
