@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -177,7 +178,11 @@ impl Part {
             for (name, receipt) in &receipts {
                 script = script.replace(name, receipt);
             }
-            let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+            // Programs that ask the config, such as `explain`, read that of the gateway.
+            script = script.replace("-c sluicegate.toml", &format!("-c '{}'", gateway.config().display()));
+            let program = Path::new(env!("CARGO_BIN_EXE_sluicegate")).parent().unwrap().display();
+            let path = format!("{program}:{}", env!("PATH"));
+            let output = Command::new("sh").args(["-c", &script]).env("PATH", path).output().unwrap();
             let mut found = String::from_utf8_lossy(&output.stdout).into_owned();
             if let Some(app) = app {
                 found = found.replace(&app.addr.to_string(), APP);

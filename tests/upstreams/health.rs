@@ -75,15 +75,15 @@ fn checks_send_the_host_and_headers_that_are_set() {
         let mut stream = incoming.head(head.body(()).unwrap(), false)?;
         stream.send_data(Bytes::from_static(&[0, 0, 0, 0, 2, 8, 1]), true)
     });
-    let name = picky.addr.to_string();
+    let name = format!("h2c://{}", picky.addr);
     for (kind, host, up) in [("http", "app", 1.0), ("grpc", "app", 1.0), ("http", "other", 0.0), ("grpc", "other", 0.0)]
     {
         let health = format!(
-            "protocol = \"http2\"\nhealth = {{ {QUICK}, type = \"{kind}\", unhealthy_after = 1, healthy_after = 1, \
+            "health = {{ {QUICK}, type = \"{kind}\", unhealthy_after = 1, healthy_after = 1, \
              host = \"{host}.example.com:8443\", headers = {{ x-probe = \"1\" }} }}"
         );
         let before = picky.connections();
-        let gateway = Gateway::start(&app(&[format!("http://{name}")], &health));
+        let gateway = Gateway::start(&app(std::slice::from_ref(&name), &health));
         wait_until("a check has ended", || picky.connections() >= before + 2);
         gateway.assert_metric("upstream_up", &of(&name), up);
     }

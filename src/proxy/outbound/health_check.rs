@@ -150,8 +150,15 @@ fn http_headers(rule: &HealthRule) -> HeaderMap {
     let user_agent = HeaderValue::from_static(concat!("sluicegate-health/", env!("CARGO_PKG_VERSION")));
     let own = [(USER_AGENT, user_agent), (ACCEPT, HeaderValue::from_static("*/*"))];
     let mut headers = HeaderMap::from_iter(own);
-    headers.extend(rule.headers.iter().cloned());
+    set_headers(&mut headers, rule);
     headers
+}
+
+/// Sets the headers of the rule, in place of those that a check has by itself.
+fn set_headers(headers: &mut HeaderMap, rule: &HealthRule) {
+    for (name, value) in &rule.headers {
+        headers.insert(name, value.clone());
+    }
 }
 
 /// Reads the body of an HTTP/2 stream until it contains `text`.
@@ -182,7 +189,7 @@ async fn check_grpc(connection: UpstreamConnection, origin: &Origin, rule: &Heal
             .header("te", HeaderValue::from_static("trailers"))
             .body(())
             .map_err(|_| CheckFault::Broken)?;
-        request.headers_mut().extend(rule.headers.iter().cloned());
+        set_headers(request.headers_mut(), rule);
         let (response, mut body) = sender.send_request(request, false).map_err(|_| CheckFault::Broken)?;
         // An empty, uncompressed message: it names no service, and so means the server as a whole.
         body.send_data(Bytes::from_static(&[0; 5]), true).map_err(|_| CheckFault::Broken)?;
