@@ -310,7 +310,7 @@ pub struct ServerSettings {
     pub shutdown_delay: Duration,
     /// Requests still in progress this long after the listeners closed are cut.
     pub shutdown_timeout: Duration,
-    /// Who may name the address of a client, and in which headers.
+    /// The proxies that may name the address of a client, and the headers in which they do.
     pub client_address: ClientAddressRules,
     /// Headers about the client and this hop that forwarded requests carry.
     pub forwarded_headers: ForwardedHeaders,

@@ -10,7 +10,7 @@ use crate::upstream::balance::{HASH_START, fnv1a};
 /// A compiled `split`.
 #[derive(Debug, PartialEq)]
 pub struct Split {
-    /// At least one has a weight above 0.
+    /// The upstreams, of which at least one has a weight above 0.
     pub branches: Vec<Branch>,
     /// The key whose requests all get the same branch. `None`: each request gets a random one.
     pub key: Option<Key>,

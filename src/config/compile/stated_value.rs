@@ -15,7 +15,7 @@ pub enum StatedValue {
     Template(TextTemplate<ClientFact>),
 }
 
-/// What other programs call the placeholders.
+/// The names of the placeholders in other programs, each with ours.
 const FOREIGN_NAMES: [(&str, &str); 16] = [
     ("$ssl_client_s_dn", "{tls_subject}"),
     ("$ssl_client_escaped_cert", "{tls_cert_pem}"),

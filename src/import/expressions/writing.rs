@@ -83,7 +83,7 @@ fn format_characters(class: &ClassUnicode) -> Option<String> {
     is_short.then(|| format!("(?:{})", written.join("|")))
 }
 
-/// Writes a class of characters of which some are not ASCII. With most of them, it lists those that it lacks.
+/// Writes a class with characters beyond ASCII. A class with most characters is written as `[^...]`, with those it lacks.
 fn format_class(class: &ClassUnicode) -> String {
     let mut class = class.clone();
     let negates = class.ranges().last().is_some_and(|last| last.end() == char::MAX);

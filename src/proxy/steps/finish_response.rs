@@ -204,8 +204,8 @@ fn add_hsts(request: &RequestContext<'_>, response: &mut Response<ResponseBody>)
     }
 }
 
-/// Lets the page that sends the request read the response, if `cors` allows that. A request without a route has the `cors` of
-/// `[server]`. Other proxies answer the pages of their own clients.
+/// Adds the headers that let the page read the response, if `cors` allows it. A request without a route has the `cors` of
+/// `[server]`. Decisions for other proxies get none: those proxies answer the page.
 fn add_cors_headers(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
     let config = &request.view.snapshot.config;
     if !config.has_cors || request.client.listener.settings.service != Service::Http {

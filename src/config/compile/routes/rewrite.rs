@@ -19,7 +19,7 @@ use crate::template::TextTemplate;
 /// The options that `path` replaces.
 const PREFIXES: [ConfigOption; 2] = [route::rewrite::STRIP_PREFIX.option, route::rewrite::ADD_PREFIX.option];
 
-/// Compiles `rewrite` and `rewrite_location`. `matcher`: the conditions of the route, unless they have mistakes.
+/// Compiles `rewrite` and `rewrite_location`. `matcher` has the conditions of the route, and is `None` if they have mistakes.
 pub fn compile_rewrite(section: &Section, matcher: Option<&Matcher>) -> Rewrite {
     let locations = read_locations(section);
     let Some(rewrite) = section.read_section(&route::REWRITE) else {

@@ -15,7 +15,7 @@ pub struct UrlOrigin<'a> {
     pub authority: &'a str,
 }
 
-/// What turns URLs of a server into those of the client.
+/// Maps URLs of a server to URLs of the client.
 pub struct LocationMap<'a> {
     /// The origins that the server may have for its own: that of its address, and that of the `Host` it got.
     pub server: [UrlOrigin<'a>; 2],
