@@ -52,9 +52,7 @@ pub fn parse_forwarded_header(text: &str) -> Result<HeaderName, TextFault> {
     if is_ambiguous_name(name.as_str()) {
         let plain: String = name.as_str().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         return invalid_text(
-            format!(
-                "the gateway removes the header `{name}` from every request: servers confuse such names with others"
-            ),
+            format!("the gateway never reads the header `{name}`: servers confuse such names with others"),
             match text.contains('*') {
                 true => "there are no wildcards in names: write the whole name".to_owned(),
                 false => format!("have clients send `{plain}`, and write that"),

@@ -27,6 +27,24 @@ pub enum ListenAddr {
     Unix(PathBuf),
 }
 
+/// Who may connect to the Unix socket of a listener: the permissions of its file. Does not concern TCP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketAccess {
+    /// Permission bits. To connect, a process needs the permission to write.
+    pub mode: u32,
+    /// Name or number of the user who owns the file. `None`: the user of the gateway.
+    pub owner: Option<String>,
+    /// Name or number of the group of the file. `None`: the group of the gateway.
+    pub group: Option<String>,
+}
+
+impl SocketAccess {
+    /// Every user of the machine, as with a TCP port of the loopback address.
+    pub const ALL_USERS: SocketAccess = SocketAccess { mode: 0o666, owner: None, group: None };
+    /// The user of the gateway.
+    pub const OWN_USER: SocketAccess = SocketAccess { mode: 0o600, owner: None, group: None };
+}
+
 impl fmt::Display for ListenAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -112,6 +112,19 @@ pub fn is_ambiguous_name(name: &str) -> bool {
     !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
+/// Returns whether `underscore_headers = "keep"` keeps a header with this name, in lower case. Its only unusual characters are
+/// `_`, and with `-` in their place it would be a header without a meaning for the gateway, which requests do not need:
+/// servers that confuse the two names still read nothing that the gateway has not seen.
+pub fn may_keep_underscores(name: &str) -> bool {
+    let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    let dashed = name.replace('_', "-");
+    name.contains('_')
+        && dashed.bytes().all(is_usual)
+        && find_visibility(&dashed) == Visibility::AsSent
+        && KnownHeader::from_name(&dashed).is_none()
+        && !is_needed(&dashed)
+}
+
 /// Returns whether the config may say that a header, in lower case, is the address of the client. The gateway removes it from
 /// requests of other peers, so it must not be one that requests need.
 pub fn may_name_client(name: &str) -> bool {

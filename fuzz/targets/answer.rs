@@ -4,7 +4,8 @@
 use bytes::BytesMut;
 use http::Method;
 use sluicegate::proxy::outbound::http1::body::{BodyPiece, EXTENSIONS_MAX, TRAILERS_MAX};
-use sluicegate::proxy::outbound::http1::{HEAD_BYTES_MAX, ProtocolFault, ResponseHeadReader};
+use sluicegate::proxy::outbound::http1::{ProtocolFault, ResponseHeadReader};
+use sluicegate::upstream::HeadBounds;
 
 #[derive(Debug, PartialEq)]
 struct Seen {
@@ -16,12 +17,12 @@ struct Seen {
 
 fn read(pieces: &[&[u8]], method: &Method) -> Result<Seen, ProtocolFault> {
     let (mut received, mut pieces) = (BytesMut::new(), pieces.iter());
-    let mut reader = ResponseHeadReader::default();
+    let mut reader = ResponseHeadReader::new(HeadBounds::DEFAULT);
     let mut head = loop {
         if let Some(head) = reader.take_head(&mut received, method, None)? {
             break head;
         }
-        assert!(received.len() <= HEAD_BYTES_MAX);
+        assert!(received.len() <= HeadBounds::DEFAULT.bytes);
         received.extend_from_slice(pieces.next().ok_or(ProtocolFault::CutOff)?);
     };
     let text = format!("{:?} {:?} {}", head.response, head.body, head.keep_alive);

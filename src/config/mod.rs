@@ -63,7 +63,7 @@ use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::LimitTable;
 use crate::limiting::source::jwt::TokenVerifier;
 use crate::limiting::store::settings::StoreSettings;
-use crate::net::ListenAddr;
+use crate::net::{ListenAddr, SocketAccess};
 use crate::overload::OverloadRule;
 pub use crate::route::Strictness;
 use crate::route::cors::CorsPolicy;
@@ -74,7 +74,7 @@ use crate::route::{Dialect, Route};
 use crate::telemetry::access_log::AccessLogSettings;
 use crate::telemetry::spans::SpanSettings;
 use crate::tls::{ChallengeKind, ChallengeStore, ServerTls};
-use crate::upstream::Upstream;
+use crate::upstream::{HeadBounds, Upstream};
 
 /// Loads the config in the file at `path` and all its includes.
 ///
@@ -205,6 +205,8 @@ pub struct ListenerSettings {
     pub hsts: Option<HeaderValue>,
     /// Send buffer of the kernel per client, in bytes; 0 leaves it to the system.
     pub max_unsent: u32,
+    /// Who may connect to a Unix socket.
+    pub access: SocketAccess,
 }
 
 impl Config {
@@ -273,6 +275,15 @@ pub struct AcmeSettings {
     pub backoff: Duration,
 }
 
+labels! {
+    /// What becomes of request headers with `_` in their names.
+    UnderscoreHeaders:
+    /// They are removed.
+    Drop = "drop",
+    /// They are forwarded, unless servers could confuse them with headers that the gateway reads or writes.
+    Keep = "keep",
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerSettings {
     /// Number of worker threads, at least 1; `auto` is already resolved.
@@ -284,6 +295,7 @@ pub struct ServerSettings {
     pub max_tunnels: usize,
     pub max_headers: usize,
     pub max_header_bytes: usize,
+    pub underscore_headers: UnderscoreHeaders,
     /// True if clients may use HTTP/2.
     pub http2: bool,
     /// Maximum number of concurrent requests per HTTP/2 connection.
@@ -332,6 +344,14 @@ pub struct ServerSettings {
     pub hints: Hints,
     /// DNS servers to use instead of the system's; empty means the system's.
     pub resolver: Vec<SocketAddr>,
+}
+
+impl ServerSettings {
+    /// Returns the default bounds of response heads: a gateway that takes larger requests takes larger responses, too.
+    pub fn response_head_bounds(&self) -> HeadBounds {
+        let HeadBounds { headers, bytes } = HeadBounds::DEFAULT;
+        HeadBounds { headers: headers.max(self.max_headers), bytes: bytes.max(self.max_header_bytes) }
+    }
 }
 
 labels! {

@@ -1,5 +1,5 @@
-//! Server addresses in upstreams: `http://HOST:PORT`, `https://HOST:PORT`, `h2c://HOST:PORT`, `unix:/PATH`. Called by
-//! `compile` and `shorthand`.
+//! Server addresses in upstreams: `http://HOST:PORT`, `https://HOST:PORT`, `h2c://HOST:PORT`, `unix:/PATH`, and services
+//! `srv:NAME`. Called by `compile` and `shorthand`.
 
 use std::sync::Arc;
 
@@ -7,17 +7,17 @@ use rustls::pki_types::ServerName;
 
 use crate::config::values::{TextFault, invalid_text, is_digits, is_host};
 use crate::upstream::tls::UpstreamTls;
-use crate::upstream::{Origin, Scheme, SocketProtocol, WireProtocol};
+use crate::upstream::{HeadBounds, Origin, SERVICE_PREFIX, Scheme, SocketProtocol, WireProtocol};
 
 const HELP: &str =
-    "write http://HOST:PORT, like \"http://127.0.0.1:3000\", https://HOST, h2c://HOST:PORT or unix:/PATH";
+    "write http://HOST:PORT, like \"http://127.0.0.1:3000\", https://HOST, h2c://HOST:PORT, unix:/PATH or srv:NAME";
 const UNIX: &str = "unix:";
 /// Longest path that the system accepts for a socket, in bytes.
 const PATH_MAX: usize = 107;
 
 /// Returns whether a text that could be a name is meant as a URL.
 pub fn is_url(text: &str) -> bool {
-    text.contains("://") || text.starts_with(UNIX)
+    text.contains("://") || text.starts_with(UNIX) || split_service(text).is_some()
 }
 
 /// Checks the URL of a server.
@@ -45,6 +45,9 @@ pub fn parse_origin(
     if let Some(path) = text.strip_prefix(UNIX) {
         return parse_unix(path, protocol);
     }
+    if let Some((scheme, name)) = split_service(text) {
+        return parse_service(scheme, name, protocol, tls);
+    }
     let Some((scheme, rest)) = text.split_once("://") else {
         return invalid_text(format!("`{text}` is not a URL"), HELP);
     };
@@ -69,7 +72,7 @@ pub fn parse_origin(
         ("h2c", _) | (_, WireProtocol::Http2) => Scheme::H2c,
         _ => Scheme::Http,
     };
-    let origin = Origin { scheme, authority };
+    let origin = Origin { scheme, authority, is_service: false, head_bounds: HeadBounds::DEFAULT };
     if matches!(origin.scheme, Scheme::Https(_)) && ServerName::try_from(origin.bare_host()).is_err() {
         return invalid_text(
             format!("no certificate can contain the name `{}`", origin.bare_host()),
@@ -77,6 +80,44 @@ pub fn parse_origin(
         );
     }
     Ok(origin)
+}
+
+/// Splits the notation of a service: `srv:NAME`, `srv+https:NAME` or `srv+h2c:NAME`. Returns the scheme of its servers and the
+/// name.
+fn split_service(text: &str) -> Option<(&'static str, &str)> {
+    let notations = [("srv:", "http"), ("srv+http:", "http"), ("srv+https:", "https"), ("srv+h2c:", "h2c")];
+    notations.iter().find_map(|(prefix, scheme)| Some((*scheme, text.strip_prefix(prefix)?)))
+}
+
+fn parse_service(
+    scheme: &str,
+    written: &str,
+    protocol: WireProtocol,
+    tls: impl FnOnce() -> Result<Arc<UpstreamTls>, TextFault>,
+) -> Result<Origin, TextFault> {
+    const HELP: &str = "write srv:_SERVICE._PROTOCOL.DOMAIN, like \"srv:_http._tcp.app.example\"";
+    let name = written.trim_start_matches('/').to_ascii_lowercase();
+    let domain = name.strip_suffix('.').unwrap_or(&name);
+    if written.starts_with('/') {
+        return invalid_text("the name of a service has no slashes before it", format!("write \"srv:{name}\""));
+    }
+    if let Some((name, _)) = domain.split_once(':') {
+        return invalid_text("SRV records state the ports of the servers", format!("write \"srv:{name}\""));
+    }
+    if !is_host(domain) {
+        return invalid_text(format!("`{written}` is not the name of a service"), HELP);
+    }
+    let scheme = match (scheme, protocol) {
+        ("https", _) => Scheme::Https(tls()?),
+        ("h2c", _) | (_, WireProtocol::Http2) => Scheme::H2c,
+        _ => Scheme::Http,
+    };
+    let authority = format!("{SERVICE_PREFIX}{name}");
+    let origin = Origin { scheme, authority, is_service: true, head_bounds: HeadBounds::DEFAULT };
+    match origin.is_secure() && ServerName::try_from(origin.bare_host()).is_err() {
+        true => invalid_text(format!("no certificate can contain the name `{}`", origin.bare_host()), HELP),
+        false => Ok(origin),
+    }
 }
 
 fn parse_unix(path: &str, protocol: WireProtocol) -> Result<Origin, TextFault> {
@@ -97,7 +138,9 @@ fn parse_unix(path: &str, protocol: WireProtocol) -> Result<Origin, TextFault> {
         _ if path.contains('\0') => invalid_text("a socket path cannot contain NUL", HELP),
         ..=PATH_MAX => {
             let spoken = if protocol == WireProtocol::Http2 { SocketProtocol::Http2 } else { SocketProtocol::Http1 };
-            Ok(Origin { scheme: Scheme::Unix(spoken), authority: path.to_owned() })
+            let scheme = Scheme::Unix(spoken);
+            let (authority, head_bounds) = (path.to_owned(), HeadBounds::DEFAULT);
+            Ok(Origin { scheme, authority, is_service: false, head_bounds })
         }
         _ => invalid_text(format!("the path of a socket may have {PATH_MAX} bytes at most"), "use a shorter path"),
     }
@@ -157,6 +200,11 @@ mod tests {
         assert_eq!(shown("http://App.Local"), "app.local:80");
         assert_eq!(shown("http://[::1]:3000/"), "[::1]:3000");
         assert_eq!(shown("unix:/run/app.sock"), "unix:/run/app.sock");
+        for (text, host) in [("srv:_http._tcp.App.Local", "app.local"), ("srv+https:_https._tcp.a.test.", "a.test")] {
+            let service = origin(text).unwrap();
+            assert_eq!((service.to_string(), service.default_host()), (text.to_lowercase(), host));
+            assert_eq!((service.hostname().is_some(), service.bare_host()), (true, host));
+        }
         for text in [
             "app",
             "https://a..b",
@@ -170,6 +218,10 @@ mod tests {
             "http://a b",
             "unix:",
             "unix:/",
+            "srv:",
+            "srv:_http._tcp.a:80",
+            "srv://_http._tcp.a",
+            "srv+https:_https._tcp",
         ] {
             assert!(origin(text).is_err(), "{text}");
         }

@@ -5,7 +5,6 @@
 use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -22,6 +21,7 @@ use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::timeout;
 
 use crate::control::local::connect_within;
+use crate::net::SocketAccess;
 use crate::tls::TicketSecrets;
 use crate::worker::Listener;
 use crate::worker::socket_file::{SocketFile, with_suffix};
@@ -103,8 +103,7 @@ impl HandoverSocket {
     pub fn listen(path: &Path) -> io::Result<HandoverSocket> {
         // A rename leaves no moment without a socket or with one that others may open.
         let next = temporary_path(path);
-        let (listener, file) = SocketFile::bind(&next)?;
-        std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o600))?;
+        let (listener, file) = SocketFile::bind(&next, &SocketAccess::OWN_USER)?;
         file.rename(&next, path)?;
         let listener = UnixListener::from_std(listener)?;
         let (sender, requests) = mpsc::channel(1);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::admin;
 use crate::config::Config;
 use crate::limiting::store::settings::StoreSettings;
-use crate::net::ListenAddr;
+use crate::net::{ListenAddr, SocketAccess};
 use crate::telemetry::access_log::AccessLog;
 use crate::worker::{BindError, InheritedSockets, Listener, Workers};
 
@@ -49,15 +49,16 @@ pub fn bind_all(
     inherited: &InheritedSockets,
     mut received: Vec<Listener>,
 ) -> Result<Prepared, BindError> {
-    let mut bind = |addr: &ListenAddr| match received.iter().position(|listener| listener.addr() == addr) {
-        Some(place) => Ok(received.swap_remove(place)),
-        None => bind_listener(addr, inherited),
-    };
+    let mut bind =
+        |addr: &ListenAddr, access: &SocketAccess| match received.iter().position(|listener| listener.addr() == addr) {
+            Some(place) => Ok(received.swap_remove(place)),
+            None => bind_listener(addr, access, inherited),
+        };
     let mut listeners = Vec::with_capacity(config.listeners.len());
     for listener in &config.listeners {
-        listeners.push(bind(&listener.address)?.with_max_unsent(listener.max_unsent));
+        listeners.push(bind(&listener.address, &listener.access)?.with_max_unsent(listener.max_unsent));
     }
-    let admin = bind(&config.admin.listen)?;
+    let admin = bind(&config.admin.listen, &SocketAccess::OWN_USER)?;
     let addresses = config.listeners.iter().map(|listener| &listener.address);
     let addresses: Vec<&ListenAddr> = addresses.chain([&config.admin.listen]).collect();
     for addr in inherited.unused(&addresses) {
@@ -66,8 +67,12 @@ pub fn bind_all(
     Ok(Prepared { listeners, admin: Some(admin) })
 }
 
-fn bind_listener(addr: &ListenAddr, inherited: &InheritedSockets) -> Result<Listener, BindError> {
-    inherited.listener(addr).map_or_else(|| Listener::bind(addr), Ok)
+fn bind_listener(
+    addr: &ListenAddr,
+    access: &SocketAccess,
+    inherited: &InheritedSockets,
+) -> Result<Listener, BindError> {
+    inherited.listener(addr).map_or_else(|| Listener::bind(addr, access), Ok)
 }
 
 impl Prepared {
@@ -160,7 +165,7 @@ impl Listeners {
             let is_removed = |open: &&ListenAddr| config.listener(open).is_none() && !self.inherited.has(open);
             let outgoing = |open: &&ListenAddr| is_removed(open) && addresses_overlap(open, addr);
             let rival = self.open.iter().map(Listener::addr).find(outgoing).cloned();
-            let listener = match (bind_listener(addr, &self.inherited), rival) {
+            let listener = match (bind_listener(addr, &settings.access, &self.inherited), rival) {
                 // `127.0.0.1:80` and `0.0.0.0:80` exclude each other: the old one must be closed first.
                 (Err(refused), Some(rival)) if refused.in_use() => {
                     self.workers.remove_listener(&rival);
@@ -176,7 +181,7 @@ impl Listeners {
         if Some(addr) != self.admin.addr() {
             let rival =
                 self.admin.addr().filter(|old| addresses_overlap(old, addr) && !self.inherited.has(old)).cloned();
-            let listener = match (bind_listener(addr, &self.inherited), rival) {
+            let listener = match (bind_listener(addr, &SocketAccess::OWN_USER, &self.inherited), rival) {
                 (Err(refused), Some(rival)) if refused.in_use() => {
                     self.admin_socket = None;
                     self.admin.close().await;
@@ -228,6 +233,12 @@ impl Listeners {
         let (open, unused): (Vec<_>, Vec<_>) = open.partition(|open| config.listener(open.addr()).is_some());
         self.open = open;
         unused.iter().for_each(|listener| self.close(listener));
+        for listener in self.open.iter().filter(|open| !self.inherited.has(open.addr())) {
+            let access = config.listener(listener.addr()).map(|settings| listener.set_access(&settings.access));
+            if let Some(Err(error)) = access {
+                tracing::error!("{error}; `mode`, `owner` and `group` of the listener are not in force");
+            }
+        }
         if let Some(listener) = prepared.admin {
             let (addr, old) = (listener.addr().clone(), self.admin_socket.take());
             match self.open_admin(listener) {
@@ -301,7 +312,8 @@ fn remove_file(listener: &Listener, inherited: &InheritedSockets) {
 async fn bind_with_retry(addr: &ListenAddr) -> Result<Listener, BindError> {
     let until = Instant::now() + RETRY_TIMEOUT;
     loop {
-        match Listener::bind(addr) {
+        // Only TCP addresses exclude each other.
+        match Listener::bind(addr, &SocketAccess::OWN_USER) {
             Err(refused) if refused.in_use() && Instant::now() < until => tokio::time::sleep(RETRY_INTERVAL).await,
             result => return result,
         }

@@ -1,4 +1,5 @@
-//! Looks up a hostname: in /etc/hosts, then with the DNS servers of /etc/resolv.conf or of the config. Called by
+//! Looks up a hostname: in /etc/hosts, then with the DNS servers of /etc/resolv.conf or of the config. Or a service, by its
+//! SRV records. Called by
 //! `resolve`.
 
 use std::fs;
@@ -6,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::{Either, select};
+use futures_util::stream::{self, StreamExt};
 use hickory_resolver::config::{
     ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts, ServerOrderingStrategy,
 };
@@ -17,8 +19,10 @@ use hickory_resolver::system_conf::read_system_conf;
 use hickory_resolver::{Hosts, TokioResolver};
 use tokio::time::timeout;
 
+use crate::control::service::ServiceAnswer;
 use crate::descriptors;
-use crate::upstream::hostname::{LookupOutcome, usable_addresses};
+use crate::upstream::SERVICE_PREFIX;
+use crate::upstream::hostname::{LookupOutcome, NamedAddress, usable_addresses};
 
 /// Time limit for all servers and search domains together.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,6 +35,8 @@ const OTHER_FAMILY_TIMEOUT: Duration = Duration::from_millis(500);
 const QUERY_TIMEOUT: Duration = Duration::from_secs(1);
 const SYSTEM_QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 const ATTEMPTS: usize = 2;
+/// Hosts of a service that are looked up at once.
+const TARGETS_AT_ONCE: usize = 8;
 /// Time to live of entries in local files, which may change at any time.
 const FILE_TTL: Duration = Duration::ZERO;
 
@@ -50,7 +56,7 @@ pub struct HostResolver {
 /// Result of a lookup.
 pub struct LookupResult {
     /// Usable addresses, in ascending order.
-    pub addresses: Vec<IpAddr>,
+    pub addresses: Vec<NamedAddress>,
     /// Number of addresses in the response.
     pub answer_count: usize,
     pub ttl: Duration,
@@ -87,19 +93,78 @@ impl HostResolver {
         self.changed == files_changed_at()
     }
 
-    /// Looks up `name`. For an address family that cannot be queried now, returns the addresses in `before`.
-    pub async fn resolve(&self, name: &str, before: &[IpAddr]) -> Result<LookupResult, LookupOutcome> {
-        let (answer, ttl) = match self.find_in_hosts(name) {
-            Some(found) => found,
-            None => {
-                timeout(LOOKUP_TIMEOUT, self.query_dns(name, before)).await.map_err(|_| LookupOutcome::TimedOut)??
+    /// Looks up a hostname, or a service whose name begins with `srv:`. For an address family of a hostname that cannot be
+    /// queried now, returns the addresses in `before`.
+    pub async fn resolve(&self, name: &str, before: &[NamedAddress]) -> Result<LookupResult, LookupOutcome> {
+        let lookup = async {
+            match name.strip_prefix(SERVICE_PREFIX) {
+                Some(service) => self.resolve_service(service).await,
+                None => {
+                    let ips: Vec<IpAddr> = before.iter().map(|address| address.ip).collect();
+                    let (found, ttl) = self.resolve_host(name, &ips).await?;
+                    Ok((found.into_iter().map(NamedAddress::from).collect(), ttl))
+                }
             }
         };
+        let (answer, ttl) = timeout(LOOKUP_TIMEOUT, lookup).await.map_err(|_| LookupOutcome::TimedOut)??;
         let answer_count = answer.len();
         match usable_addresses(answer, before) {
             none if none.is_empty() => Err(LookupOutcome::NoAddress),
             some => Ok(LookupResult { addresses: filter_reachable(some), answer_count, ttl }),
         }
+    }
+
+    /// Looks up the addresses of a hostname.
+    async fn resolve_host(&self, name: &str, before: &[IpAddr]) -> Result<(Vec<IpAddr>, Duration), LookupOutcome> {
+        match self.find_in_hosts(name) {
+            Some(found) => Ok(found),
+            None => self.query_dns(name, before).await,
+        }
+    }
+
+    /// Looks up the SRV records of a service, and the addresses of the hosts that they name.
+    async fn resolve_service(&self, name: &str) -> Result<(Vec<NamedAddress>, Duration), LookupOutcome> {
+        let resolver = self.resolver.as_ref().ok_or(LookupOutcome::Failed)?;
+        resolver.clear_cache();
+        let mut failure = LookupOutcome::NoAddress;
+        for name in self.candidate_names(parse_name(name).ok_or(LookupOutcome::Failed)?) {
+            let answer = match timeout(FAMILY_TIMEOUT, resolver.lookup(name, RecordType::SRV)).await {
+                Ok(answer) => answer.map_err(|error| classify_error(&error)),
+                Err(_) => Err(LookupOutcome::TimedOut),
+            };
+            match answer {
+                Ok(answer) => return self.resolve_targets(ServiceAnswer::new(answer.message().all_sections())).await,
+                Err(LookupOutcome::NoAddress) => {}
+                Err(outcome) => failure = outcome,
+            }
+        }
+        Err(failure)
+    }
+
+    /// Returns the addresses of the hosts with the best priority that has any.
+    async fn resolve_targets(&self, answer: ServiceAnswer) -> Result<(Vec<NamedAddress>, Duration), LookupOutcome> {
+        let mut failure = LookupOutcome::NoAddress;
+        for group in answer.groups() {
+            let lookups = stream::iter(group).map(async |target| match answer.known_addresses(target) {
+                some if !some.is_empty() => (target, Ok((some, answer.ttl))),
+                _ => (target, self.resolve_host(&target.host, &[]).await),
+            });
+            let found: Vec<_> = lookups.buffered(TARGETS_AT_ONCE).collect().await;
+            let (mut addresses, mut ttl) = (Vec::new(), answer.ttl);
+            for (target, result) in found {
+                match result {
+                    Ok((ips, its_ttl)) => {
+                        addresses.extend(target.weigh_addresses(&ips));
+                        ttl = ttl.min(its_ttl);
+                    }
+                    Err(outcome) => failure = outcome,
+                }
+            }
+            if !addresses.is_empty() {
+                return Ok((addresses, ttl));
+            }
+        }
+        Err(failure)
     }
 
     /// Looks in the hosts file, whose entries are complete for both families.
@@ -272,8 +337,8 @@ fn files_changed_at() -> [Option<SystemTime>; 2] {
 
 /// Returns the addresses that this machine has a route to, or all if it has none: of a name with both families, one is
 /// often unreachable. Sends nothing.
-fn filter_reachable(addresses: Vec<IpAddr>) -> Vec<IpAddr> {
-    let reachable: Vec<IpAddr> = addresses.iter().copied().filter(has_route).collect();
+fn filter_reachable(addresses: Vec<NamedAddress>) -> Vec<NamedAddress> {
+    let reachable: Vec<_> = addresses.iter().copied().filter(|address| has_route(&address.ip)).collect();
     if reachable.is_empty() { addresses } else { reachable }
 }
 
@@ -298,10 +363,10 @@ mod tests {
         // The documentation network is unreachable without a default route.
         let far = ip("192.0.2.77");
         for near in ["127.0.0.1", "127.0.0.2"].map(ip) {
-            let mut reached = filter_reachable(vec![near, far]);
+            let mut reached = filter_reachable(vec![near.into(), far.into()]);
             reached.sort();
             assert_eq!(reached.len(), 1 + usize::from(has_route(&far)), "{reached:?}");
-            assert_eq!(reached[0], near);
+            assert_eq!(reached[0].ip, near);
         }
     }
 

@@ -23,6 +23,7 @@ mod process_overload;
 mod reload;
 mod resolve;
 mod servers;
+mod service;
 mod signals;
 mod source;
 mod state_file;

@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::control::lookup::{HostResolver, LookupResult};
 use crate::snapshot::Fleet;
 use crate::telemetry::sampled::LogSampler;
 use crate::upstream::Upstream;
-use crate::upstream::hostname::{ADDRESSES_MAX, HostnameState, LookupOutcome};
+use crate::upstream::hostname::{ADDRESSES_MAX, HostnameState, LookupOutcome, NamedAddress};
 
 /// Interval at which due lookups are noticed.
 const NOTICE_INTERVAL: Duration = Duration::from_millis(100);
@@ -209,7 +209,7 @@ impl ResolvedName {
     fn log_addresses(&self, found: &LookupResult) {
         let Some(left_out) = self.address_log.take_turn() else { return };
         let addresses = &found.addresses;
-        let list: Vec<String> = addresses.iter().take(SHOWN_MAX).map(IpAddr::to_string).collect();
+        let list: Vec<String> = addresses.iter().take(SHOWN_MAX).map(show_address).collect();
         let more = addresses.len().saturating_sub(SHOWN_MAX);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let (name, ttl, addresses) = (&self.known.name, found.ttl, list.join(", "));
@@ -227,6 +227,11 @@ impl ResolvedName {
         let means = if kept > 0 { "the addresses found before stay in use" } else { "it has no address" };
         tracing::warn!(name, reason, left_out, "a name was not found: {means}");
     }
+}
+
+/// Returns an address for the log, with its port if DNS states it.
+fn show_address(address: &NamedAddress) -> String {
+    address.port.map_or_else(|| address.ip.to_string(), |port| SocketAddr::new(address.ip, port).to_string())
 }
 
 #[cfg(test)]

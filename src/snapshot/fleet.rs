@@ -2,7 +2,6 @@
 //! after a reload. Also exports this state as metrics.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -14,7 +13,7 @@ use crate::telemetry::metrics::Metrics;
 use crate::telemetry::metrics::exposition::series;
 use crate::upstream::Upstream;
 use crate::upstream::breaker::{BreakerKind, CircuitBreaker};
-use crate::upstream::hostname::{HostnameState, LookupOutcome};
+use crate::upstream::hostname::{HostnameState, LookupOutcome, NamedAddress};
 use crate::upstream::roster::UpstreamState;
 use crate::upstream::state::{Health, ServerState};
 
@@ -119,7 +118,7 @@ impl Fleet {
     }
 
     /// Records a successful lookup. Returns true if the addresses have changed.
-    pub fn record_lookup(&self, name: &Arc<HostnameState>, addresses: &[IpAddr]) -> bool {
+    pub fn record_lookup(&self, name: &Arc<HostnameState>, addresses: &[NamedAddress]) -> bool {
         let has_changed = name.store_addresses(addresses);
         if has_changed {
             let uses_name = |upstream: &&Arc<UpstreamState>| upstream.names().iter().any(|its| Arc::ptr_eq(its, name));

@@ -2,8 +2,9 @@
 //! per address of the name. Made by `roster`, connected to by `proxy::outbound::dial`.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
+use crate::upstream::hostname::NamedAddress;
 use crate::upstream::{Origin, Scheme};
 
 /// One address or socket of a server. Connections to equal endpoints are interchangeable.
@@ -18,7 +19,7 @@ pub struct Endpoint {
 #[derive(Debug, PartialEq, Eq)]
 pub enum ServerLocation<'o> {
     Address(SocketAddr),
-    /// A hostname, whose addresses come from DNS, and a port.
+    /// A name, whose addresses come from DNS, and a port. Those of a service have their own ports.
     Name(&'o str, u16),
     Socket,
 }
@@ -29,6 +30,9 @@ impl Origin {
         if let Scheme::Unix(_) = self.scheme {
             return ServerLocation::Socket;
         }
+        if self.is_service {
+            return ServerLocation::Name(&self.authority, 0);
+        }
         match self.authority.parse() {
             Ok(address) => ServerLocation::Address(address),
             Err(_) => {
@@ -38,7 +42,7 @@ impl Origin {
         }
     }
 
-    /// Returns the hostname to look up, if the server has one.
+    /// Returns the name to look up, if the server has one: a hostname, or a service with its prefix.
     pub fn hostname(&self) -> Option<&str> {
         match self.location() {
             ServerLocation::Name(name, _) => Some(name),
@@ -57,9 +61,9 @@ impl Endpoint {
         Endpoint { origin: origin.clone(), address }
     }
 
-    /// Returns the endpoint for an address of the server's hostname.
-    pub fn from_dns(origin: &Origin, ip: IpAddr, port: u16) -> Endpoint {
-        Endpoint { origin: origin.clone(), address: Some(SocketAddr::new(ip, port)) }
+    /// Returns the endpoint for an address of the server's name. `port`: that of the config.
+    pub fn from_dns(origin: &Origin, found: &NamedAddress, port: u16) -> Endpoint {
+        Endpoint { origin: origin.clone(), address: Some(SocketAddr::new(found.ip, found.port.unwrap_or(port))) }
     }
 
     /// Returns the name in the access log: `address:port`, or the path of a socket.
@@ -72,6 +76,7 @@ impl Endpoint {
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.origin.hostname(), self.address) {
+            (Some(_), Some(address)) if self.origin.is_service => write!(f, "{} ({address})", self.origin),
             (Some(_), Some(address)) => write!(f, "{} ({})", self.origin, address.ip()),
             _ => self.origin.fmt(f),
         }
@@ -80,11 +85,13 @@ impl fmt::Display for Endpoint {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
-    use crate::upstream::SocketProtocol;
+    use crate::upstream::{HeadBounds, SocketProtocol};
 
     fn origin(scheme: Scheme, authority: &str) -> Origin {
-        Origin { scheme, authority: authority.to_owned() }
+        Origin { scheme, authority: authority.to_owned(), is_service: false, head_bounds: HeadBounds::DEFAULT }
     }
 
     #[test]
@@ -96,7 +103,7 @@ mod tests {
         }
         let app = http("app.local:3000");
         assert_eq!(app.location(), ServerLocation::Name("app.local", 3000));
-        let found = Endpoint::from_dns(&app, IpAddr::from([10, 0, 0, 7]), 3000);
+        let found = Endpoint::from_dns(&app, &IpAddr::from([10, 0, 0, 7]).into(), 3000);
         assert_eq!((found.label(), found.to_string()), ("10.0.0.7:3000".into(), "app.local:3000 (10.0.0.7)".into()));
         let socket = origin(Scheme::Unix(SocketProtocol::Http1), "/run/app.sock");
         assert_eq!(Endpoint::from_config(&socket).label(), "/run/app.sock");

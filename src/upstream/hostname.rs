@@ -1,4 +1,4 @@
-//! DNS state of an upstream hostname: the addresses of the last successful lookup, and the results of all lookups. Kept
+//! DNS state of an upstream hostname or service: the addresses of the last successful lookup, and the results of all lookups. Kept
 //! by `snapshot::fleet`, written by the control thread.
 
 use std::net::IpAddr;
@@ -22,10 +22,27 @@ labels! {
     Failed = "failed",
 }
 
-/// DNS state of one hostname, shared by all upstreams that use it.
+/// One address of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NamedAddress {
+    pub ip: IpAddr,
+    /// The port that an SRV record states. `None`: the port in the config.
+    pub port: Option<u16>,
+    /// Share of the name's requests, relative to that of its other addresses. Never 0.
+    pub weight: u32,
+}
+
+/// An address of a hostname: all have the same weight.
+impl From<IpAddr> for NamedAddress {
+    fn from(ip: IpAddr) -> NamedAddress {
+        NamedAddress { ip, port: None, weight: 1 }
+    }
+}
+
+/// DNS state of one hostname or service, shared by all upstreams that use it.
 pub struct HostnameState {
     pub name: String,
-    addresses: Mutex<Arc<[IpAddr]>>,
+    addresses: Mutex<Arc<[NamedAddress]>>,
     /// A lookup was requested before the next regular one.
     requested: AtomicBool,
     lookups: [AtomicU64; LookupOutcome::ALL.len()],
@@ -45,12 +62,12 @@ impl HostnameState {
     }
 
     /// Returns the addresses of the last successful lookup, in ascending order. Empty before the first.
-    pub fn addresses(&self) -> Arc<[IpAddr]> {
+    pub fn addresses(&self) -> Arc<[NamedAddress]> {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Stores the addresses of a lookup, unless there are none. Returns whether they differ from those before.
-    pub fn store_addresses(&self, addresses: &[IpAddr]) -> bool {
+    pub fn store_addresses(&self, addresses: &[NamedAddress]) -> bool {
         let mut known = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = !addresses.is_empty() && **known != *addresses;
         if changed {
@@ -94,12 +111,15 @@ impl HostnameState {
 
 /// Returns the addresses of a DNS response that can be connected to, each once, in ascending order. If there are too
 /// many, those of `before` are preferred.
-pub fn usable_addresses(resolved: impl IntoIterator<Item = IpAddr>, before: &[IpAddr]) -> Vec<IpAddr> {
-    let mut addresses: Vec<IpAddr> = resolved.into_iter().map(|ip| ip.to_canonical()).filter(is_usable).collect();
+pub fn usable_addresses(resolved: Vec<NamedAddress>, before: &[NamedAddress]) -> Vec<NamedAddress> {
+    let mut addresses = resolved;
+    addresses.iter_mut().for_each(|address| address.ip = address.ip.to_canonical());
+    addresses.retain(|address| is_usable(&address.ip));
     addresses.sort_unstable();
-    addresses.dedup();
+    addresses.dedup_by_key(|address| (address.ip, address.port));
     if addresses.len() > ADDRESSES_MAX {
-        addresses.sort_by_key(|ip| !before.contains(ip));
+        let is_known = |one: &NamedAddress| before.iter().any(|other| (one.ip, one.port) == (other.ip, other.port));
+        addresses.sort_by_key(|address| !is_known(address));
         addresses.truncate(ADDRESSES_MAX);
         addresses.sort_unstable();
     }
@@ -116,21 +136,21 @@ fn is_usable(ip: &IpAddr) -> bool {
 mod tests {
     use super::*;
 
-    fn ip(number: u32) -> IpAddr {
-        IpAddr::from(std::net::Ipv4Addr::from(0x0a00_0000 + number))
+    fn ip(number: u32) -> NamedAddress {
+        IpAddr::from(std::net::Ipv4Addr::from(0x0a00_0000 + number)).into()
     }
 
     #[test]
     fn addresses_are_bounded_and_earlier_ones_are_kept() {
         let many = || (0..10_000).map(ip);
-        let first = usable_addresses(many().rev(), &[]);
+        let first = usable_addresses(many().rev().collect(), &[]);
         assert_eq!((first.len(), first[0], first[255]), (ADDRESSES_MAX, ip(0), ip(255)));
         let before = [ip(9_000), ip(9_999)];
-        let next = usable_addresses(many(), &before);
+        let next = usable_addresses(many().collect(), &before);
         assert_eq!((next.len(), next[253]), (ADDRESSES_MAX, ip(253)));
         assert_eq!(next[254..], before);
         let odd = ["0.0.0.0", "::", "224.0.0.1", "ff02::1", "255.255.255.255", "::ffff:10.0.0.1", "10.0.0.1"];
-        assert_eq!(usable_addresses(odd.map(|ip| ip.parse().unwrap()), &[]), [ip(1)]);
+        assert_eq!(usable_addresses(odd.map(|ip| ip.parse::<IpAddr>().unwrap().into()).into(), &[]), [ip(1)]);
     }
 
     #[test]

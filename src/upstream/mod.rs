@@ -133,8 +133,28 @@ pub struct Server {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
     pub scheme: Scheme,
-    /// `host:port`, with IPv6 in brackets and always with a port; or the path of a Unix socket.
+    /// `host:port`, with IPv6 in brackets and always with a port; the path of a Unix socket; or `srv:` and the name of a
+    /// service.
     pub authority: String,
+    /// SRV records of DNS state the servers: their hosts, ports and weights.
+    pub is_service: bool,
+    /// How large the heads of its responses may be.
+    pub head_bounds: HeadBounds,
+}
+
+/// What the names of services begin with, in `authority` and as the names that are looked up. No hostname contains a colon.
+pub const SERVICE_PREFIX: &str = "srv:";
+
+/// Bounds of the head of a response. Each interim response counts by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HeadBounds {
+    pub headers: usize,
+    pub bytes: usize,
+}
+
+impl HeadBounds {
+    /// The bounds unless the config states others, and the least default.
+    pub const DEFAULT: HeadBounds = HeadBounds { headers: 100, bytes: 64 * 1024 };
 }
 
 /// The transport to a server.
@@ -167,13 +187,26 @@ pub enum SocketProtocol {
 impl Origin {
     /// Returns the host alone, an IPv6 address without brackets.
     pub fn bare_host(&self) -> &str {
+        if self.is_service {
+            return self.service_domain();
+        }
         let host = self.authority.rsplit_once(':').map_or(&*self.authority, |(host, _)| host);
         host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+    }
+
+    /// Returns the domain of a service: `app.example` of `srv:_http._tcp.app.example`.
+    fn service_domain(&self) -> &str {
+        let mut domain = self.authority.strip_prefix(SERVICE_PREFIX).unwrap_or(&self.authority);
+        while let Some((_, rest)) = domain.split_once('.').filter(|(label, _)| label.starts_with('_')) {
+            domain = rest;
+        }
+        domain.strip_suffix('.').unwrap_or(domain)
     }
 
     /// Returns the `Host` for requests that have none, or whose own is not forwarded.
     pub fn default_host(&self) -> &str {
         match self.scheme {
+            _ if self.is_service => self.service_domain(),
             Scheme::Http | Scheme::H2c => self.authority.strip_suffix(":80").unwrap_or(&self.authority),
             Scheme::Https(_) => self.authority.strip_suffix(":443").unwrap_or(&self.authority),
             Scheme::Unix(_) => "localhost",
@@ -199,7 +232,11 @@ impl Origin {
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.scheme {
+            Scheme::Https(_) if self.is_service => {
+                write!(f, "srv+https:{}", self.authority.trim_start_matches(SERVICE_PREFIX))
+            }
             Scheme::Http => f.write_str(&self.authority),
+            Scheme::H2c if self.is_service => f.write_str(&self.authority),
             Scheme::Https(_) => write!(f, "https://{}", self.authority),
             Scheme::H2c => write!(f, "h2c://{}", self.authority),
             Scheme::Unix(_) => write!(f, "unix:{}", self.authority),

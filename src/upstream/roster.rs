@@ -2,7 +2,6 @@
 //! snapshot, read by each worker's `select::selector`, changed by the control thread.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +9,7 @@ use crate::upstream::breaker::{BreakerKind, CircuitBreaker};
 use crate::upstream::caps::{CapRule, UpstreamLoad};
 use crate::upstream::eject::{Blame, EjectRule};
 use crate::upstream::endpoint::{Endpoint, ServerLocation};
-use crate::upstream::hostname::{ADDRESSES_MAX, HostnameState};
+use crate::upstream::hostname::{ADDRESSES_MAX, HostnameState, NamedAddress};
 use crate::upstream::state::ServerState;
 use crate::upstream::{Origin, Upstream};
 
@@ -203,12 +202,13 @@ impl Members {
         for server in &settings.servers {
             let (endpoints, name) = find_endpoints(&server.origin, names);
             let caps = settings.caps.as_ref().map(|rule| server.caps.override_rule(rule));
-            let count = u32::try_from(endpoints.len()).unwrap_or(u32::MAX).max(1);
-            next.extend(endpoints.into_iter().map(|endpoint| Member {
+            let total = endpoints.iter().map(|(_, weight)| u64::from(*weight)).sum::<u64>().max(1);
+            let whole = u64::from(server.weight) * u64::from(WHOLE_SHARE);
+            next.extend(endpoints.into_iter().map(|(endpoint, weight)| Member {
                 state: state(&endpoint),
                 endpoint,
                 weight: server.weight,
-                share: server.weight * WHOLE_SHARE / count,
+                share: u32::try_from((whole * u64::from(weight)).div_ceil(total)).unwrap_or(u32::MAX),
                 caps,
                 name: name.cloned(),
             }));
@@ -225,26 +225,28 @@ impl Members {
     }
 }
 
-/// Returns the endpoints of a server, and its hostname if it has one.
+/// Returns the endpoints of a server with their relative weights, and its name if it has one.
 fn find_endpoints<'n>(
     origin: &Origin,
     names: &'n [Arc<HostnameState>],
-) -> (Vec<Endpoint>, Option<&'n Arc<HostnameState>>) {
+) -> (Vec<(Endpoint, u32)>, Option<&'n Arc<HostnameState>>) {
     let ServerLocation::Name(host, port) = origin.location() else {
-        return (vec![Endpoint::from_config(origin)], None);
+        return (vec![(Endpoint::from_config(origin), 1)], None);
     };
     let Some(name) = names.iter().find(|name| name.name == host) else { return (Vec::new(), None) };
-    let found = |ip: &IpAddr| Endpoint::from_dns(origin, *ip, port);
+    let found = |address: &NamedAddress| (Endpoint::from_dns(origin, address, port), address.weight);
     (name.addresses().iter().map(found).collect(), Some(name))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
     use crate::upstream::caps::ServerCaps;
     use crate::upstream::eject::EjectRule;
     use crate::upstream::state::{Ejection, Health};
-    use crate::upstream::{Balance, Fraction, Scheme, Server};
+    use crate::upstream::{Balance, Fraction, HeadBounds, Scheme, Server};
 
     const RULE: EjectRule = EjectRule {
         consecutive_errors: 2,
@@ -270,7 +272,8 @@ mod tests {
     }
 
     fn with(servers: impl Iterator<Item = (String, u32)>, name: Option<&Arc<HostnameState>>) -> UpstreamState {
-        let origin = |authority| Origin { scheme: Scheme::Http, authority };
+        let origin =
+            |authority| Origin { scheme: Scheme::Http, authority, is_service: false, head_bounds: HeadBounds::DEFAULT };
         let servers = servers
             .map(|(authority, weight)| Server { origin: origin(authority), weight, caps: SERVER_CAPS })
             .collect();
@@ -279,8 +282,8 @@ mod tests {
         UpstreamState::new(Arc::new(settings), None, |_| name.unwrap().clone(), 0)
     }
 
-    fn ips(last: impl IntoIterator<Item = u8>) -> Vec<IpAddr> {
-        last.into_iter().map(|last| IpAddr::from([10, 0, 0, last])).collect()
+    fn ips(last: impl IntoIterator<Item = u8>) -> Vec<NamedAddress> {
+        last.into_iter().map(|last| IpAddr::from([10, 0, 0, last]).into()).collect()
     }
 
     fn shown(upstream: &UpstreamState) -> Vec<(String, u32)> {
@@ -307,7 +310,7 @@ mod tests {
     fn a_returning_address_keeps_its_state_and_others_are_forgotten() {
         let app = Arc::new(HostnameState::new("app"));
         let upstream = with([("app:80".to_owned(), 1)].into_iter(), Some(&app));
-        let renew = |addresses: &[IpAddr]| {
+        let renew = |addresses: &[NamedAddress]| {
             app.store_addresses(addresses);
             upstream.rebuild_roster(5);
             upstream.roster()[0].state.clone()
@@ -316,7 +319,7 @@ mod tests {
         assert!(!Arc::ptr_eq(&first, &renew(&ips([3]))));
         assert!(Arc::ptr_eq(&first, &renew(&ips([1]))));
         for i in 1..=3 * u32::try_from(ADDRESSES_MAX).unwrap() {
-            renew(&[IpAddr::from(std::net::Ipv4Addr::from(i))]);
+            renew(&[IpAddr::from(std::net::Ipv4Addr::from(i)).into()]);
         }
         assert_eq!(upstream.lock().removed.len(), ADDRESSES_MAX);
         assert!(!Arc::ptr_eq(&first, &renew(&ips([1]))));

@@ -7,9 +7,9 @@ use std::{fmt, io};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-use crate::net::{ListenAddr, enable_keepalive};
+use crate::net::{ListenAddr, SocketAccess, enable_keepalive};
 use crate::proxy::connection::stream::Stream;
-use crate::worker::socket_file::SocketFile;
+use crate::worker::socket_file::{BACKLOG, SocketFile};
 
 /// A socket that is bound and listens.
 #[derive(Debug)]
@@ -42,19 +42,17 @@ pub struct Accepted {
     pub local_addr: Option<SocketAddr>,
 }
 
-/// Connections that may wait in the kernel until a worker is free.
-const BACKLOG: u16 = 4096;
 /// The peer address of a Unix socket.
 const UNIX_PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 impl Listener {
-    /// Binds `addr`. A Unix socket left behind by a dead process is replaced; any other file stays. Never waits for
+    /// Binds `addr`; `access` says who may connect to a Unix socket. A Unix socket left behind by a dead process is replaced; any other file stays. Never waits for
     /// another process.
     ///
     /// # Errors
     /// The error of the system, with the address and a remedy.
-    pub fn bind(addr: &ListenAddr) -> Result<Listener, BindError> {
-        match BoundSocket::open(addr) {
+    pub fn bind(addr: &ListenAddr, access: &SocketAccess) -> Result<Listener, BindError> {
+        match BoundSocket::open(addr, access) {
             Ok(socket) => Ok(Listener { addr: addr.clone(), socket }),
             Err(error) => Err(BindError { addr: addr.clone(), error }),
         }
@@ -129,6 +127,19 @@ impl Listener {
             && let Err(error) = file.remove(path)
         {
             tracing::warn!(path = %path.display(), %error, "cannot remove the socket file");
+        }
+    }
+
+    /// Changes who may connect to a Unix socket.
+    ///
+    /// # Errors
+    /// The error of the system, with the address.
+    pub fn set_access(&self, access: &SocketAccess) -> Result<(), BindError> {
+        match (&self.addr, &self.socket) {
+            (ListenAddr::Unix(path), BoundSocket::Unix(_, Some(file))) => {
+                file.set_access(path, access).map_err(|error| BindError { addr: self.addr.clone(), error })
+            }
+            _ => Ok(()),
         }
     }
 
@@ -259,7 +270,7 @@ fn bound_unsent(listener: &SockRef<'_>, max: u32) {
 }
 
 impl BoundSocket {
-    fn open(addr: &ListenAddr) -> io::Result<BoundSocket> {
+    fn open(addr: &ListenAddr, access: &SocketAccess) -> io::Result<BoundSocket> {
         match addr {
             ListenAddr::Tcp(addr) => {
                 let domain = if addr.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
@@ -271,7 +282,7 @@ impl BoundSocket {
                 Ok(BoundSocket::Tcp(socket.into()))
             }
             ListenAddr::Unix(path) => {
-                let (socket, file) = SocketFile::bind(path)?;
+                let (socket, file) = SocketFile::bind(path, access)?;
                 Ok(BoundSocket::Unix(socket, Some(file)))
             }
         }

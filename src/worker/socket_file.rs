@@ -1,16 +1,20 @@
-//! Creates, replaces and removes the files of Unix sockets. Never touches a file that is not a socket or that belongs
+//! Creates, replaces and removes the files of Unix sockets, and sets who may connect. Never touches a file that is not a socket or that belongs
 //! to another process.
 
 use std::ffi::OsString;
 use std::fs::FileType;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use nix::unistd;
+use rustix::fs::{AtFlags, CWD, Gid, Mode, RenameFlags, Uid, chmod, chownat, fchmod, renameat_with};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+
+use crate::net::SocketAccess;
 
 /// Identity of a socket's file: its device and inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,17 +40,49 @@ impl SocketFile {
     /// Binds a new socket at `path`. A socket that no process listens on is replaced.
     ///
     /// # Errors
-    /// Something other than a socket is there, a process listens there, or the system refuses.
-    pub fn bind(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    /// Something other than a socket is there, a process listens there, the user or group of `access` does not exist, or
+    /// the system refuses.
+    pub fn bind(path: &Path, access: &SocketAccess) -> io::Result<(UnixListener, SocketFile)> {
         if let Some(file) = SocketFile::from_path(path)?
             && is_abandoned(path)?
         {
             file.remove(path)?;
         }
-        let socket = UnixListener::bind(path)?;
-        socket.set_nonblocking(true)?;
+        let socket = new_socket()?;
+        // The file gets the mode of the socket, less the umask: at no moment may anybody connect whom `access` excludes.
+        fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+        bind(&socket, &SocketAddrUnix::new(path)?)?;
         let file = SocketFile::from_path(path)?.ok_or(io::ErrorKind::NotFound)?;
-        Ok((socket, file))
+        let listening = file.set_access(path, access).and_then(|()| Ok(listen(&socket, BACKLOG.into())?));
+        if let Err(error) = listening {
+            let _ = file.remove(path);
+            return Err(error);
+        }
+        Ok((UnixListener::from(socket), file))
+    }
+
+    /// Sets who may connect.
+    ///
+    /// # Errors
+    /// Another file is at `path`, the user or group does not exist, or the system refuses.
+    pub fn set_access(self, path: &Path, access: &SocketAccess) -> io::Result<()> {
+        let SocketAccess { mode, owner, group } = access;
+        let owner_id = owner.as_deref().map(find_user).transpose()?;
+        let group_id = group.as_deref().map(find_group).transpose()?;
+        if SocketFile::from_path(path)? != Some(self) {
+            return Err(foreign_file_error());
+        }
+        if owner_id.is_some() || group_id.is_some() {
+            chownat(CWD, path, owner_id, group_id, AtFlags::SYMLINK_NOFOLLOW).map_err(|error| {
+                let names = [("owner", owner), ("group", group)];
+                let named = names.iter().filter_map(|(key, name)| Some(format!("{key} `{}`", name.as_ref()?)));
+                let named = named.collect::<Vec<_>>().join(" and ");
+                io::Error::other(format!(
+                    "the socket cannot get the {named}: {error}; a user without privileges can only choose a group of its own"
+                ))
+            })?;
+        }
+        Ok(chmod(path, Mode::from_raw_mode(*mode))?)
     }
 
     /// Removes this socket from `path`, and nothing else that may be there by now. The file is first moved aside, so
@@ -96,6 +132,28 @@ impl SocketFile {
     }
 }
 
+/// Returns the number of a user.
+fn find_user(name: &str) -> io::Result<Uid> {
+    if let Ok(number) = name.parse() {
+        return Ok(Uid::from_raw(number));
+    }
+    let user = unistd::User::from_name(name)?.ok_or_else(|| io::Error::other(format!("there is no user `{name}`")))?;
+    Ok(Uid::from_raw(user.uid.as_raw()))
+}
+
+/// Returns the number of a group.
+fn find_group(name: &str) -> io::Result<Gid> {
+    if let Ok(number) = name.parse() {
+        return Ok(Gid::from_raw(number));
+    }
+    let group =
+        unistd::Group::from_name(name)?.ok_or_else(|| io::Error::other(format!("there is no group `{name}`")))?;
+    Ok(Gid::from_raw(group.gid.as_raw()))
+}
+
+/// Connections that may wait in the kernel until a worker is free.
+pub const BACKLOG: u16 = 4096;
+
 /// Returns `path` with `suffix` appended to its file name.
 pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
@@ -106,9 +164,13 @@ pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 /// Returns whether no process listens on the socket at `path`. Never waits: a listener whose queue is full still
 /// listens.
 fn is_abandoned(path: &Path) -> io::Result<bool> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let socket = new_socket()?;
     Ok(connect(&socket, &SocketAddrUnix::new(path)?) == Err(Errno::CONNREFUSED))
+}
+
+fn new_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
 fn not_a_socket_error(kind: FileType) -> io::Error {
@@ -136,10 +198,10 @@ mod tests {
     fn no_other_file_than_the_own_socket_is_removed() {
         let tmp = tempfile::tempdir().unwrap();
         let path = tmp.path().join("a.sock");
-        let (socket, file) = SocketFile::bind(&path).unwrap();
-        assert_eq!(SocketFile::bind(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let (socket, file) = SocketFile::bind(&path, &SocketAccess::OWN_USER).unwrap();
+        assert_eq!(SocketFile::bind(&path, &SocketAccess::OWN_USER).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(socket);
-        let (_socket, newer) = SocketFile::bind(&path).unwrap();
+        let (_socket, newer) = SocketFile::bind(&path, &SocketAccess::OWN_USER).unwrap();
         // The kernel may give the inode number of the old file to the new one.
         if newer != file {
             assert!(file.remove(&path).is_err());
@@ -156,15 +218,15 @@ mod tests {
     fn a_socket_is_renamed_over_sockets_only() {
         let tmp = tempfile::tempdir().unwrap();
         let [next, path] = ["next", "path"].map(|name| tmp.path().join(name));
-        let (_first, file) = SocketFile::bind(&next).unwrap();
+        let (_first, file) = SocketFile::bind(&next, &SocketAccess::OWN_USER).unwrap();
         file.rename(&next, &path).unwrap();
-        let (_second, newer) = SocketFile::bind(&next).unwrap();
+        let (_second, newer) = SocketFile::bind(&next, &SocketAccess::OWN_USER).unwrap();
         newer.rename(&next, &path).unwrap();
         assert_eq!(SocketFile::from_path(&path).unwrap(), Some(newer));
         assert_eq!(SocketFile::from_path(&next).unwrap(), None);
         newer.remove(&path).unwrap();
         std::fs::write(&path, "precious").unwrap();
-        let (_third, third) = SocketFile::bind(&next).unwrap();
+        let (_third, third) = SocketFile::bind(&next, &SocketAccess::OWN_USER).unwrap();
         assert!(third.rename(&next, &path).is_err());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
     }
@@ -174,6 +236,6 @@ mod tests {
         let tmp = tempfile::tempdir().unwrap();
         let path = tmp.path().join("a.sock");
         let _socket = UnixDatagram::bind(&path).unwrap();
-        assert_eq!(SocketFile::bind(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(SocketFile::bind(&path, &SocketAccess::OWN_USER).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     }
 }

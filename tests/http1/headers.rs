@@ -352,3 +352,54 @@ fn edits_of_all_responses_include_those_of_the_gateway() {
         }
     }
 }
+
+#[test]
+fn headers_with_underscores_are_removed_and_counted_or_kept_where_no_server_confuses_them() {
+    let upstream = Upstream::text("ok");
+    let route = format!(
+        "[[route]]\npath = \"/\"\nupstream = \"{}\"\nlimits = [\"each\"]\nrequest_headers = {{ set = {{ x-team = \"own\" }} }}\n\
+         [limit.each]\nrate = \"1000/s\"\nkey = \"header:x-api-key\"\n",
+        upstream.url()
+    );
+    // Of the names with an underscore, only those are kept that no server can take for a header with a meaning.
+    let sent = [
+        ("access_token", "abc", true),
+        ("user_id", "7", true),
+        ("content_length", "5", false),
+        ("transfer_encoding", "chunked", false),
+        ("authorization_", "x", true),
+        ("x_forwarded_for", "1.2.3.4", false),
+        ("x_real_ip", "1.2.3.4", false),
+        ("x_request_id", "mine", false),
+        ("user_agent", "x", false),
+        ("cookie_", "x", true),
+        ("x-te_am", "x", true),
+        ("a.b", "x", false),
+        ("a_b.c", "x", false),
+    ];
+    let head: String = sent.iter().map(|(name, value, _)| format!("{name}: {value}\r\n")).collect();
+    for (option, strictness) in [("drop", "strict"), ("keep", "strict"), ("keep", "monitor")] {
+        let server = format!("underscore_headers = \"{option}\"\nstrictness = \"{strictness}\"");
+        let gateway = Gateway::with(&server, &route);
+        let aliases = if strictness == "monitor" { "x_api_key: second\r\nx_team: other\r\n" } else { "" };
+        let request = format!("GET / HTTP/1.1\r\nhost: a\r\nx-api-key: first\r\n{head}{aliases}\r\n");
+        assert_eq!(gateway.fetch(&request).status(), 200, "{option}");
+        let seen = upstream.request();
+        for (name, value, is_kept) in sent {
+            let expected = (option == "keep" && is_kept).then_some(value);
+            assert_eq!(seen.get(name), expected, "{option} {name}");
+        }
+        assert_eq!(
+            (seen.get("x-team"), seen.get("x-api-key"), seen.get("x_api_key")),
+            (Some("own"), Some("first"), None)
+        );
+        let kept = sent.iter().filter(|(_, _, is_kept)| *is_kept && option == "keep").count();
+        let removed = sent.len() - kept + aliases.lines().count();
+        let listener = [("listener", "127.0.0.1:0")];
+        gateway.assert_metric("ambiguous_headers_total", &listener, removed as f64);
+    }
+    // A spelling that servers confuse with the key of a limit is refused, kept or not.
+    let gateway = Gateway::with("underscore_headers = \"keep\"", &route);
+    let request = "GET / HTTP/1.1\r\nhost: a\r\nx-api-key: first\r\nx_api_key: second\r\n\r\n";
+    assert_eq!(gateway.fetch(request).status(), 400);
+}

@@ -16,6 +16,7 @@ use rand::{Rng, SeedableRng};
 use sluicegate::proxy::outbound::http1::body::BodyPiece;
 use sluicegate::proxy::outbound::http1::{ProtocolFault, ResponseHeadReader};
 use sluicegate::proxy::outbound::interim::INTERIMS_AT_ONCE;
+use sluicegate::upstream::HeadBounds;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::mutations::mutate;
@@ -55,7 +56,7 @@ fn ours(pieces: &[&[u8]], method: &Method) -> Result<ParsedResponse, ProtocolFau
         }
         None => true,
     };
-    let mut reader = ResponseHeadReader::default();
+    let mut reader = ResponseHeadReader::new(HeadBounds::DEFAULT);
     let mut head = loop {
         match reader.take_head(&mut received, method, None)? {
             Some(head) => break head,

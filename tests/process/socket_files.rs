@@ -5,7 +5,7 @@ use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -297,4 +297,55 @@ fn a_service_manager_that_does_not_read_stops_nothing() {
     gateway.signal("TERM");
     assert_eq!(gateway.exit().code(), Some(0));
     drop(manager);
+}
+
+/// Mode and group of a file.
+fn access(path: &Path) -> (u32, u32) {
+    let file = std::fs::symlink_metadata(path).unwrap();
+    (file.permissions().mode() & 0o777, file.gid())
+}
+
+#[test]
+fn the_config_says_who_may_connect_to_a_socket_and_a_reload_changes_it() {
+    let gateway = Gateway::start("[[route]]\nrespond = { body = \"in\" }\n");
+    let text = std::fs::read_to_string(gateway.config()).unwrap();
+    let [plain, own] = ["plain.sock", "own.sock"].map(|name| gateway.dir.path().join(name));
+    let with = |more: &str| {
+        let text = text.replacen("\"127.0.0.1:0\"]", &format!("\"127.0.0.1:0\", \"unix:{}\"]", plain.display()), 1);
+        format!("{text}[[listener]]\naddress = \"unix:{}\"\n{more}", own.display())
+    };
+    let group = rustix::process::getegid().as_raw();
+    gateway.write_config(&with("mode = \"0600\"\n"));
+    wait_until("both sockets are served", || UnixStream::connect(&own).is_ok() && UnixStream::connect(&plain).is_ok());
+    assert_eq!((access(&plain), access(&own)), ((0o666, group), (0o600, group)));
+    // The socket stays, with another mode.
+    let before = std::fs::symlink_metadata(&own).unwrap().ino();
+    gateway.write_config(&with("mode = \"0660\"\n"));
+    wait_until("the mode changes", || access(&own).0 == 0o660);
+    assert_eq!(std::fs::symlink_metadata(&own).unwrap().ino(), before);
+    if rustix::process::geteuid().is_root() {
+        gateway.write_config(&with("mode = \"0620\"\nowner = \"nobody\"\ngroup = \"65534\"\n"));
+        wait_until("owner and group change", || access(&own) == (0o620, 65534));
+        assert_eq!(std::fs::symlink_metadata(&own).unwrap().uid(), 65534);
+    }
+    gateway.write_config(&with("group = \"no-such-group\"\n"));
+    until_said(&gateway, "there is no group `no-such-group`");
+    assert!(UnixStream::connect(&own).is_ok());
+}
+
+#[test]
+fn a_socket_without_its_group_is_not_served_at_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, config) = (dir.path().join("own.sock"), dir.path().join("sluicegate.toml"));
+    let text = format!(
+        "[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\naddress = \"unix:{}\"\ngroup = \"no-such-group\"\n[[route]]\nrespond = {{}}\n",
+        path.display()
+    );
+    std::fs::write(&config, text).unwrap();
+    let mut command = Command::new("timeout");
+    let output = command.arg("20").arg(env!("CARGO_BIN_EXE_sluicegate")).arg("run").arg(config).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("there is no group `no-such-group`"), "{stderr}");
+    assert!(!path.exists());
 }

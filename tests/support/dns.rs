@@ -28,6 +28,8 @@ pub enum Reply {
     HalfSilent(Vec<IpAddr>),
     /// Depends on the number of the query.
     Flapping(fn(usize) -> Vec<IpAddr>),
+    /// Responds to queries for SRV records with the first list, and to those for addresses with the second.
+    Service(Vec<SrvRecord>, Vec<(&'static str, IpAddr)>),
     NoSuchName,
     Empty,
     Failure,
@@ -37,6 +39,9 @@ pub enum Reply {
     /// Sends this many responses with the ID of another query, then a correct one with these addresses.
     OtherIds(u16, Vec<IpAddr>),
 }
+
+/// Priority, weight, port and host.
+pub type SrvRecord = (u16, u16, u16, &'static str);
 
 impl DnsServer {
     pub fn start(reply: Reply) -> DnsServer {
@@ -111,6 +116,14 @@ impl Zone {
         let end = query_end(query);
         let kind = u16::from_be_bytes([query[end - 4], query[end - 3]]);
         self.queries.push(format!("{} {kind}", name(query)));
+        if let Reply::Service(services, hosts) = &self.reply {
+            let its = hosts.iter().filter(|(host, _)| format!("{host}.") == name(query)).map(|(_, ip)| *ip);
+            let answers = match kind {
+                SRV => services.iter().map(encode_srv).collect(),
+                _ => its.filter(|ip| ip.is_ipv4() == (kind == 1)).map(encode_ip).collect(),
+            };
+            return Some(answer_query(&query[..end], 0, answers, 0));
+        }
         let of_family = |addresses: &[IpAddr]| -> Vec<IpAddr> {
             addresses.iter().copied().filter(|ip| ip.is_ipv4() == (kind == 1)).collect()
         };
@@ -126,31 +139,51 @@ impl Zone {
                 some => (0, some, 3600),
             },
             Reply::Flapping(of) => (0, of_family(&of(self.queries.len())), 0),
+            Reply::Service(..) => return None,
             Reply::NoSuchName => (3, Vec::new(), 0),
             Reply::Empty => (0, Vec::new(), 0),
             Reply::Failure => (2, Vec::new(), 0),
             Reply::Silence => return None,
             Reply::Garbage => return Some(query[..2].iter().copied().chain([0x81, 0x80, 0, 1, 255, 255]).collect()),
         };
-        // The query without additional records, then the answers, each with a pointer to the name.
-        let mut response = query[..end].to_vec();
-        response[2..4].copy_from_slice(&[0x81, 0x80 | code]);
-        response[6..8].copy_from_slice(&two_bytes(addresses.len()));
-        response[8..12].fill(0);
-        for address in addresses {
-            let bytes = match address {
-                IpAddr::V4(ip) => ip.octets().to_vec(),
-                IpAddr::V6(ip) => ip.octets().to_vec(),
-            };
-            response.extend([0xc0, 12]);
-            response.extend(kind.to_be_bytes());
-            response.extend([0, 1]);
-            response.extend(ttl.to_be_bytes());
-            response.extend(two_bytes(bytes.len()));
-            response.extend(bytes);
-        }
-        Some(response)
+        Some(answer_query(&query[..end], code, addresses.into_iter().map(encode_ip).collect(), ttl))
     }
+}
+
+/// The type of SRV records.
+const SRV: u16 = 33;
+
+fn encode_ip(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    }
+}
+
+fn encode_srv((priority, weight, port, host): &SrvRecord) -> Vec<u8> {
+    let mut bytes = [priority, weight, port].map(|number| number.to_be_bytes()).concat();
+    for label in host.split('.').filter(|label| !label.is_empty()) {
+        bytes.push(u8::try_from(label.len()).unwrap());
+        bytes.extend(label.as_bytes());
+    }
+    bytes.push(0);
+    bytes
+}
+
+/// Returns the query without additional records, then the answers, each with a pointer to the name.
+fn answer_query(query: &[u8], code: u8, answers: Vec<Vec<u8>>, ttl: u32) -> Vec<u8> {
+    let mut response = query.to_vec();
+    response[2..4].copy_from_slice(&[0x81, 0x80 | code]);
+    response[6..8].copy_from_slice(&two_bytes(answers.len()));
+    response[8..12].fill(0);
+    for bytes in answers {
+        response.extend([0xc0, 12]);
+        response.extend(&query[query.len() - 4..]);
+        response.extend(ttl.to_be_bytes());
+        response.extend(two_bytes(bytes.len()));
+        response.extend(bytes);
+    }
+    response
 }
 
 fn two_bytes(number: usize) -> [u8; 2] {

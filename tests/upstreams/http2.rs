@@ -348,7 +348,10 @@ fn endless_heads_are_refused() {
         assert_eq!(gateway.get(target).status(), 502, "{target}");
         assert_eq!(gateway.get("/").text(), "fine");
     }
-    let line = format!("server=\"{}\" kind=\"broken\" error=response head has too many bytes or headers", server.addr);
+    let line = format!(
+        "server=\"{}\" kind=\"broken\" error=the response head exceeds `max_header_bytes` or `max_headers` of the upstream",
+        server.addr
+    );
     assert!(gateway.log().contains(&line), "{}", gateway.log());
     // The header bomb may cost its connection.
     assert!(server.connections() <= 2, "{}", server.connections());

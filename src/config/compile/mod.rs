@@ -69,8 +69,8 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     report_root_keys(roots);
     let acme = acme.to_section(sources);
     let acme = AcmeSection::read(&acme, has_acme);
-    let (page_files, server) = (PageFiles::default(), server.to_section(sources));
-    let mut server = server::compile_server(&server, &listeners, &acme, &page_files);
+    let page_files = PageFiles::default();
+    let mut server = server::compile_server(&server.to_section(sources), &listeners, &acme, &page_files);
     let acme = acme.complete(&server.listeners);
     let admin = server::compile_admin(&admin.to_section(sources), &server.listeners);
     let store = server::compile_store(&store.to_section(sources));
@@ -88,7 +88,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         hasher: &find_hasher(admin.as_ref()),
     };
     let (jwt, roots) = (compile_jwt(sources, jwt), SystemRoots::default());
-    let mut upstreams = upstreams::compile_upstreams(upstreams, &roots, &context);
+    let mut upstreams = upstreams::compile_upstreams(upstreams, (&roots, &server.settings), &context);
     let limits = limits::compile_limits(limits, &context, &upstreams.names);
     let context = routes::RouteContext {
         keys: &context,

@@ -33,6 +33,15 @@ rows! {
         .metric("sluicegate_http_rejected_total")
         .ends(End::ProxyHeader);
     MAX_UNSENT: Option<u32> = server::MAX_UNSENT.inherit("that of `[server]`", "as in `[server]`, for this listener");
+    MODE = option("mode", Text("octal mode"), Described("`\"0666\"`"), "permissions of a Unix socket: who may write may connect")
+        .guide("requests.md#unix-sockets")
+        .called(&["permissions", "socket_mode", "chmod"]);
+    OWNER = option("owner", Text("user"), Described("the user of the gateway"), "owner of a Unix socket, by name or number")
+        .guide("requests.md#unix-sockets")
+        .called(&["user", "uid"]);
+    GROUP = option("group", Text("group"), Described("the group of the gateway"), "group of a Unix socket, by name or number")
+        .guide("requests.md#unix-sockets")
+        .called(&["gid"]);
     HSTS = option(
         "hsts",
         Either(&[Age, Table(&hsts::TABLE)]),

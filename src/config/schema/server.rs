@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use crate::config::ForwardedHeader;
-use crate::config::TraceParent;
 use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Value};
 use crate::config::schema::row::{Row, Secrecy, Weaker, option, rows, table};
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{
     DAY, GIB, HOUR, KIB, MIB, SIZE_MAX, TIB, duration, integer, list, list_from, size,
 };
+use crate::config::{TraceParent, UnderscoreHeaders};
 use crate::ends::End;
 use crate::route::Strictness;
 use crate::route::compress::CompressionAlgorithm;
@@ -69,6 +69,15 @@ rows! {
     .metric("sluicegate_client_unnamed_total")
     .weaker(Weaker::NewItem)
     .called(&["real_ip_header", "client_ip_headers", "client_ip_header", "original_ip_detection_extensions"]);
+    UNDERSCORE_HEADERS: UnderscoreHeaders = option(
+        "underscore_headers",
+        Words(UnderscoreHeaders::LABELS),
+        Value("\"drop\""),
+        "what becomes of request headers with `_` in their names, such as `access_token`",
+    )
+    .guide("requests.md#headers-with-underscores")
+    .metric("sluicegate_ambiguous_headers_total")
+    .called(&["underscores_in_headers", "headers_with_underscores_action"]);
     NAT64 = option(
         "nat64",
         list(&Text("prefix")),

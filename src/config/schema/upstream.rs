@@ -6,7 +6,7 @@ use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Valu
 use crate::config::schema::row::{Row, Secrecy, Weaker, option, rows, table};
 use crate::config::schema::shared::KEY_PARTS;
 use crate::config::schema::value_type::ValueType::{self, *};
-use crate::config::schema::value_type::{DAY, HOUR, SECOND, duration, integer, list, list_from};
+use crate::config::schema::value_type::{DAY, HOUR, KIB, MIB, SECOND, duration, integer, list, list_from, size};
 use crate::ends::End;
 use crate::upstream::Balance;
 use crate::upstream::Fraction;
@@ -63,6 +63,21 @@ rows! {
         "longest time between two DNS lookups of a hostname",
     )
     .metric("sluicegate_dns_lookups_total");
+    MAX_HEADERS: Option<usize> = option(
+        "max_headers",
+        integer(1, 10_000),
+        Described("100, or `server.max_headers` if that is more"),
+        "headers in a response head; more get 502",
+    )
+    .guide("upstreams.md#response-heads");
+    MAX_HEADER_BYTES: Option<usize> = option(
+        "max_header_bytes",
+        size(8 * KIB, MIB),
+        Described("`\"64KiB\"`, or `server.max_header_bytes` if that is more"),
+        "bytes of a response head; more get 502",
+    )
+    .guide("upstreams.md#response-heads")
+    .called(&["proxy_buffer_size", "max_response_headers_kb", "response_header_bytes"]);
     MAX_IN_FLIGHT: Option<u32> = option("max_in_flight", integer(1, 10_000_000), Absent, "requests per server")
         .guide("upstreams.md#capacity-of-servers")
         .metric("sluicegate_upstream_in_flight")

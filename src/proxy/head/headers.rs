@@ -19,7 +19,7 @@ use crate::route::HeaderEdit;
 /// Cleans the headers of a request for the next hop:
 /// 1. Hop-by-hop headers are removed, and the headers that `Connection` names. `TE: trailers` and `Trailer` stay.
 /// 2. Headers whose names contain other characters than letters, digits and `-` are removed. Servers that map headers to
-///    variables would confuse `x_real_ip` with `x-real-ip`.
+///    variables would confuse `x_real_ip` with `x-real-ip`. Those that `is_kept` names stay.
 /// 3. Headers that name the client are removed, unless a trusted peer sent them. `Forwarded` is always removed, because
 ///    the gateway writes it anew.
 /// 4. `Host` is replaced by its canonical form. A request without a host gets none.
@@ -32,12 +32,13 @@ pub fn clean_request_headers(
     admitted: &ValidatedHead,
     trusted_peer: bool,
     via: &Via,
+    is_kept: impl Fn(&HeaderName) -> bool,
     policy: &mut FaultPolicy,
 ) -> Result<(), End> {
     let mut remove = Vec::new();
     if fields.has_ambiguous_names || (fields.has_client_headers && !trusted_peer) {
         let is_removed = |name: &&HeaderName| match find_visibility(name.as_str()) {
-            Visibility::Never => true,
+            Visibility::Never => !is_kept(name),
             Visibility::FromTrustedPeers => !trusted_peer,
             Visibility::AsSent | Visibility::Rewritten => false,
         };
@@ -293,7 +294,15 @@ mod tests {
         };
         let received = HeaderSet::from_headers(&parts.headers);
         let mut policy = FaultPolicy::new(strictness);
-        clean_request_headers(&mut parts.headers, received, &admitted, identity.trusted_peer, &via, &mut policy)?;
+        clean_request_headers(
+            &mut parts.headers,
+            received,
+            &admitted,
+            identity.trusted_peer,
+            &via,
+            |_| false,
+            &mut policy,
+        )?;
         forwarding.add_to_headers(&mut parts.headers, admitted.authority());
         Ok(parts.headers)
     }

@@ -2,7 +2,8 @@
 //! client could forge them. But if such a peer is a proxy, all its clients count as one client. So the gateway counts
 //! requests with such headers, and logs the config line that would fix it.
 //!
-//! Likewise, reports trusted proxies that name no client: all their clients count as one, too.
+//! Likewise, reports trusted proxies that name no client: all their clients count as one, too. And counts headers that
+//! are removed because servers could confuse their names with others.
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -29,6 +30,7 @@ pub struct UntrustedForwarding {
     count: Counter,
     unnamed_sample: Arc<LogSampler>,
     unnamed_count: Counter,
+    ambiguous_count: Counter,
 }
 
 impl UntrustedForwarding {
@@ -39,6 +41,7 @@ impl UntrustedForwarding {
             count: metrics.forwarding_ignored_counter(listener),
             unnamed_sample: failure_log.unnamed_sample(listener),
             unnamed_count: metrics.client_unnamed_counter(listener),
+            ambiguous_count: metrics.ambiguous_headers_counter(listener),
         }
     }
 
@@ -73,6 +76,11 @@ impl UntrustedForwarding {
                 suggest_config(peer, &rules.trusted)
             );
         }
+    }
+
+    /// Counts headers whose names servers could confuse with others.
+    pub fn count_ambiguous(&self, count: usize) {
+        self.ambiguous_count.add(count as u64);
     }
 
     /// Reports a request from `peer`, which is a trusted proxy, that names no client.

@@ -54,7 +54,7 @@ async fn check_http1(mut connection: UpstreamConnection, origin: &Origin, rule: 
     }
     head.extend_from_slice(b"\r\nconnection: close\r\n\r\n");
     connection.write_all(&head).await.map_err(|_| CheckFault::Broken)?;
-    let mut reader = ResponseHeadReader::default();
+    let mut reader = ResponseHeadReader::new(origin.head_bounds);
     let head = loop {
         match reader.take_head(&mut connection.received, &Method::GET, None) {
             Ok(Some(head)) => break head,

@@ -64,12 +64,12 @@ impl Http1Exchange {
         failure_log: Rc<UpstreamFailureLog>,
     ) -> Http1Exchange {
         Http1Exchange {
-            lease: Some(lease),
             continue_timer: ContinueTimer::new(sender.is_held()),
             sender,
             method,
             offer,
-            reader: ResponseHeadReader::default(),
+            reader: ResponseHeadReader::new(lease.server().head_bounds()),
+            lease: Some(lease),
             body: BodyDecoder::Length(0),
             keep_alive: false,
             state: ExchangeState::AwaitingHead,

@@ -19,7 +19,7 @@ use crate::proxy::connection::upload::Upload;
 use crate::proxy::head::headers;
 use crate::proxy::outbound::continue_timer::ContinueTimer;
 use crate::proxy::outbound::exchange::Exchange;
-use crate::proxy::outbound::http1::{HEADERS_MAX, ProtocolFault, never_has_body, parse_content_length};
+use crate::proxy::outbound::http1::{ProtocolFault, never_has_body, parse_content_length};
 use crate::proxy::outbound::http2::body_sender::BodySender;
 use crate::proxy::outbound::http2::request;
 use crate::proxy::outbound::http2::response_data::ResponseData;
@@ -38,6 +38,8 @@ pub struct Http2Exchange {
     head: Vec<u8>,
     /// The request, until it has been sent.
     request: Option<Request<()>>,
+    /// Most headers of the response.
+    max_headers: usize,
     /// The method is HEAD, so the response has no content.
     is_head: bool,
     upload: BodySender,
@@ -70,6 +72,7 @@ impl Http2Exchange {
             request,
             head,
             upload: BodySender::new(upload, announced, place.connection().frames.clone()),
+            max_headers: place.server().head_bounds().headers,
             place: Some(place),
             response: None,
             body: None,
@@ -104,7 +107,7 @@ impl Http2Exchange {
             self.held = None;
         }
         match ready!(Pin::new(response).poll(cx)) {
-            Ok(response) if response.headers().len() > HEADERS_MAX => {
+            Ok(response) if response.headers().len() > self.max_headers => {
                 Poll::Ready(Err(self.reset_for_fault(ProtocolFault::HeadTooLarge)))
             }
             Ok(response) => Poll::Ready(Ok(response)),

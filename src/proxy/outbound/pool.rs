@@ -18,10 +18,10 @@ use crate::proxy::outbound::dial::{ConnectError, DialQueue, UpstreamConnection};
 use crate::proxy::outbound::http2::Http2Connection;
 use crate::proxy::outbound::http2::streams::{StreamPermit, StreamPool};
 use crate::telemetry::sampled::LogSampler;
-use crate::upstream::WireProtocol;
 use crate::upstream::caps::{CapRule, InFlight, UpstreamLoad};
 use crate::upstream::endpoint::Endpoint;
 use crate::upstream::state::ServerState;
+use crate::upstream::{HeadBounds, WireProtocol};
 
 /// How long an idle HTTP/1.1 connection is kept: less than the 5 s after which common application servers close one.
 /// The pool thus never holds more connections than were in use at once within this time.
@@ -228,6 +228,11 @@ impl ServerPool {
         self.endpoint.origin.is_secure()
     }
 
+    /// Returns how large the heads of the server's responses may be.
+    pub fn head_bounds(&self) -> HeadBounds {
+        self.endpoint.origin.head_bounds
+    }
+
     /// Returns the location of the server in the config: `host:port`, or the path of a socket.
     pub fn authority(&self) -> &str {
         &self.endpoint.origin.authority
@@ -364,9 +369,15 @@ impl ServerPool {
                     connection.allow_bulk(self.shared.bulk.clone());
                     Ok(NewConnection::Connection(Box::new(connection)))
                 }
-                true => Http2Connection::start(connection, self.shared.now_ms.get(), &self.label, &self.counts.floods)
-                    .await
-                    .map(NewConnection::Shared),
+                true => Http2Connection::start(
+                    connection,
+                    self.shared.now_ms.get(),
+                    &self.label,
+                    self.head_bounds(),
+                    &self.counts.floods,
+                )
+                .await
+                .map(NewConnection::Shared),
             }
         };
         let result = timeout(limit, opening).await;

@@ -9,6 +9,7 @@ use crate::proxy::head::http2_head;
 use crate::proxy::head::request_id;
 use crate::proxy::head::validate;
 use crate::proxy::head::validate::ValidatedHead;
+use crate::proxy::steps::forwarded_head::count_ambiguous_lines;
 use crate::proxy::words::known_headers::KnownHeader;
 use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::trace;
@@ -78,6 +79,15 @@ pub fn report_untrusted_headers(request: &RequestContext<'_>) {
             || rules.headers.singles().any(|name| headers.contains_key(name)))
     {
         client.listener.untrusted.report_headers(headers, client.peer, rules, &client.untrusted_reported);
+    }
+}
+
+/// Counts the headers that are removed because servers could confuse their names with others.
+pub fn count_ambiguous_headers(request: &RequestContext<'_>) {
+    if request.received.header_set.has_ambiguous_names {
+        let headers = &request.received.parts.headers;
+        let count = count_ambiguous_lines(headers, &request.view.snapshot.config);
+        request.client.listener.untrusted.count_ambiguous(count);
     }
 }
 

@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Version};
 
 use crate::auth::AuthMethod;
 use crate::auth::forward::states_request;
-use crate::config::Config;
+use crate::config::{Config, UnderscoreHeaders};
 use crate::ends::End;
 use crate::names::is_header_alias;
 use crate::proxy::head::headers;
@@ -24,7 +24,7 @@ use crate::proxy::head::reject::FaultPolicy;
 use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::words::known_headers::{HeaderSet, KnownHeader};
-use crate::received_headers::is_ambiguous_name;
+use crate::received_headers::{is_ambiguous_name, may_keep_underscores};
 use crate::route::{Action, Route, Upgrades};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -58,7 +58,8 @@ pub fn make_forwarded_head(
         if fields.has_ambiguous_names {
             check_aliases(headers, config, policy)?;
         }
-        headers::clean_request_headers(headers, fields, head, identity.trusted_peer, via, policy)
+        let is_kept = |name: &HeaderName| is_kept(name, config);
+        headers::clean_request_headers(headers, fields, head, identity.trusted_peer, via, is_kept, policy)
     })?;
     remove_own_headers(headers, config);
     remove_unread_addresses(headers, identity, config);
@@ -95,6 +96,19 @@ fn check_aliases(headers: &HeaderMap, config: &Config, policy: &mut FaultPolicy)
         }
     }
     Ok(())
+}
+
+/// Returns whether a header with an ambiguous name is forwarded: `underscore_headers` says so, and no server can confuse it
+/// with a header that the gateway reads or writes.
+fn is_kept(name: &HeaderName, config: &Config) -> bool {
+    config.server.underscore_headers == UnderscoreHeaders::Keep
+        && may_keep_underscores(name.as_str())
+        && !config.guarded_headers.iter().any(|guarded| is_header_alias(guarded, name))
+}
+
+/// Returns the number of header lines that are removed because of their names alone.
+pub fn count_ambiguous_lines(headers: &HeaderMap, config: &Config) -> usize {
+    headers.iter().filter(|(name, _)| is_ambiguous_name(name.as_str()) && !is_kept(name, config)).count()
 }
 
 /// Removes the headers in which the gateway states identities and exceeded limits. A client must not be able to claim

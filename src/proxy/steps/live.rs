@@ -151,6 +151,7 @@ impl<'a> Door<'a> for RequestContext<'a> {
     fn report_untrusted_headers(&self) {
         arrival::report_untrusted_headers(self);
         arrival::report_unnamed_client(self);
+        arrival::count_ambiguous_headers(self);
     }
 
     fn record_forwarded_head(&mut self) {

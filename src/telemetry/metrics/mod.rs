@@ -111,6 +111,8 @@ pub struct Metrics {
     forwarding_ignored: Counters,
     /// Requests of trusted proxies that name no client, by listener.
     client_unnamed: Counters,
+    /// Headers removed because of their names, by listener.
+    ambiguous_headers: Counters,
     /// Number of gateways that share the store.
     pub gateways: GatewayGauges,
     pub store: StoreMetrics,
@@ -120,10 +122,26 @@ pub struct Metrics {
 /// Records that collectors export: of routes, of limits, and of the time in the gateway.
 type CollectedRecords = (Arc<Routes>, Arc<LimitRegistry>, Arc<Shards<OverheadCounts>>);
 
+fn count_ignored_forwarding(families: &Families) -> prometheus::Result<Counters> {
+    families.sharded_counters(
+        "forwarding_ignored_total",
+        "Requests whose forwarding headers were ignored because trusted_proxies does not list the peer.",
+        &["listener"],
+    )
+}
+
 fn count_unnamed_clients(families: &Families) -> prometheus::Result<Counters> {
     families.sharded_counters(
         "client_unnamed_total",
         "Requests of trusted proxies that do not name their client.",
+        &["listener"],
+    )
+}
+
+fn count_ambiguous_headers(families: &Families) -> prometheus::Result<Counters> {
+    families.sharded_counters(
+        "ambiguous_headers_total",
+        "Request headers removed because servers could confuse their names, such as a_b, with others.",
         &["listener"],
     )
 }
@@ -221,12 +239,9 @@ impl Metrics {
             )?,
             config_pinned: families
                 .gauge("config_pinned", "1 while a config of the history is in force in place of the files, else 0.")?,
-            forwarding_ignored: families.sharded_counters(
-                "forwarding_ignored_total",
-                "Requests whose forwarding headers were ignored because trusted_proxies does not list the peer.",
-                &["listener"],
-            )?,
+            forwarding_ignored: count_ignored_forwarding(&families)?,
             client_unnamed: count_unnamed_clients(&families)?,
+            ambiguous_headers: count_ambiguous_headers(&families)?,
             gateways: GatewayGauges::new(&families)?,
             store: StoreMetrics::new(&families)?,
             admin: AdminMetrics::new(&families)?,
@@ -332,6 +347,10 @@ impl Metrics {
 
     pub fn forwarding_ignored_counter(&self, listener: &str) -> Counter {
         self.forwarding_ignored.shard_for(self.worker, &[listener])
+    }
+
+    pub fn ambiguous_headers_counter(&self, listener: &str) -> Counter {
+        self.ambiguous_headers.shard_for(self.worker, &[listener])
     }
 
     pub fn client_unnamed_counter(&self, listener: &str) -> Counter {

@@ -14,8 +14,9 @@ use crate::config::reader::{At, Section};
 use crate::config::schema::row::ConfigOption;
 use crate::config::schema::{listener, server};
 use crate::config::tree::{Node, Value};
+use crate::config::values::{invalid_text, is_digits};
 use crate::config::{ListenerSettings, Service, values};
-use crate::net::ListenAddr;
+use crate::net::{ListenAddr, SocketAccess};
 use crate::tls::{CertificateValidity, ClientAuth, PemPair, ServerFiles, ServerTls, ServerTlsMistake};
 
 /// A certificate that expires sooner is reported, unless most of its life is still left.
@@ -53,6 +54,7 @@ pub fn compile_listeners(
             redirect_port: Some(port),
             hsts: None,
             max_unsent,
+            access: SocketAccess::ALL_USERS,
         },
     }));
     listeners
@@ -109,6 +111,7 @@ fn compile_plain(section: &Section, is_default: bool, max_unsent: u32) -> Vec<At
             redirect_port: None,
             hsts: None,
             max_unsent,
+            access: SocketAccess::ALL_USERS,
         },
     };
     if section.node(&server::LISTEN).is_none() {
@@ -169,6 +172,7 @@ fn compile_listener(
     check_trust(server, section, service);
     let proxy_protocol = read_proxy_protocol(server, section);
     let max_unsent = section.get(&listener::MAX_UNSENT).unwrap_or(unsent);
+    let access = read_access(section, address.as_ref().map(|at| &at.value));
     let has_tls = section.node(&listener::TLS).is_some();
     let tls = section.read_section(&listener::TLS);
     let tls = tls.and_then(|tls| self::compile_tls(&tls, http2, acme, address.as_ref()));
@@ -182,8 +186,32 @@ fn compile_listener(
     if has_tls && tls.is_none() {
         return None;
     }
-    let settings = ListenerSettings { address, service, proxy_protocol, tls, redirect_port: None, hsts, max_unsent };
+    let redirect_port = None;
+    let settings = ListenerSettings { address, service, proxy_protocol, tls, redirect_port, hsts, max_unsent, access };
     Some(At { place, value: settings })
+}
+
+/// Reads `mode`, `owner` and `group`, which are for Unix sockets.
+fn read_access(section: &Section, address: Option<&ListenAddr>) -> SocketAccess {
+    let parse_mode = |text: &str| match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 && is_digits(text) => Ok(mode),
+        _ => invalid_text(format!("`{text}` is no mode of a file"), "write it in octal, like \"0660\": user and group"),
+    };
+    for option in [&listener::MODE, &listener::OWNER, &listener::GROUP] {
+        if let (Some(node), Some(ListenAddr::Tcp(_))) = (section.node(option), address) {
+            let help = "remove it, or listen on a socket: address = \"unix:/run/sluicegate/http.sock\"";
+            section.report_fault::<()>(option.name, node, "it is for Unix sockets", help);
+        }
+    }
+    let parse_name = |text: &str| match text {
+        "" => invalid_text("the name is empty", "write the name or the number, like \"www-data\""),
+        name => Ok(name.to_owned()),
+    };
+    SocketAccess {
+        mode: section.parse_string(&listener::MODE, parse_mode).unwrap_or(SocketAccess::ALL_USERS.mode),
+        owner: section.parse_string(&listener::OWNER, parse_name),
+        group: section.parse_string(&listener::GROUP, parse_name),
+    }
 }
 
 /// Reports a listener for questions of other proxies if no peer may ask.

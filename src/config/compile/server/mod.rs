@@ -94,6 +94,7 @@ pub fn compile_server(
         max_tunnels: section.get(&server::MAX_TUNNELS),
         max_headers: section.get(&server::MAX_HEADERS),
         max_header_bytes: section.get(&server::MAX_HEADER_BYTES),
+        underscore_headers: section.get(&server::UNDERSCORE_HEADERS),
         http2: section.get(&server::HTTP2),
         max_streams: section.get(&server::MAX_STREAMS),
         max_unread: read_max_unread(section),

@@ -24,12 +24,12 @@ use crate::config::diagnostics::report::Diagnostic;
 use crate::config::reader::{At, Section, find_choice};
 use crate::config::schema::row::ConfigOption;
 use crate::config::tree::{Node, Value};
-use crate::config::{origin, schema};
+use crate::config::{ServerSettings, origin, schema};
 use crate::limiting::key::Key;
 use crate::upstream::caps::ServerCaps;
 use crate::upstream::eject::EjectRule;
 use crate::upstream::retry_budget::{RetryOn, RetryRule};
-use crate::upstream::{Balance, Server, Upstream};
+use crate::upstream::{Balance, Origin, Server, Upstream};
 
 pub struct Upstreams<'r> {
     pub list: Vec<Upstream>,
@@ -43,18 +43,18 @@ pub struct Upstreams<'r> {
 
 pub fn compile_upstreams<'r>(
     named: Vec<NamedSection>,
-    roots: &'r SystemRoots,
+    (roots, server): (&'r SystemRoots, &ServerSettings),
     context: &LimitContext,
 ) -> Upstreams<'r> {
     let mut upstreams = Upstreams {
         list: Vec::new(),
         names: Definitions::new(schema::upstream::TABLE.name),
         anonymous: HashMap::new(),
-        transport: TransportOptions::for_urls(roots),
+        transport: TransportOptions::for_urls(roots, server.response_head_bounds()),
     };
     for NamedSection { name, place, section } in named {
         let balance = section.get(&schema::upstream::BALANCE);
-        let transport = TransportOptions::from_section(&section, roots);
+        let transport = TransportOptions::from_section(&section, &upstreams.transport);
         let servers = match section.node(&schema::upstream::SERVERS) {
             Some(node) => compile_server_list(&section, &schema::upstream::SERVERS, node, &transport),
             None => section
@@ -259,8 +259,9 @@ fn compile_server(
 ) -> Option<At<Server>> {
     let place = item.place;
     let server_of = |text: &str| {
+        let origin = origin::parse_origin(text, transport.protocol, || transport.tls_settings())?;
         Ok(Server {
-            origin: origin::parse_origin(text, transport.protocol, || transport.tls_settings())?,
+            origin: Origin { head_bounds: transport.head_bounds, ..origin },
             weight: 1,
             caps: ServerCaps::default(),
         })

@@ -1,4 +1,5 @@
-//! How the servers of an upstream are reached: `protocol` and `tls` of `[upstream.NAME]`. Called by `upstreams`.
+//! How the servers of an upstream are reached: `protocol`, `tls`, `max_headers` and `max_header_bytes` of
+//! `[upstream.NAME]`. Called by `upstreams`.
 
 use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use crate::config::schema::row::ConfigOption;
 use crate::config::schema::upstream;
 use crate::config::values::{TextFault, invalid_text};
 use crate::tls::trust::{Trust, TrustedRoots};
-use crate::upstream::WireProtocol;
 use crate::upstream::tls::{ClientIdentity, ClientIdentityError, UpstreamTls};
+use crate::upstream::{HeadBounds, WireProtocol};
 
 const PEM_HELP: &str = "give a file in PEM; a certificate and its key go together";
 
@@ -25,6 +26,7 @@ pub struct SystemRoots(OnceCell<TrustedRoots>);
 pub struct TransportOptions<'a> {
     roots: &'a SystemRoots,
     pub protocol: WireProtocol,
+    pub head_bounds: HeadBounds,
     tls: OnceCell<Arc<UpstreamTls>>,
     used: Cell<bool>,
 }
@@ -36,14 +38,20 @@ impl SystemRoots {
 }
 
 impl<'a> TransportOptions<'a> {
-    pub fn for_urls(roots: &'a SystemRoots) -> TransportOptions<'a> {
-        TransportOptions { roots, protocol: WireProtocol::Auto, tls: OnceCell::new(), used: Cell::new(false) }
+    pub fn for_urls(roots: &'a SystemRoots, head_bounds: HeadBounds) -> TransportOptions<'a> {
+        let (protocol, tls) = (WireProtocol::Auto, OnceCell::new());
+        TransportOptions { roots, protocol, head_bounds, tls, used: Cell::new(false) }
     }
 
-    /// Reads them from an `[upstream.NAME]` section.
-    pub fn from_section(section: &Section, roots: &'a SystemRoots) -> TransportOptions<'a> {
+    /// Reads them from an `[upstream.NAME]` section. `defaults`: the settings of servers that are written as URLs.
+    pub fn from_section(section: &Section, defaults: &TransportOptions<'a>) -> TransportOptions<'a> {
+        let roots = defaults.roots;
+        let head_bounds = HeadBounds {
+            headers: section.get(&upstream::MAX_HEADERS).unwrap_or(defaults.head_bounds.headers),
+            bytes: section.get(&upstream::MAX_HEADER_BYTES).unwrap_or(defaults.head_bounds.bytes),
+        };
         let protocol = section.get(&upstream::PROTOCOL);
-        let transport = TransportOptions { protocol, ..TransportOptions::for_urls(roots) };
+        let transport = TransportOptions { protocol, ..TransportOptions::for_urls(roots, head_bounds) };
         if let Some(tls) = section.read_section(&upstream::TLS) {
             if let Some(tls) = compile_own_tls(&tls, roots, protocol) {
                 let _ = transport.tls.set(Arc::new(tls));

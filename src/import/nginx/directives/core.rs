@@ -75,7 +75,12 @@ pub const GROUPS: [(&str, &[DirectiveRow]); 3] = [
             differs("auth_delay", "HSL", "refusals are not delayed").unless(&["0", "0s"]),
             differs("ignore_invalid_headers", "HS", "such headers are refused").unless(&["on"]),
             differs("merge_slashes", "HS", "paths are always canonical").unless(&["on"]),
-            differs("underscores_in_headers", "HS", "such headers are always removed").unless(&["off"]),
+            differs(
+                "underscores_in_headers",
+                "HS",
+                "such headers are removed without `underscore_headers = \"keep\"` of [server]",
+            )
+            .unless(&["off"]),
             differs("max_headers", "HS", "write max_headers"),
             differs("limit_rate", "HSLi", "responses have no bandwidth limit").unless(&["0"]),
             differs("limit_rate_after", "HSLi", "responses have no bandwidth limit").unless(&["0"]),

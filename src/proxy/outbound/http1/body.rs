@@ -4,7 +4,7 @@
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::proxy::outbound::http1::{HEADERS_MAX, ProtocolFault};
+use crate::proxy::outbound::http1::{ProtocolFault, TRAILER_COUNT_MAX};
 
 /// Most bytes of the extensions of one chunk. They are ignored.
 pub const EXTENSIONS_MAX: usize = 16 * 1024;
@@ -199,7 +199,7 @@ fn take_trailers(received: &mut BytesMut) -> Result<Option<HeaderMap>, ProtocolF
     if length > TRAILERS_MAX || has_bare_line_feed(&received[..length]) {
         return Err(ProtocolFault::Chunk);
     }
-    let mut fields = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut fields = [httparse::EMPTY_HEADER; TRAILER_COUNT_MAX];
     let mut trailers = HeaderMap::new();
     match httparse::parse_headers(&received[..length], &mut fields) {
         Ok(httparse::Status::Complete((_, fields))) => {

@@ -21,11 +21,10 @@ use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::outbound::http1::body::BodyDecoder;
 use crate::proxy::outbound::interim::InterimResponses;
 use crate::proxy::words::refusal::Refusal;
+use crate::upstream::HeadBounds;
 
-/// Most headers or trailers of a response.
-pub const HEADERS_MAX: usize = 100;
-/// Most bytes of the head of a response. Each interim response counts by itself.
-pub const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Most trailers of a response, and most headers that are parsed without an allocation.
+pub const TRAILER_COUNT_MAX: usize = 100;
 /// Headers that the gateway adds to a response. The map is allocated with space for them.
 const OWN_HEADERS: usize = 4;
 
@@ -34,7 +33,7 @@ const OWN_HEADERS: usize = 4;
 pub enum ProtocolFault {
     /// Not the head of an HTTP/1 response.
     Head,
-    /// The head has more than `HEAD_BYTES_MAX` bytes or `HEADERS_MAX` headers.
+    /// The head exceeds the server's [`HeadBounds`].
     HeadTooLarge,
     /// `Content-Length` is not a single number.
     ContentLength,
@@ -61,7 +60,9 @@ impl ProtocolFault {
     pub fn text(self) -> &'static str {
         match self {
             ProtocolFault::Head => "not an HTTP/1 response",
-            ProtocolFault::HeadTooLarge => "response head has too many bytes or headers",
+            ProtocolFault::HeadTooLarge => {
+                "the response head exceeds `max_header_bytes` or `max_headers` of the upstream"
+            }
             ProtocolFault::ContentLength => "Content-Length is not a single number",
             ProtocolFault::TransferEncoding => "unsupported or ambiguous Transfer-Encoding",
             ProtocolFault::Switch => "the server switched to a protocol that was not offered",
@@ -101,14 +102,19 @@ pub struct ResponseHead {
 }
 
 /// Parses the head of one response, with the interim responses before it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ResponseHeadReader {
     pub interims: InterimResponses,
+    bounds: HeadBounds,
     /// Number of bytes that were searched for the end of a head.
     scanned: usize,
 }
 
 impl ResponseHeadReader {
+    pub fn new(bounds: HeadBounds) -> ResponseHeadReader {
+        ResponseHeadReader { interims: InterimResponses::default(), bounds, scanned: 0 }
+    }
+
     /// Takes the head of the final response to a request of `method` from `received`. Returns `None` while it is
     /// incomplete. A response that switches to the protocol of `offer` is final as well.
     ///
@@ -123,10 +129,10 @@ impl ResponseHeadReader {
         loop {
             // A head that arrives in many pieces is parsed again only when its end has arrived.
             if self.scanned > 0 && !self.has_empty_line(received) {
-                return if received.len() > HEAD_BYTES_MAX { Err(ProtocolFault::HeadTooLarge) } else { Ok(None) };
+                return if received.len() > self.bounds.bytes { Err(ProtocolFault::HeadTooLarge) } else { Ok(None) };
             }
-            let Some((length, head)) = parse_head(received, method)? else {
-                if received.len() > HEAD_BYTES_MAX {
+            let Some((length, head)) = parse_head(received, method, self.bounds)? else {
+                if received.len() > self.bounds.bytes {
                     return Err(ProtocolFault::HeadTooLarge);
                 }
                 self.scanned = received.len();
@@ -166,15 +172,28 @@ impl ResponseHeadReader {
 }
 
 /// Parses the head at the start of `received`. Returns it with its length.
-fn parse_head(received: &[u8], method: &Method) -> Result<Option<(usize, ResponseHead)>, ProtocolFault> {
+fn parse_head(
+    received: &[u8],
+    method: &Method,
+    bounds: HeadBounds,
+) -> Result<Option<(usize, ResponseHead)>, ProtocolFault> {
     if received.is_empty() {
         return Ok(None);
     }
-    let mut fields = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+    let mut few = [const { MaybeUninit::uninit() }; TRAILER_COUNT_MAX];
+    let mut many = Vec::new();
     let mut parsed = httparse::Response::new(&mut []);
-    let outcome = ParserConfig::default().parse_response_with_uninit_headers(&mut parsed, received, &mut fields);
+    let parser = ParserConfig::default();
+    let mut outcome = parser.parse_response_with_uninit_headers(&mut parsed, received, &mut few);
+    if outcome == Err(httparse::Error::TooManyHeaders) && bounds.headers > TRAILER_COUNT_MAX {
+        many.resize_with(bounds.headers, MaybeUninit::uninit);
+        parsed = httparse::Response::new(&mut []);
+        outcome = parser.parse_response_with_uninit_headers(&mut parsed, received, &mut many);
+    }
     let length = match outcome {
-        Ok(httparse::Status::Complete(length)) if length <= HEAD_BYTES_MAX => length,
+        Ok(httparse::Status::Complete(length)) if length <= bounds.bytes && parsed.headers.len() <= bounds.headers => {
+            length
+        }
         Ok(httparse::Status::Complete(_)) | Err(httparse::Error::TooManyHeaders) => {
             return Err(ProtocolFault::HeadTooLarge);
         }

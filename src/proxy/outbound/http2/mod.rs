@@ -27,10 +27,10 @@ use tokio::task::{AbortHandle, spawn_local};
 
 use crate::ends::End;
 use crate::proxy::outbound::dial::{ConnectError, UpstreamConnection};
-use crate::proxy::outbound::http1::HEAD_BYTES_MAX;
 use crate::proxy::outbound::http2::frame_guard::{FrameBudget, GuardedConnection};
 use crate::proxy::outbound::http2::response_data::{OpenResponses, ResponseData};
 use crate::telemetry::sampled::LogSampler;
+use crate::upstream::HeadBounds;
 
 /// Most concurrent requests on one connection. The server may allow fewer.
 pub const STREAMS_MAX: usize = 100;
@@ -78,6 +78,7 @@ impl Http2Connection {
         connection: UpstreamConnection,
         now_ms: u64,
         server: &str,
+        bounds: HeadBounds,
         floods: &Rc<LogSampler>,
     ) -> Result<Rc<Http2Connection>, ConnectError> {
         let (frames, responses) = (FrameBudget::new(UNREAD_FRAMES_MAX), Rc::<OpenResponses>::default());
@@ -88,7 +89,7 @@ impl Http2Connection {
             .initial_connection_window_size(WINDOW * u32::try_from(STREAMS_MAX).unwrap_or(1))
             .initial_max_send_streams(0)
             .max_send_buffer_size(SEND_BUFFER)
-            .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
+            .max_header_list_size(u32::try_from(bounds.bytes).unwrap_or(u32::MAX))
             // `frames` bounds small frames. The library would end all requests for what one of them does not read.
             .data_frame_budget(usize::MAX)
             // When a client leaves, its stream is reset, and more frames of it may be on their way. `frames` bounds them;
