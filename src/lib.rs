@@ -21,6 +21,7 @@ mod descriptors;
 pub mod ends;
 mod envoy;
 mod explain;
+mod files;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod grpc;

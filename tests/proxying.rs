@@ -19,6 +19,7 @@ mod client_address;
 mod compression;
 mod cors;
 mod envoy;
+mod files;
 mod forward_auth;
 mod http1;
 mod http2;

@@ -105,6 +105,10 @@ ends! {
         .means("no route matches");
     NoRedirect = EndRow::new(Client, 404, "no_redirect", "this address leads nowhere").grpc(Unimplemented).by_route()
         .means("the redirect map of the route does not list the path, and the route has no `to`");
+    NoFile = EndRow::new(Client, 404, "no_file", "there is no such file").grpc(Unimplemented).by_route()
+        .means("the folder of the route (`files`) has no such file, or none that may be served: hidden and unreadable files, links that lead out of the folder");
+    FileMethod = EndRow::new(Client, 405, "file_method", "files can only be read, with GET or HEAD").grpc(Unimplemented)
+        .by_route().means("the route serves `files`, and the method is neither GET nor HEAD");
     DecidePeer = EndRow::new(Client, 403, "decide_peer", "only proxies in trusted_proxies may ask here")
         .means("the peer asks on a listener with [`serve = \"decide\"`](decide.md), and is not in `trusted_proxies`");
     DecideName = EndRow::new(Client, 404, "decide_name",
@@ -202,6 +206,14 @@ ends! {
         "the gateway has no file descriptors left for a connection to the upstream server; try again shortly")
         .shortage()
         .means("the gateway has no [file descriptor](../operating/capacity.md#file-descriptors) left for a connection to a server");
+    FileShortage = EndRow::new(Gateway, 503, "file_descriptors",
+        "the gateway has no file descriptors left for this file; try again shortly").grpc(Unavailable)
+        .counted(Counted::Http);
+    FileFailed = EndRow::new(Gateway, 503, "file_failed", "the gateway could not open the file; try again shortly")
+        .grpc(Unavailable).counted(Counted::Http).setting("files")
+        .means("the folder of the route (`files`) is missing, or its file system failed or took longer than `response_timeout`");
+    FileCutOff = EndRow::new(Gateway, 0, "file_cut_off", "the file could not be read to its end")
+        .means("a file became shorter while it was sent, or could not be read");
     Resources = connect("resources", "resources",
         "the gateway has no local port or memory left for a connection to the upstream server; try again shortly")
         .shortage()

@@ -6,12 +6,14 @@ use http::header::LOCATION;
 
 use crate::explain::explanation::{ActionReport, TimeoutReport};
 use crate::explain::walk::ExplainWalk;
+use crate::files::name::Candidate;
 use crate::proxy::account::request_context::RoutedRequest;
 use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::steps::dispatch::{AdmittedAction, redirect_client};
 use crate::proxy::steps::limits::hash_of_key;
 use crate::proxy::steps::outgoing_request::rewrite_target;
 use crate::proxy::steps::request_body::check_announced_size;
+use crate::proxy::steps::serve_file::FileQuestion;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
 use crate::route::split::Split;
@@ -50,6 +52,15 @@ pub fn run_action(
             let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
             (describe_redirect(location), Some(response.status().as_u16()))
         }
+        AdmittedAction::Files(folder) => {
+            let candidates = FileQuestion::new(folder, routed)?.candidates;
+            let path = |candidate: &Candidate| {
+                let slash = if candidate.is_folder { "/" } else { "" };
+                format!("{}{slash}", folder.path.join(&candidate.name).display())
+            };
+            let files = candidates.iter().map(path).collect();
+            (ActionReport { kind: "files".to_owned(), files, ..ActionReport::default() }, None)
+        }
     })
 }
 
@@ -73,6 +84,9 @@ pub fn describe_redirect(location: Option<&str>) -> ActionReport {
 
 /// Returns what depends on the upstream servers.
 pub fn describe_unknown(report: &ActionReport, offer: Option<&UpgradeOffer>) -> Option<String> {
+    if report.kind == "files" {
+        return Some("the first of the files that exists is the response; none was opened".to_owned());
+    }
     let name = report.upstream.as_ref()?;
     let offer =
         offer.map(|offer| format!(", and may switch to {}", String::from_utf8_lossy(offer.header_value().as_bytes())));

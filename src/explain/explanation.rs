@@ -295,12 +295,15 @@ pub const PREFLIGHT: &str = "preflight";
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ActionReport {
-    /// `upstream`, `echo`, `respond`, `redirect` or `preflight`.
+    /// `upstream`, `echo`, `respond`, `redirect`, `files` or `preflight`.
     pub kind: String,
     pub upstream: Option<String>,
     /// The target that the upstream server gets.
     pub target: Option<String>,
     pub location: Option<String>,
+    /// The files that are tried, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
     pub timeouts: Vec<TimeoutReport>,
 }
 

@@ -198,6 +198,7 @@ fn write_action(text: &mut String, action: &ActionReport) {
         ("redirect", _, Some(location)) => format!("redirect to {location}"),
         ("echo", ..) => format!("echo {target}"),
         (PREFLIGHT, ..) => "answer the preflight (cors)".to_owned(),
+        ("files", ..) => format!("send the file {}", action.files.join(", or else ")),
         ("respond", ..) => "respond with the fixed response of the route".to_owned(),
         (other, ..) => other.to_owned(),
     };

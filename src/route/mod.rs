@@ -42,6 +42,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use regex::Regex;
 
 use crate::auth::RouteAuth;
+use crate::files::FileFolder;
 use crate::labels::labels;
 use crate::limiting::limit::Limit;
 use crate::limiting::limit::refuse::Refuse;
@@ -253,6 +254,8 @@ pub enum Action {
     Echo,
     Respond(Box<FixedResponse>),
     Redirect(Box<Redirect>),
+    /// Files of a folder.
+    Files(Arc<FileFolder>),
 }
 
 /// A fixed response (`respond`).

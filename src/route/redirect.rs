@@ -87,7 +87,7 @@ impl Redirect {
         location.drain(..slashes.saturating_sub(1));
         if let Some(query) = input.query.filter(|query| self.keeps_query && !has_query && !query.is_empty()) {
             let mut added = "?".to_owned();
-            push_encoded(&mut added, query, is_query_byte);
+            push_query(&mut added, query);
             let end = location.find('#').unwrap_or(location.len());
             location.insert_str(end, &added);
         }
@@ -105,7 +105,7 @@ impl RedirectTarget {
                 let path = if input.rewritten_path.starts_with('/') { input.rewritten_path } else { "/" };
                 push_value(out, path, *part);
             }
-            TargetPlaceholder::Query => push_encoded(out, input.query.unwrap_or_default(), is_query_byte),
+            TargetPlaceholder::Query => push_query(out, input.query.unwrap_or_default()),
             TargetPlaceholder::Segment(index, part) => {
                 push_value(out, find_segment(input.sent_path, *index).unwrap_or_default(), *part);
             }
@@ -121,6 +121,26 @@ fn push_value(out: &mut String, value: &str, part: TargetPart) {
             push_encoded(out, value, |byte| is_path_byte(byte) && !matches!(byte, b'&' | b'+' | b'=' | b';' | b'\''));
         }
     }
+}
+
+/// Appends the query of a request.
+fn push_query(out: &mut String, query: &str) {
+    push_encoded(out, query, is_query_byte);
+}
+
+/// Returns the path of a request with a slash at its end, and its query, as the target of a redirect. It begins with one slash:
+/// see [`Redirect::locate`].
+pub fn add_slash(sent_path: &str, query: Option<&str>) -> String {
+    let mut location = "/".to_owned();
+    push_encoded(&mut location, sent_path.trim_start_matches('/'), is_path_byte);
+    if !location.ends_with('/') {
+        location.push('/');
+    }
+    if let Some(query) = query {
+        location.push('?');
+        push_query(&mut location, query);
+    }
+    location
 }
 
 /// Appends a value, in which bytes other than those of `is_allowed` are percent-encoded. `%` stays, because the value

@@ -32,6 +32,7 @@ use tokio::task::{JoinHandle as TaskHandle, spawn_local};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::auth::password_verifier::PasswordVerifier;
+use crate::files;
 use crate::limiting::store::Stores;
 use crate::limiting::store::settings::StoreSettings;
 use crate::net::ListenAddr;
@@ -119,12 +120,16 @@ impl Workers {
             let (ready, started) = std::sync::mpsc::sync_channel(1);
             let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 let mut builder = runtime;
-                match builder.enable_all().build_local(LocalOptions::default()) {
-                    Ok(runtime) => runtime.block_on(async {
-                        let worker = WorkerContext::new(process, count_all);
-                        let _ = ready.send(Ok(()));
-                        run_commands(worker, commands).await;
-                    }),
+                match builder.enable_all().max_blocking_threads(files::THREADS).build_local(LocalOptions::default()) {
+                    Ok(runtime) => {
+                        runtime.block_on(async {
+                            let worker = WorkerContext::new(process, count_all);
+                            let _ = ready.send(Ok(()));
+                            run_commands(worker, commands).await;
+                        });
+                        // A file system that does not respond must not keep the process.
+                        runtime.shutdown_background();
+                    }
                     Err(error) => drop(ready.send(Err(error))),
                 }
             })?;

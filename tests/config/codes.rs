@@ -68,6 +68,7 @@ const CASES: &[(&str, &[&str])] = &[
         "[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nresponse_headers = { set = { Access-Control-Allow-Origin = \"*\" } }",
         &["SG0231"],
     ),
+    ("[[route]]\npath = \"/x\"\nfiles = \"conf\"\ntry = [\"{path}\", \"/no-such-page.html\"]", &["SG0232"]),
     (
         "[limit.a]\nrate = \"1/s\"\nkey = [\"header:x-forwarded-for\"]\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
         &["SG0301"],

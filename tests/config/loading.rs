@@ -66,7 +66,7 @@ fn json_has_the_place_and_the_remedy_of_each_mistake() {
                          rewrite_location, request_headers, response_headers, max_body, max_key_body, max_cost_body, max_in_flight, breaker, priority, \
                          refuse, error_pages, intercept, \
                          ratelimit_headers, body_timeout, min_body_rate, min_response_rate, connect_timeout, response_timeout, \
-                         stream_timeout, tunnel_timeout, strictness, encoded_slashes, merge_slashes, upgrades, request_trailers, compress, cors, respond, redirect",
+                         stream_timeout, tunnel_timeout, strictness, encoded_slashes, merge_slashes, upgrades, request_trailers, compress, cors, respond, redirect, files, try, cache_control",
             },
             {
                 "code": "SG0101", "file": "test", "line": 4, "column": 8,

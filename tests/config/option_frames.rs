@@ -261,6 +261,7 @@ fn frame_of_route(entry: &OptionEntry) -> Frame {
                 .replace("redirect = { status = 200 }", "redirect = \"https://example.com/\""),
             "",
         ),
+        (None, "files" | "try" | "cache_control") => frame("[[route]]\n", "files = \"conf\"\n", ""),
         (None, "split" | "split_by") => frame("[[route]]\n", "split = [{ upstream = \"http://127.0.0.1:9\" }]\n", ""),
         (None, _) => frame("[[route]]\n", "respond = { status = 200 }\n", "[limit.l]\nrate = \"10/s\"\n"),
         (Some("auth"), _) => {

@@ -177,7 +177,17 @@ fn links_and_anchors_resolve() {
 /// Writes the files that a config names into `dir`, and returns the config with their full paths.
 fn with_files(config: &str, dir: &Path) -> String {
     let mut text = config.to_owned();
-    let lines = config.lines().filter(|line| !line.starts_with("path = "));
+    // Folders of files, which are not written as one file.
+    for line in config.lines().filter_map(|line| line.strip_prefix("files = \"")) {
+        let name = line.trim_end_matches('"');
+        let folder = dir.join(name.trim_start_matches('/'));
+        fs::create_dir_all(folder.join("assets")).unwrap();
+        fs::write(folder.join("index.html"), "<h1>Home</h1>\n").unwrap();
+        fs::write(folder.join("assets/app-5d41402a.js"), "console.log(1);\n").unwrap();
+        text = text.replace(&format!("files = \"{name}\""), &format!("files = \"{}\"", folder.display()));
+    }
+    let lines =
+        config.lines().filter(|line| !["path = ", "files = ", "try = "].iter().any(|key| line.starts_with(key)));
     for name in lines.flat_map(|line| line.split('"').skip(1).step_by(2)) {
         let stem = Path::new(name).file_stem().map_or("", |stem| stem.to_str().unwrap());
         let is_ca = stem == "ca" || stem.ends_with("-ca") || stem.starts_with("ca-");

@@ -1,6 +1,7 @@
 //! A real nginx in front of the gateway.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
@@ -22,6 +23,31 @@ impl Nginx {
     /// Starts nginx with the usual settings of a proxy. A request with a header `x-test-client` comes from that client,
     /// others from [`CLIENT`].
     pub fn in_front_of(gateway: SocketAddr) -> Nginx {
+        Nginx::start(
+            &format!("map $http_x_test_client $client {{ default $http_x_test_client; \"\" {CLIENT}; }}"),
+            &format!(
+                r#"
+            proxy_pass http://{gateway};
+            proxy_http_version 1.1;
+            proxy_request_buffering off;
+            proxy_buffering off;
+            proxy_set_header Host $http_host;
+            proxy_set_header Connection "";
+            proxy_set_header X-Test-Client "";
+            proxy_set_header X-Forwarded-For $client;
+            proxy_set_header X-Forwarded-Proto $scheme;
+"#
+            ),
+        )
+    }
+
+    /// Starts nginx as a server of the files of `folder`.
+    pub fn serving(folder: &Path) -> Nginx {
+        Nginx::start("", &format!("root {};", folder.display()))
+    }
+
+    /// `http`: directives of `http`; `location`: those of the only location.
+    fn start(http: &str, location: &str) -> Nginx {
         let (port, dir) = (ReservedPort::new(), tempfile::tempdir().unwrap());
         let addr = port.addr();
         let text = format!(
@@ -32,19 +58,11 @@ http {{
     access_log off;
     client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path f; uwsgi_temp_path u; scgi_temp_path s;
     client_max_body_size 0;
-    map $http_x_test_client $client {{ default $http_x_test_client; "" {CLIENT}; }}
+    {http}
     server {{
         listen {addr};
         location / {{
-            proxy_pass http://{gateway};
-            proxy_http_version 1.1;
-            proxy_request_buffering off;
-            proxy_buffering off;
-            proxy_set_header Host $http_host;
-            proxy_set_header Connection "";
-            proxy_set_header X-Test-Client "";
-            proxy_set_header X-Forwarded-For $client;
-            proxy_set_header X-Forwarded-Proto $scheme;
+            {location}
         }}
     }}
 }}

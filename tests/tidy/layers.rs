@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::source::crate_files;
 
 /// The modules of the crate, lowest first, each with the lower modules that it may use.
-pub const LAYERS: [(&str, &[&str]); 36] = [
+pub const LAYERS: [(&str, &[&str]); 37] = [
     ("rate", &[]),
     ("text", &[]),
     ("labels", &[]),
@@ -18,6 +18,7 @@ pub const LAYERS: [(&str, &[&str]); 36] = [
     ("ends", &["labels", "grpc"]),
     ("heap", &[]),
     ("descriptors", &[]),
+    ("files", &["template", "descriptors"]),
     ("replace_file", &[]),
     ("tls", &["labels"]),
     ("telemetry", &["rate", "labels", "net", "grpc", "ends", "tls"]),
@@ -25,7 +26,7 @@ pub const LAYERS: [(&str, &[&str]); 36] = [
     ("upstream", &["rate", "labels", "tls", "limiting"]),
     ("overload", &["rate", "labels", "upstream"]),
     ("auth", &["ends", "net", "telemetry", "limiting"]),
-    ("route", &["text", "labels", "canonical", "template", "net", "limiting", "upstream", "auth"]),
+    ("route", &["text", "labels", "canonical", "template", "net", "files", "limiting", "upstream", "auth"]),
     ("envoy", &["text", "grpc", "limiting", "route"]),
     (
         "config",
@@ -46,6 +47,7 @@ pub const LAYERS: [(&str, &[&str]); 36] = [
             "tls",
             "limiting",
             "auth",
+            "files",
             "route",
         ],
     ),
@@ -62,6 +64,7 @@ pub const LAYERS: [(&str, &[&str]); 36] = [
             "names",
             "telemetry",
             "descriptors",
+            "files",
             "heap",
             "net",
             "grpc",
@@ -82,6 +85,7 @@ pub const LAYERS: [(&str, &[&str]); 36] = [
         &[
             "overload",
             "descriptors",
+            "files",
             "ends",
             "net",
             "tls",
@@ -116,6 +120,7 @@ pub const LAYERS: [(&str, &[&str]); 36] = [
         "explain",
         &[
             "canonical",
+            "files",
             "upstream",
             "overload",
             "labels",

@@ -73,6 +73,7 @@ fn describe_route(config: &Config, ranked: &RankedRoute, priority: usize) -> Val
         Action::Echo => json!({ "upstream": "echo:" }),
         Action::Respond(response) => json!({ "respond": response.status.as_u16() }),
         Action::Redirect(redirect) => json!({ "redirect": redirect.status.as_u16() }),
+        Action::Files(folder) => json!({ "files": folder.path }),
     };
     let line = config.route_lines.get(ranked.index);
     json!({

@@ -319,14 +319,17 @@ fn warn_of_unlimited_methods(context: &LintContext, route: &Route, place: Place)
     let method_lists: Option<Vec<Vec<&str>>> = route.limits.iter().map(|limit| methods_of(limit)).collect();
     let Some(limited_methods) = method_lists else { return };
     let limited_methods: BTreeSet<&str> = limited_methods.into_iter().flatten().collect();
+    let is_readable = |method: &str| method == "HEAD" || !matches!(route.action, Action::Files(_));
     let is_accepted = |method: &str| {
         route.matcher.methods.is_empty() || route.matcher.methods.iter().any(|one| one.as_str() == method)
     };
     let writes = WRITES.iter().filter(|method| limited_methods.contains(**method)).count();
     let head = ["HEAD"].into_iter().filter(|_| limited_methods.contains("GET"));
     let rest = WRITES.into_iter().filter(|_| writes >= 2);
-    let missing: Vec<&str> =
-        head.chain(rest).filter(|method| !limited_methods.contains(method) && is_accepted(method)).collect();
+    let missing: Vec<&str> = head
+        .chain(rest)
+        .filter(|method| !limited_methods.contains(method) && is_accepted(method) && is_readable(method))
+        .collect();
     if missing.is_empty() {
         return;
     }

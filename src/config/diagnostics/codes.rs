@@ -44,6 +44,8 @@ labels! {
     SmallReceiveBuffer = "SG0219",
     /// A route sets headers of CORS, and the gateway's own responses do not get them.
     CorsWithoutRefusals = "SG0231",
+    /// `files` of a route has no files, or not one that `try` names.
+    MissingFiles = "SG0232",
     /// A key that clients choose.
     ForgeableKey = "SG0301",
     /// A limit that never decides.

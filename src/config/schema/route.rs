@@ -47,7 +47,7 @@ rows! {
         .weaker(Weaker::Compiled)
         .secrecy(Secrecy::SecretByKey)
         .of_clients(ClientData::Values);
-    UPSTREAM = option("upstream", SERVER_LIST, Described("one of `upstream`, `split`, `respond`, `redirect`"), "where requests go")
+    UPSTREAM = option("upstream", SERVER_LIST, Described("one of `upstream`, `split`, `respond`, `redirect`, `files`"), "where requests go")
         .shown_as("name, URL, list of URLs, `\"echo:\"`")
         .guide("routing.md#actions")
         .called(&["proxy_pass", "reverse_proxy", "backend", "target", "service", "to"])
@@ -202,16 +202,37 @@ rows! {
     .guide("../guides/cors.md")
     .example(server::CORS.option.example)
     .called(server::CORS.option.aliases);
-    RESPOND = option("respond", Table(&respond::TABLE), Described("one of `upstream`, `split`, `respond`, `redirect`"), "a fixed response");
+    RESPOND = option("respond", Table(&respond::TABLE), Described("one of `upstream`, `split`, `respond`, `redirect`, `files`"), "a fixed response");
     REDIRECT = option(
         "redirect",
         Either(&[Text("string"), Table(&redirect::TABLE)]),
-        Described("one of `upstream`, `split`, `respond`, `redirect`"),
+        Described("one of `upstream`, `split`, `respond`, `redirect`, `files`"),
         "a redirect",
     )
     .guide("../guides/redirects.md")
     .shorthand("to")
     .example("write redirect = \"https://example.com{path}\", or redirect = { to = \"...\", status = 301 }");
+    FILES = option(
+        "files",
+        Path("folder"),
+        Described("one of `upstream`, `split`, `respond`, `redirect`, `files`"),
+        "a folder whose files are served",
+    )
+    .guide("../guides/files.md")
+    .ends(End::NoFile)
+    .called(&["root", "alias", "static", "file_server", "static_files", "serve_dir"]);
+    TRY = option("try", list_from(1, &Text("name")), Value("[\"{path}\"]"), "the files that are tried, in order")
+        .shown_as("list of names with `{path}`, up to 8")
+        .guide("../guides/files.md#single-page-applications")
+        .called(&["try_files"]);
+    CACHE_CONTROL = option(
+        "cache_control",
+        Text("string"),
+        Value("\"no-cache\""),
+        "`Cache-Control` of the route's files; that of HTML pages is always `no-cache`",
+    )
+    .guide("../guides/files.md#caching")
+    .called(&["expires"]);
 }
 
 /// Options of `route.auth`.

@@ -16,6 +16,7 @@ use tokio::task::spawn_local;
 use tokio::time::timeout;
 
 use crate::ends::{End, UpstreamFailureKind};
+use crate::files::body::FileBody;
 use crate::limiting::charges::guard::ChargeGuard;
 use crate::limiting::limit::charge_rules::ResponseTail;
 use crate::proxy::account::linger::Linger;
@@ -65,6 +66,7 @@ enum BodySource {
         waits: bool,
     },
     Echo(Box<Upload>),
+    File(Box<FileBody>),
     /// A response without a body, after which the connection becomes a tunnel to this server. `None` once the tunnel
     /// has taken the connection.
     Switched(Option<Box<PooledConnection>>),
@@ -98,6 +100,11 @@ impl ResponseBody {
     /// Streams the request's own body back.
     pub fn echo(upload: Upload) -> ResponseBody {
         ResponseBody::new(BodySource::Echo(Box::new(upload)))
+    }
+
+    /// Sends bytes of a file.
+    pub fn file(body: FileBody) -> ResponseBody {
+        ResponseBody::new(BodySource::File(Box::new(body)))
     }
 
     /// The body of a response that switches protocols.
@@ -257,6 +264,9 @@ impl BodySource {
             BodySource::Echo(upload) => {
                 upload.poll(cx).map(|frame| frame.map(|frame| frame.map_err(|error| error.state().end().into())))
             }
+            BodySource::File(body) => body
+                .poll_piece(cx)
+                .map(|piece| piece.map(|piece| piece.map(Frame::data).map_err(|_| End::FileCutOff.into()))),
         }
     }
 
@@ -284,6 +294,7 @@ impl BodySource {
             BodySource::Switched(_) => true,
             BodySource::Upstream { exchange, .. } => exchange.borrow().is_complete(),
             BodySource::Echo(upload) => upload.is_end(),
+            BodySource::File(body) => body.remaining() == 0,
         }
     }
 
@@ -294,6 +305,7 @@ impl BodySource {
             BodySource::Switched(_) => SizeHint::with_exact(0),
             BodySource::Upstream { exchange, .. } => exchange.borrow().size_hint(),
             BodySource::Echo(upload) => upload.size_hint(),
+            BodySource::File(body) => SizeHint::with_exact(body.remaining()),
         }
     }
 

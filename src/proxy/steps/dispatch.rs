@@ -1,8 +1,9 @@
 //! Runs the route's action for a request that the limits have admitted. The headers are rewritten for the next hop, the
-//! body is opened, and the request goes to an upstream server, the echo server or the route's fixed response.
+//! body is opened, and the request goes to an upstream server, the echo server or the route's fixed response, or is answered with a file.
 
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use http::header::{ACCEPT, EXPECT, HOST, UPGRADE};
@@ -11,6 +12,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use crate::config::{ForwardedHeader, TraceParent};
 use crate::ends::End;
+use crate::files::FileFolder;
 use crate::limiting::Verdict;
 use crate::limiting::limit::over::EXCEEDED_HEADER;
 use crate::limiting::settlement::include_usage;
@@ -44,6 +46,7 @@ use crate::proxy::steps::response::edits;
 use crate::proxy::steps::response::local_responses;
 use crate::proxy::steps::response::locations::{LocationMap, UrlOrigin, has_locations};
 use crate::proxy::steps::response::problem;
+use crate::proxy::steps::serve_file::serve_file;
 use crate::proxy::steps::shedding;
 use crate::proxy::steps::stated_headers;
 use crate::proxy::words::known_headers::KnownHeader;
@@ -109,6 +112,8 @@ pub async fn dispatch(
         AdmittedAction::Redirect(redirect) => {
             redirect_client(redirect, routed, &request.received.parts.headers, client.tls.is_some())
         }
+        // Boxed, so that the future of a proxied request is not larger for it.
+        AdmittedAction::Files(folder) => Box::pin(serve_file(request, routed, folder)).await,
     }
 }
 
@@ -124,6 +129,7 @@ pub enum AdmittedAction<'r> {
     Echo,
     Respond(&'r FixedResponse),
     Redirect(&'r Redirect),
+    Files(&'r Arc<FileFolder>),
 }
 
 impl<'r> AdmittedAction<'r> {
@@ -140,6 +146,7 @@ impl<'r> AdmittedAction<'r> {
             Action::Echo => AdmittedAction::Echo,
             Action::Respond(fixed) => AdmittedAction::Respond(fixed),
             Action::Redirect(redirect) => AdmittedAction::Redirect(redirect),
+            Action::Files(folder) => AdmittedAction::Files(folder),
         }
     }
 }

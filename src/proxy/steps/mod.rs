@@ -8,7 +8,8 @@
 //! - `auth`: authenticates the client
 //! - `shedding`: refuses requests because of the process rule or a circuit breaker
 //! - `limits`: applies the route's limits; `request_body`: reads and opens the body
-//! - `dispatch`: runs the route's action; `stated_headers`: what it tells the server of the client
+//! - `dispatch`: runs the route's action; `stated_headers`: what it tells the server of the client; `serve_file`: answers with
+//!   a file
 //! - `outgoing_request`: the request as servers get it; `forward`: the flow of one request over all of its attempts;
 //!   `select`: from an upstream to a connection; `breaker_watch`: reports the results to circuit breakers; `early_hints`:
 //!   interim responses
@@ -34,6 +35,7 @@ pub(crate) mod preflight;
 pub(crate) mod request_body;
 pub mod response;
 pub(crate) mod select;
+pub(crate) mod serve_file;
 pub(crate) mod shedding;
 pub(crate) mod stated_headers;
 pub(crate) mod tunnel;

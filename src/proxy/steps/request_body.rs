@@ -88,7 +88,7 @@ pub fn find_readable_kind(headers: &HeaderMap, least: u64, max: usize) -> Result
 /// The body is larger than the route's `max_body`, or an empty body did not end.
 pub async fn open_upload(request: &mut RequestContext<'_>, route: &Route) -> Result<Option<Upload>, Refusal> {
     check_announced_size(request.received.body.least_length(), route)?;
-    if matches!(route.action, Action::Respond(_) | Action::Redirect(_)) {
+    if matches!(route.action, Action::Respond(_) | Action::Redirect(_) | Action::Files(_)) {
         return Ok(None);
     }
     let Some(mut upload) = request.received.body.take_read_ahead().or_else(|| take_upload(request, route)) else {

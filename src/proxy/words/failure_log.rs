@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::{fmt, io};
 
@@ -23,6 +24,7 @@ pub struct FailureLog {
     clients: [RejectedClients; End::ALL.len()],
     handshakes: [LogSampler; HandshakeResult::ALL.len()],
     descriptors: LogSampler,
+    files: LogSampler,
 }
 
 /// Sampled lines about rejected clients, and the clients whose lines were left out.
@@ -68,6 +70,7 @@ impl Default for FailureLog {
             clients: std::array::from_fn(|_| RejectedClients::default()),
             handshakes: Default::default(),
             descriptors: LogSampler::default(),
+            files: LogSampler::default(),
         }
     }
 }
@@ -100,6 +103,13 @@ impl FailureLog {
                 "out of file descriptors: {whom}; raise the limit (ulimit -n, LimitNOFILE= of systemd, --ulimit \
                  nofile= of docker)"
             );
+        }
+    }
+
+    /// Logs why a file of `folder` is not served. `what`: a clause.
+    pub fn log_file_failure(&self, folder: &Path, what: fmt::Arguments<'_>) {
+        if let Some(left_out) = self.files.take_turn() {
+            tracing::warn!(left_out = nonzero(left_out), "files {}: {what}", folder.display());
         }
     }
 

@@ -1,9 +1,10 @@
-//! Action of a route: its upstream, fixed response or redirect. Called by `routes`.
+//! Action of a route: its upstream, fixed response, redirect or folder of files. Called by `routes`.
 
 use bytes::Bytes;
 use http::StatusCode;
 
 use crate::config::compile::matcher::{TEXT, parse_content_type, parse_status};
+use crate::config::compile::routes::files::{compile_files, report_options_without_files};
 use crate::config::compile::routes::redirect::compile_redirect;
 use crate::config::compile::upstreams::{Upstreams, compile_server_list};
 use crate::config::origin;
@@ -23,22 +24,34 @@ pub fn compile_action(
     split: Option<&Split>,
     upstreams: &mut Upstreams,
 ) -> Option<Action> {
-    const HELP: &str = "add upstream = \"http://HOST:PORT\", the name of an [upstream.NAME], or \"echo:\"; or split = [{ upstream = \"app\", weight = 95 }, ...]; or respond = { status = 200, body = \"...\" }; or redirect = \"https://example.com{path}\"";
-    let written = [route::UPSTREAM.option, route::SPLIT.option, route::RESPOND.option, route::REDIRECT.option]
-        .map(|option| section.node(&option).map(|node| (option.name, node)));
+    const HELP: &str = "add upstream = \"http://HOST:PORT\", the name of an [upstream.NAME], or \"echo:\"; or split = [{ upstream = \"app\", weight = 95 }, ...]; or respond = { status = 200, body = \"...\" }; or redirect = \"https://example.com{path}\"; or files = \"FOLDER\"";
+    let written = [
+        route::UPSTREAM.option,
+        route::SPLIT.option,
+        route::RESPOND.option,
+        route::REDIRECT.option,
+        route::FILES.option,
+    ]
+    .map(|option| section.node(&option).map(|node| (option.name, node)));
     let mut written = written.into_iter().flatten();
     let first = written.next();
     if let (Some((first, _)), Some((other, node))) = (first, written.next()) {
-        let article = if first == route::UPSTREAM.name { "an" } else { "a" };
-        let what = format!("the route has {article} `{first}` as well");
+        let what = match first == route::UPSTREAM.name {
+            true => format!("the route has an `{first}` as well"),
+            false => format!("the route has a `{first}` as well"),
+        };
         return section.report_fault(other, node, &what, "keep one of the two");
     }
+    if first.is_none_or(|(key, _)| key != route::FILES.name) {
+        report_options_without_files(section);
+    }
     match first {
+        Some((key, node)) if key == route::FILES.name => compile_files(section, node).map(Action::Files),
         Some((key, node)) if key == route::UPSTREAM.name => compile_upstream_action(section, node, upstreams),
         Some((key, _)) if key == route::SPLIT.name => Some(Action::Upstream(split?.branches.first()?.upstream)),
         Some((key, _)) if key == route::RESPOND.name => compile_response(section),
         Some(_) => compile_redirect(section, matcher).map(|redirect| Action::Redirect(Box::new(redirect))),
-        None => section.report_missing("this route has none of upstream, split, respond and redirect", HELP),
+        None => section.report_missing("this route has none of upstream, split, respond, redirect and files", HELP),
     }
 }
 

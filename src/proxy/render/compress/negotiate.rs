@@ -1,5 +1,7 @@
 //! Selects the algorithm of a response from the client's `Accept-Encoding` (RFC 9110, section 12.5.3).
 
+use std::cmp::Reverse;
+
 use http::header::{ACCEPT_ENCODING, CACHE_CONTROL};
 use http::{HeaderMap, HeaderValue};
 
@@ -34,6 +36,18 @@ pub fn select_algorithm(headers: &HeaderMap, settings: &CompressSettings) -> Opt
         }
     }
     best.map(|(algorithm, _)| algorithm)
+}
+
+/// Returns those of `algorithms` that the client accepts and likes no less than the uncompressed body, the preferred one first; at
+/// equal weights in their order.
+pub fn rank_algorithms(headers: &HeaderMap, algorithms: &[CompressionAlgorithm]) -> Vec<CompressionAlgorithm> {
+    let codings = parse_codings(headers.get_all(ACCEPT_ENCODING).iter());
+    let weight = |algorithm: CompressionAlgorithm| codings.named[algorithm as usize].or(codings.others).unwrap_or(0);
+    let identity = codings.identity.unwrap_or(0);
+    let mut ranked: Vec<CompressionAlgorithm> = algorithms.to_vec();
+    ranked.retain(|algorithm| weight(*algorithm) > 0 && weight(*algorithm) >= identity);
+    ranked.sort_by_key(|algorithm| Reverse(weight(*algorithm)));
+    ranked
 }
 
 /// Returns whether `Cache-Control` forbids intermediaries to transform the body.

@@ -1,9 +1,10 @@
 //! The response to a refusal: the body that the config sets with `refuse`, or an error in the format that the client
 //! prefers. gRPC clients get those of `grpc`.
 
-use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 
+use crate::ends::End;
 use crate::limiting::limit::refuse::RefusePlaceholder;
 use crate::limiting::{LimitResult, Verdict};
 use crate::proxy::account::body::ResponseBody;
@@ -70,6 +71,9 @@ impl Refusal {
             && let Ok(challenge) = HeaderValue::try_from(challenge)
         {
             response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+        }
+        if self.end == End::FileMethod {
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         }
         response
     }

@@ -1,0 +1,261 @@
+//! Answers a request with a file of the route's folder (`files`).
+//!
+//! Input: an admitted request. Output: the response with the file or a part of it, or what the client's conditions make of that.
+//! `crate::files` has the rules; this is their order, and the head of the response.
+
+use std::sync::{Arc, LazyLock};
+use std::time::SystemTime;
+
+use http::header::{
+    ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, LAST_MODIFIED,
+    LOCATION, VARY, X_CONTENT_TYPE_OPTIONS,
+};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use tokio::time::timeout;
+
+use crate::descriptors::{self, DescriptorPermit};
+use crate::ends::End;
+use crate::files::FileFolder;
+use crate::files::body::{BodyPart, FileBody};
+use crate::files::conditions::{Judgement, Validators};
+use crate::files::job::FileJob;
+use crate::files::media_type::{find_media_type, is_html};
+use crate::files::name::Candidate;
+use crate::files::open::{Found, OpenFault, OpenedFile, find_file};
+use crate::files::ranges::Selection;
+use crate::proxy::account::body::ResponseBody;
+use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
+use crate::proxy::render::compress::negotiate::rank_algorithms;
+use crate::proxy::steps::outgoing_request::rewrite_target;
+use crate::proxy::words::refusal::Refusal;
+use crate::route::compress::{CompressSettings, CompressionAlgorithm};
+use crate::route::redirect::add_slash;
+
+/// The copies of a file that are looked for, the smallest first, with the end of their names.
+const COPIES: [(CompressionAlgorithm, &str); 3] =
+    [(CompressionAlgorithm::Br, "br"), (CompressionAlgorithm::Zstd, "zst"), (CompressionAlgorithm::Gzip, "gz")];
+
+/// The types of files that may have compressed copies.
+static COMPRESSIBLE: LazyLock<CompressSettings> = LazyLock::new(CompressSettings::default);
+
+/// Which file a request asks for.
+pub struct FileQuestion {
+    pub candidates: Vec<Candidate>,
+    /// A folder is served by its index. Otherwise the client is first led to the path with a slash at its end, so that the
+    /// relative links of the page lead into the folder.
+    pub has_slash: bool,
+}
+
+impl FileQuestion {
+    /// # Errors
+    /// The method is not one for files, or no file may have such a name.
+    pub fn new(folder: &FileFolder, routed: RoutedRequest<'_>) -> Result<FileQuestion, Refusal> {
+        let RoutedRequest { route, head, .. } = routed;
+        if !matches!(*head.method(), Method::GET | Method::HEAD) {
+            return Err(End::FileMethod.into());
+        }
+        let target = rewrite_target(head, &route.rewrite);
+        let candidates = folder.find_candidates(target.split('?').next().unwrap_or_default());
+        if candidates.is_empty() {
+            return Err(End::NoFile.into());
+        }
+        // With a slash, the path might belong to another route, or lead to another file.
+        let is_made = head.rewritten().is_some_and(|made| made.path.is_some());
+        let can_redirect = !is_made && route.matcher.path.matches(&add_slash(head.matched_path(), None));
+        Ok(FileQuestion { candidates, has_slash: !can_redirect || head.sent_path().ends_with('/') })
+    }
+}
+
+/// Returns the response with the file that the request asks for.
+///
+/// # Errors
+/// There is no such file, or it cannot be opened.
+pub async fn serve_file(
+    request: &mut RequestContext<'_>,
+    routed: RoutedRequest<'_>,
+    folder: &Arc<FileFolder>,
+) -> Result<Response<ResponseBody>, Refusal> {
+    let question = FileQuestion::new(folder, routed)?;
+    let headers = &request.received.parts.headers;
+    let ranked = rank_algorithms(headers, &COPIES.map(|(algorithm, _)| algorithm));
+    let copies: Vec<_> = ranked.iter().filter_map(|ranked| COPIES.iter().find(|(copy, _)| copy == ranked)).collect();
+    let failure_log = &request.client.worker.process.failure_log;
+    let Some(descriptor) = descriptors::acquire_server_descriptor() else {
+        failure_log.log_descriptor_shortage("requests for files are refused");
+        return Err(End::FileShortage.into());
+    };
+    let (sought, suffixes) = (folder.clone(), copies.iter().map(|(_, suffix)| *suffix).collect::<Vec<_>>());
+    let job = FileJob::start(move || {
+        let FileQuestion { candidates, has_slash } = question;
+        let suffixes = |media_type: &HeaderValue| if has_copies(media_type) { suffixes.clone() } else { Vec::new() };
+        let found = find_file(&sought.path, &candidates, has_slash, |name| suffixes(&find_media_type(name)));
+        (found, descriptor)
+    });
+    let opened = timeout(routed.route.timeouts.response, job).await;
+    let (found, descriptor) = match opened {
+        Ok(Ok((Ok(found), descriptor))) => (found, descriptor),
+        Ok(Ok((Err(fault), _))) => {
+            return Err(match fault {
+                OpenFault::Absent(link) => {
+                    if let Some(link) = link {
+                        let what = format_args!("{} is or is behind a link that leads out of it", link.display());
+                        failure_log.log_file_failure(&folder.path, what);
+                    }
+                    End::NoFile
+                }
+                OpenFault::Folder(error) | OpenFault::File(_, error) if descriptors::is_shortage(&error) => {
+                    failure_log.log_descriptor_shortage("requests for files are refused");
+                    End::FileShortage
+                }
+                OpenFault::Folder(error) => {
+                    failure_log.log_file_failure(&folder.path, format_args!("the folder cannot be opened: {error}"));
+                    End::FileFailed
+                }
+                OpenFault::File(name, error) => {
+                    let what = format_args!("{} cannot be opened: {error}", name.display());
+                    failure_log.log_file_failure(&folder.path, what);
+                    End::FileFailed
+                }
+            }
+            .into());
+        }
+        Ok(Err(_)) | Err(_) => {
+            failure_log.log_file_failure(&folder.path, format_args!("the file system does not respond"));
+            return Err(End::FileFailed.into());
+        }
+    };
+    match found {
+        Found::FolderWithoutSlash => Ok(redirect_to_folder(routed)),
+        Found::File(file) => {
+            let algorithm = file.suffix.and_then(|index| copies.get(index)).map(|(algorithm, _)| *algorithm);
+            Ok(FileResponse::new(folder, file, algorithm).build(headers, routed.head.method(), descriptor))
+        }
+    }
+}
+
+fn has_copies(media_type: &HeaderValue) -> bool {
+    COMPRESSIBLE.has_type(media_type.as_bytes())
+}
+
+fn redirect_to_folder(routed: RoutedRequest<'_>) -> Response<ResponseBody> {
+    let location = add_slash(routed.head.sent_path(), routed.head.query());
+    let mut response = Response::new(ResponseBody::full(""));
+    *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
+    if let Ok(location) = HeaderValue::try_from(location) {
+        response.headers_mut().insert(LOCATION, location);
+    }
+    response
+}
+
+/// A file with what its response says about it.
+struct FileResponse {
+    file: OpenedFile,
+    media_type: HeaderValue,
+    cache_control: HeaderValue,
+    algorithm: Option<CompressionAlgorithm>,
+    validators: Validators,
+}
+
+impl FileResponse {
+    fn new(folder: &FileFolder, file: OpenedFile, algorithm: Option<CompressionAlgorithm>) -> FileResponse {
+        let media_type = find_media_type(&file.name);
+        // A page names the files that belong to it, so an old page must not outlive them.
+        let cache_control =
+            if is_html(&media_type) { HeaderValue::from_static("no-cache") } else { folder.cache_control.clone() };
+        let coding = algorithm.map_or("", |algorithm| algorithm.label());
+        let validators = Validators::new(file.modified, file.length, coding, SystemTime::now());
+        FileResponse { file, media_type, cache_control, algorithm, validators }
+    }
+
+    /// Builds the response to a request with these headers.
+    fn build(self, headers: &HeaderMap, method: &Method, descriptor: DescriptorPermit) -> Response<ResponseBody> {
+        match self.validators.judge(headers) {
+            Judgement::Send => {}
+            Judgement::NotModified => return self.without_body(StatusCode::NOT_MODIFIED),
+            Judgement::Failed => return self.without_body(StatusCode::PRECONDITION_FAILED),
+        }
+        let length = self.file.length;
+        // Only GET has ranges (RFC 9110, section 14.2).
+        let has_range = *method == Method::GET && self.validators.may_send_range(headers);
+        let selection = if has_range { Selection::from_headers(headers, length) } else { Selection::Whole };
+        let (parts, content_range, content_type) = match selection {
+            Selection::Whole => (vec![BodyPart::File(0..length)], None, self.media_type.clone()),
+            Selection::One(range) => {
+                let content_range = format!("bytes {}-{}/{length}", range.start, range.end - 1);
+                (vec![BodyPart::File(range)], Some(content_range), self.media_type.clone())
+            }
+            Selection::Several(ranges) => {
+                let (parts, content_type) = self.build_multipart(ranges);
+                (parts, None, content_type)
+            }
+            Selection::None => {
+                let mut response = self.without_body(StatusCode::RANGE_NOT_SATISFIABLE);
+                insert_text(response.headers_mut(), CONTENT_RANGE, format!("bytes */{length}"));
+                return response;
+            }
+        };
+        let is_partial = content_range.is_some() || parts.len() > 1;
+        let mut response = self.without_body(if is_partial { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK });
+        let out = response.headers_mut();
+        out.insert(CONTENT_TYPE, content_type);
+        out.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        out.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+        if let Some(algorithm) = self.algorithm {
+            out.insert(CONTENT_ENCODING, HeaderValue::from_static(algorithm.label()));
+        }
+        if let Some(content_range) = content_range {
+            insert_text(out, CONTENT_RANGE, content_range);
+        }
+        if *method == Method::HEAD {
+            out.insert(CONTENT_LENGTH, HeaderValue::from(length));
+        } else if length > 0 {
+            *response.body_mut() = ResponseBody::file(FileBody::new(self.file.file, parts, descriptor));
+        }
+        response
+    }
+
+    /// Builds a response without a body. Its headers are also those of a 304 (RFC 9110, section 15.4.5).
+    fn without_body(&self, status: StatusCode) -> Response<ResponseBody> {
+        let mut response = Response::new(ResponseBody::full(""));
+        *response.status_mut() = status;
+        let out = response.headers_mut();
+        if has_copies(&self.media_type) {
+            out.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+        }
+        if status.is_client_error() {
+            return response;
+        }
+        out.insert(CACHE_CONTROL, self.cache_control.clone());
+        if let Some(etag) = &self.validators.etag {
+            out.insert(ETAG, etag.clone());
+        }
+        if let Some(modified) = self.validators.modified {
+            insert_text(out, LAST_MODIFIED, httpdate::fmt_http_date(modified));
+        }
+        response
+    }
+
+    /// Returns the parts of a response with several ranges, and its type (RFC 9110, section 14.6).
+    fn build_multipart(&self, ranges: Vec<std::ops::Range<u64>>) -> (Vec<BodyPart>, HeaderValue) {
+        let boundary = format!("{:032x}", rand::random::<u128>());
+        let media_type = String::from_utf8_lossy(self.media_type.as_bytes());
+        let mut parts = Vec::with_capacity(2 * ranges.len() + 1);
+        for range in ranges {
+            let (start, last, length) = (range.start, range.end - 1, self.file.length);
+            let head = format!(
+                "\r\n--{boundary}\r\ncontent-type: {media_type}\r\ncontent-range: bytes {start}-{last}/{length}\r\n\r\n"
+            );
+            parts.extend([BodyPart::Text(head.into()), BodyPart::File(range)]);
+        }
+        parts.push(BodyPart::Text(format!("\r\n--{boundary}--\r\n").into()));
+        let content_type = format!("multipart/byteranges; boundary={boundary}");
+        (parts, HeaderValue::try_from(content_type).unwrap_or(HeaderValue::from_static("multipart/byteranges")))
+    }
+}
+
+/// Sets a header to a text of visible ASCII.
+fn insert_text(headers: &mut HeaderMap, name: http::HeaderName, text: String) {
+    if let Ok(value) = HeaderValue::try_from(text) {
+        headers.insert(name, value);
+    }
+}
