@@ -6,9 +6,10 @@ use std::io::Write as _;
 use std::os::unix::fs::symlink;
 use std::time::{Duration, SystemTime};
 
-use super::{ROUTES, script, site};
+use super::{ROUTES, script, site, site_with};
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
+use crate::support::wait_until;
 
 #[test]
 fn a_path_leads_to_a_file() {
@@ -192,7 +193,7 @@ fn a_compressed_copy_is_sent_to_clients_that_prefer_it() {
 
 #[test]
 fn what_changes_on_disk_is_served_at_once() {
-    let gateway = site(ROUTES);
+    let gateway = site_with("access_log = true\n", ROUTES);
     let dist = gateway.dir.path().join("dist");
     let before = gateway.get("/assets/app.js");
     fs::write(dist.join("assets/app.js"), script().to_uppercase()).unwrap();
@@ -206,6 +207,7 @@ fn what_changes_on_disk_is_served_at_once() {
     assert_eq!(response.status(), 503, "{}", response.head);
     assert!(response.text().contains("could not open the file"));
     assert_eq!(gateway.log_lines(&["WARN", "the folder cannot be opened"]), 1);
+    wait_until("the log line", || gateway.stdout().contains("file_failed"));
     fs::create_dir(gateway.dir.path().join("release-2")).unwrap();
     fs::write(gateway.dir.path().join("release-2/index.html"), "the next page").unwrap();
     symlink("release-2", &dist).unwrap();
