@@ -102,10 +102,7 @@ fn describe_mismatch(
 }
 
 fn host_text(written: &WrittenMatcher, host: &HostPattern) -> String {
-    match host {
-        HostPattern::Exact(name) => written.shown_host(name),
-        HostPattern::Suffix(suffix) => written.shown_host(&format!("*{suffix}")),
-    }
+    written.shown_host(&host.to_string())
 }
 
 fn path_text(path: &PathPattern) -> String {

@@ -43,6 +43,7 @@ impl HostPattern {
         match self {
             HostPattern::Exact(name) => name == host,
             HostPattern::Suffix(suffix) => host.len() > suffix.len() && host.ends_with(suffix.as_str()),
+            HostPattern::Prefix(prefix) => host.len() > prefix.len() && host.starts_with(prefix.as_str()),
         }
     }
 }

@@ -178,6 +178,19 @@ pub enum HostPattern {
     Exact(String),
     /// `*.example.com`, stored as `.example.com`. Matches one or more labels before it.
     Suffix(String),
+    /// `app.*`, stored as `app.`. Matches one or more labels after it.
+    Prefix(String),
+}
+
+/// Writes the pattern as in the config.
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HostPattern::Exact(name) => f.write_str(name),
+            HostPattern::Suffix(suffix) => write!(f, "*{suffix}"),
+            HostPattern::Prefix(prefix) => write!(f, "{prefix}*"),
+        }
+    }
 }
 
 /// A pattern for canonical paths.

@@ -79,18 +79,19 @@ impl PartialEq for RouteRank<'_> {
 
 impl Eq for RouteRank<'_> {}
 
-/// Exact hosts first, then wildcards, the longest first, then any host.
+/// Exact hosts first, then wildcards, then hosts with any ending, the longest first, then any host.
 fn host_rank(host: Option<&HostPattern>) -> (u8, Reverse<usize>) {
     match host {
         Some(HostPattern::Exact(_)) => (0, Reverse(0)),
         Some(HostPattern::Suffix(suffix)) => (1, Reverse(suffix.len())),
-        None => (2, Reverse(0)),
+        Some(HostPattern::Prefix(prefix)) => (2, Reverse(prefix.len())),
+        None => (3, Reverse(0)),
     }
 }
 
 fn host_text(host: Option<&HostPattern>) -> &str {
     match host {
-        Some(HostPattern::Exact(text) | HostPattern::Suffix(text)) => text,
+        Some(HostPattern::Exact(text) | HostPattern::Suffix(text) | HostPattern::Prefix(text)) => text,
         None => "",
     }
 }

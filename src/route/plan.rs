@@ -10,6 +10,8 @@ use crate::route::{HostPattern, PathPattern, Route, Segment};
 pub const EXACT_HOSTS: u32 = u32::MAX;
 /// Pseudo node of wildcard hosts: its edges are host suffixes with their leading dot.
 pub const WILDCARD_HOSTS: u32 = u32::MAX - 1;
+/// Pseudo node of hosts with any ending: its edges are the starts of hosts with the dot at their end.
+pub const OPEN_HOSTS: u32 = u32::MAX - 2;
 
 /// The tries of a route table, one per host pattern. Node 0 is the root for any host.
 pub struct TablePlan<'a> {
@@ -20,6 +22,8 @@ pub struct TablePlan<'a> {
     pub has_exact_hosts: bool,
     /// Length of the longest wildcard suffix in bytes. 0 if there is none.
     pub longest_suffix: usize,
+    /// Length of the longest start of a host with any ending. 0 if there is none.
+    pub longest_prefix: usize,
 }
 
 /// A node of a trie. Its lists contain route indices in the order in which the routes are tried.
@@ -46,6 +50,7 @@ impl<'a> TablePlan<'a> {
             edges: HashMap::new(),
             has_exact_hosts: false,
             longest_suffix: 0,
+            longest_prefix: 0,
         };
         for (index, Route { matcher, .. }) in routes.iter().enumerate() {
             let index = to_u32(index);
@@ -61,6 +66,10 @@ impl<'a> TablePlan<'a> {
                     HostPattern::Suffix(suffix) => {
                         plan.longest_suffix = plan.longest_suffix.max(suffix.len());
                         plan.get_or_add_edge(WILDCARD_HOSTS, suffix)
+                    }
+                    HostPattern::Prefix(prefix) => {
+                        plan.longest_prefix = plan.longest_prefix.max(prefix.len());
+                        plan.get_or_add_edge(OPEN_HOSTS, prefix)
                     }
                 };
                 plan.insert(root, index, &matcher.path);

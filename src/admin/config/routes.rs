@@ -9,7 +9,7 @@ use crate::auth::AuthMethod;
 use crate::config::Config;
 use crate::route::order::{RankedRoute, rank_routes};
 use crate::route::split::Branch;
-use crate::route::{Action, HostPattern, PathPattern};
+use crate::route::{Action, PathPattern};
 use crate::snapshot::Snapshot;
 
 /// The list built last, and its generation.
@@ -79,10 +79,7 @@ fn describe_route(config: &Config, ranked: &RankedRoute, priority: usize) -> Val
     json!({
         "priority": priority,
         "name": route.name,
-        "host": ranked.host.map(|host| match host {
-            HostPattern::Exact(name) => source.shown_host(name),
-            HostPattern::Suffix(suffix) => source.shown_host(&format!("*{suffix}")),
-        }),
+        "host": ranked.host.map(|host| source.shown_host(&host.to_string())),
         "path": path,
         "match": kind,
         "methods": matcher.methods.iter().map(http::Method::as_str).collect::<Vec<_>>(),

@@ -79,7 +79,8 @@ fn check_forwarded(
 }
 
 fn parse_host(text: &str) -> Result<HostPattern, TextFault> {
-    const HELP: &str = "write a name like \"example.com\", or \"*.example.com\" for every name below it";
+    const HELP: &str = "write a name like \"example.com\", \"*.example.com\" for every name below it, or \"app.*\" for every \
+                        name that starts with it";
     if !text.is_ascii() {
         return invalid_text(
             format!("`{text}` is not ASCII"),
@@ -96,8 +97,14 @@ fn parse_host(text: &str) -> Result<HostPattern, TextFault> {
             false => invalid_text(format!("`{text}` is not a host pattern"), HELP),
         };
     }
+    if let Some(prefix) = name.strip_suffix(".*") {
+        return match is_host(prefix) {
+            true => Ok(HostPattern::Prefix(format!("{prefix}."))),
+            false => invalid_text(format!("`{text}` is not a host pattern"), HELP),
+        };
+    }
     if name.contains('*') {
-        return invalid_text("`*` may only replace the first labels", HELP);
+        return invalid_text("`*` may only replace the first labels, or the last ones", HELP);
     }
     if let Some(ip) = name.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')) {
         return match ip.parse::<Ipv6Addr>() {

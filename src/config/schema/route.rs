@@ -28,7 +28,7 @@ rows! {
     )
     .metric("sluicegate_requests_total");
     HOST = option("host", list_from(1, &Text("host")), Described("every host"), "hosts of the route")
-        .shown_as("list of hosts, or `\"*.NAME\"`")
+        .shown_as("list of hosts, `\"*.NAME\"`, or `\"NAME.*\"`")
         .guide("routing.md#route-selection")
         .weaker(Weaker::Compiled)
         .unordered()

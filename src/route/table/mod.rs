@@ -9,13 +9,13 @@ use http::{HeaderMap, Method};
 use regex::RegexSet;
 
 use crate::route::edges::{EdgeTable, to_u32};
-use crate::route::plan::{EXACT_HOSTS, TablePlan, WILDCARD_HOSTS, regex_text};
+use crate::route::plan::{EXACT_HOSTS, OPEN_HOSTS, TablePlan, WILDCARD_HOSTS, regex_text};
 use crate::route::{PathPattern, Route};
 
 /// The lookup table of all routes.
 ///
-/// Exact hosts are tried first, then wildcard hosts (longest suffix first), then routes without a host. If no route of
-/// one host matches, the next host is tried.
+/// Exact hosts are tried first, then wildcard hosts (longest suffix first), then hosts with any ending (longest start
+/// first), then routes without a host. If no route of one host matches, the next host is tried.
 ///
 /// The paths of one host form a trie of segments. Literals are tried before parameters, longer paths before shorter
 /// ones, and a template that ends with a slash before one that only allows it. The regexes come last, in config order.
@@ -33,6 +33,8 @@ pub struct RouteTable {
     has_exact_hosts: bool,
     /// Length of the longest wildcard suffix in bytes. 0 if there is none.
     longest_suffix: usize,
+    /// Length of the longest start of a host with any ending. 0 if there is none.
+    longest_prefix: usize,
 }
 
 /// A node of a trie.
@@ -99,8 +101,9 @@ impl RouteTable {
         });
         let nodes = nodes.collect();
         lists.shrink_to_fit();
-        let TablePlan { has_exact_hosts, longest_suffix, .. } = plan;
-        RouteTable { edges: EdgeTable::new(plan.edges), nodes, lists, regexes, has_exact_hosts, longest_suffix }
+        let TablePlan { has_exact_hosts, longest_suffix, longest_prefix, edges, .. } = plan;
+        let edges = EdgeTable::new(edges);
+        RouteTable { edges, nodes, lists, regexes, has_exact_hosts, longest_suffix, longest_prefix }
     }
 
     /// Returns the index of the route that matches. `host` and `path` must be canonical.
@@ -126,6 +129,14 @@ impl RouteTable {
             let dots = host.bytes().enumerate().skip(1).filter(|(_, byte)| *byte == b'.').map(|(at, _)| at);
             for at in dots.filter(|at| host.len() - at <= self.longest_suffix) {
                 if let Some(index) = self.edges.find(WILDCARD_HOSTS, &host[at..]).and_then(search) {
+                    return Some(index);
+                }
+            }
+        }
+        if self.longest_prefix > 0 {
+            let dots = host.bytes().enumerate().rev().skip(1).filter(|(_, byte)| *byte == b'.').map(|(at, _)| at);
+            for at in dots.filter(|at| *at < self.longest_prefix) {
+                if let Some(index) = self.edges.find(OPEN_HOSTS, &host[..=at]).and_then(search) {
                     return Some(index);
                 }
             }

@@ -17,9 +17,10 @@ const ZERO: std::time::Duration = std::time::Duration::ZERO;
 const X_V: HeaderName = HeaderName::from_static("x-v");
 
 fn route(host: &str, path: &str, methods: &str, version: Option<&str>) -> Route {
-    let hosts = host.split_whitespace().map(|host| match host.strip_prefix('*') {
-        Some(suffix) => HostPattern::Suffix(suffix.to_owned()),
-        None => HostPattern::Exact(host.to_owned()),
+    let hosts = host.split_whitespace().map(|host| match (host.strip_prefix('*'), host.strip_suffix('*')) {
+        (Some(suffix), _) => HostPattern::Suffix(suffix.to_owned()),
+        (None, Some(prefix)) => HostPattern::Prefix(prefix.to_owned()),
+        (None, None) => HostPattern::Exact(host.to_owned()),
     });
     Route {
         name: format!("{host} {path}"),
@@ -212,7 +213,7 @@ fn many_regexes_keep_config_order() {
 /// How well a route fits, smaller first; computed from the route alone.
 fn rank(route: &Route, index: usize, host: &str, path: &str) -> Option<impl Ord + use<>> {
     let hosts = &route.matcher.hosts;
-    let host_rank = if hosts.is_empty() { Some((2, 0)) } else { hosts.iter().filter_map(|h| host_fit(h, host)).min() };
+    let host_rank = if hosts.is_empty() { Some((3, 0)) } else { hosts.iter().filter_map(|h| host_fit(h, host)).min() };
     let PathPattern::Segments { segments, exact } = &route.matcher.path else { return None };
     let mut given: Vec<&str> = path[1..].split('/').collect();
     let mut slashed = false;
@@ -247,6 +248,9 @@ fn host_fit(pattern: &HostPattern, host: &str) -> Option<(u8, usize)> {
         HostPattern::Suffix(suffix) => {
             (host.len() > suffix.len() && host.ends_with(suffix)).then(|| (1, host.len() - suffix.len()))
         }
+        HostPattern::Prefix(prefix) => {
+            (host.len() > prefix.len() && host.starts_with(prefix)).then(|| (2, host.len() - prefix.len()))
+        }
     }
 }
 
@@ -254,13 +258,13 @@ proptest! {
     #[test]
     fn find_agrees_with_ranking_every_route(
         specs in proptest::collection::vec((
-            prop_oneof![Just(""), Just("a.b"), Just("*.b"), Just("*.a.b"), Just("a.b *.b"), Just("b")],
+            prop_oneof![Just(""), Just("a.b"), Just("*.b"), Just("*.a.b"), Just("a.b *.b"), Just("b"), Just("a.*"), Just("c.a.*")],
             r"(= )?(/(a|b|\{x\})){0,4}/?",
             prop_oneof![Just(""), Just("GET"), Just("POST"), Just("GET POST")],
             proptest::option::of("[12]"),
         ), 0..40),
         requests in proptest::collection::vec((
-            prop_oneof![Just(""), Just("b"), Just("a.b"), Just("c.b"), Just("c.a.b")],
+            prop_oneof![Just(""), Just("b"), Just("a.b"), Just("c.b"), Just("c.a.b"), Just("a.c"), Just("a."), Just("c.a.c.b")],
             "(/[abc]){1,5}/?|/",
             proptest::option::of("[12]"),
         ), 1..20),
@@ -294,8 +298,9 @@ proptest! {
     #[test]
     fn nothing_asked_for_panics(host in r"\PC{0,20}", path in r"(/|\PC){0,20}") {
         let paths = ["/", "= /a", "/{x}/{y}", "~ ^.$", "/é"];
-        let routes = paths.map(|path| route("*.b", path, "", None));
+        let routes = paths.map(|path| route("*.b é.*", path, "", None));
         found(&routes, &host, &path);
         found(&routes, &format!("{host}.b"), &path);
+        found(&routes, &format!("é.{host}"), &path);
     }
 }

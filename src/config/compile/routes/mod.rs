@@ -278,11 +278,7 @@ fn compile_route_breaker(section: &Section, action: Option<&Action>) -> Option<B
 }
 
 fn derive_name(host: Option<&HostPattern>, path: &str) -> String {
-    let host = match host {
-        Some(HostPattern::Exact(name)) => name.clone(),
-        Some(HostPattern::Suffix(suffix)) => format!("*{suffix}"),
-        None => String::new(),
-    };
+    let host = host.map(HostPattern::to_string).unwrap_or_default();
     let mut name: String = host.chars().chain(path.chars()).filter(|c| !c.is_control()).collect();
     name.truncate(name.floor_char_boundary(NAME_MAX));
     name

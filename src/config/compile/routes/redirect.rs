@@ -18,7 +18,7 @@ use crate::config::schema::route;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
 use crate::route::redirect::{Redirect, RedirectTarget, TargetPart, TargetPlaceholder};
-use crate::route::{Matcher, PathPattern};
+use crate::route::{HostPattern, Matcher, PathPattern};
 use crate::template::TextTemplate;
 
 const HOST_HELP: &str =
@@ -109,7 +109,13 @@ fn parse_target(text: &str, matcher: Option<&Matcher>) -> Result<RedirectTarget,
     check_variables(text)?;
     check_target_bytes(text)?;
     let params = matcher.map(|matcher| list_params(&matcher.path)).unwrap_or_default();
-    let has_hosts = matcher.is_none_or(|matcher| !matcher.hosts.is_empty());
+    // A client chooses the ending of `app.*`.
+    let is_open = |host: &HostPattern| matches!(host, HostPattern::Prefix(_));
+    let unsafe_host = match matcher {
+        Some(matcher) if matcher.hosts.is_empty() => Some("the route matches every host"),
+        Some(matcher) if matcher.hosts.iter().any(is_open) => Some("a host of the route has any ending"),
+        _ => None,
+    };
     let mut names = vec!["scheme", "host", "path", "query"];
     names.extend(params.iter().map(|param| param.name.as_str()));
     let template = TextTemplate::parse(text, |name, at| {
@@ -122,8 +128,10 @@ fn parse_target(text: &str, matcher: Option<&Matcher>) -> Result<RedirectTarget,
             ),
             ("scheme", _) if at == 0 => Ok(Some(TargetPlaceholder::Scheme)),
             ("scheme", _) => invalid_text("`{scheme}` is not at the start", TARGET_HELP),
-            ("host", _) if has_hosts => Ok(Some(TargetPlaceholder::Host)),
-            ("host", _) => invalid_text("`{host}` could be any name, because the route matches every host", HOST_HELP),
+            ("host", _) => match unsafe_host {
+                None => Ok(Some(TargetPlaceholder::Host)),
+                Some(why) => invalid_text(format!("`{{host}}` could be any name, because {why}"), HOST_HELP),
+            },
             ("path", _) => Ok(Some(TargetPlaceholder::Path(part))),
             ("query", _) => Ok(Some(TargetPlaceholder::Query)),
             (_, Some(param)) => Ok(Some(TargetPlaceholder::Segment(param.segment, part))),

@@ -53,7 +53,7 @@ fn find_loop(
     let path = sample_path(&route.matcher.path, redirect)?;
     let hosts = route.matcher.hosts.iter().filter_map(|pattern| match pattern {
         HostPattern::Exact(name) => Some(name.as_str()),
-        HostPattern::Suffix(_) => None,
+        HostPattern::Suffix(_) | HostPattern::Prefix(_) => None,
     });
     let any = route.matcher.hosts.is_empty().then_some(ANY_HOST);
     hosts.chain(any).find_map(|host| {

@@ -140,6 +140,8 @@ pub fn add_route_hosts(listeners: &mut [Arc<ListenerSettings>], sections: &[Sect
             let (name, example) = match host {
                 HostPattern::Exact(name) => (name.trim_matches(['[', ']']).to_owned(), name.clone()),
                 HostPattern::Suffix(suffix) => (format!("*{suffix}"), format!("x{suffix}")),
+                // No certificate is for all domains.
+                HostPattern::Prefix(prefix) => (format!("{prefix}*"), format!("{prefix}x")),
             };
             if certificates.covers(&example, &example) || !seen.insert(name.clone()) {
                 continue;
