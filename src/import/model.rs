@@ -27,6 +27,8 @@ const RATELIMIT_NOTE: &str = "nginx sends no RateLimit headers, so they are off 
 pub enum RouteAction {
     /// The name of an upstream.
     Upstream(String),
+    /// The names of upstreams that share the requests, with their weights.
+    Split(Vec<(String, u64)>),
     Respond {
         status: u16,
         body: Option<String>,
@@ -111,6 +113,8 @@ pub struct RouteBody {
     pub action: RouteAction,
     pub limits: Vec<String>,
     pub response: ResponseLines,
+    /// The line of a condition besides host and path.
+    pub condition: Option<String>,
     /// Additional lines of the route.
     pub lines: Vec<String>,
     /// nginx redirects from the path without its final slash, whether or not it then serves the client.
@@ -132,6 +136,7 @@ impl RouteBody {
             action,
             limits: Vec::new(),
             response: ResponseLines::default(),
+            condition: None,
             lines: Vec::new(),
             redirects_to_slash: false,
             has_pass: false,
@@ -172,7 +177,8 @@ impl RouteBody {
 
     /// Returns true if the original route forwards requests, or if the route is closed.
     pub fn is_proxied(&self) -> bool {
-        self.has_pass || matches!(self.action, RouteAction::Upstream(_)) || self.closed.is_some()
+        let is_forwarded = matches!(self.action, RouteAction::Upstream(_) | RouteAction::Split(_));
+        self.has_pass || is_forwarded || self.closed.is_some()
     }
 }
 
@@ -209,6 +215,8 @@ pub struct ImportedConfig {
     /// The names of the sets, by their networks.
     sets: IndexMap<Vec<IpNet>, String>,
     accesses: HashMap<Vec<(bool, IpNet)>, Option<AccessUse>>,
+    /// All listeners have port 80 or 443, which clients do not name.
+    pub has_default_ports: bool,
     /// Files with passwords, and why they are not accepted.
     pub password_files: HashMap<PathBuf, Option<String>>,
 }
@@ -257,6 +265,12 @@ impl ImportedConfig {
         let has_other = same.keys().any(|other| *other != lines);
         let name = same.entry(lines).or_insert_with(|| choose_name(servers, &mut self.upstream_names));
         (name.clone(), has_other)
+    }
+
+    /// Returns the lines of an upstream.
+    pub fn find_upstream(&self, name: &str) -> Option<Vec<String>> {
+        let mut all = self.upstreams.values().flatten();
+        all.find(|(_, own)| *own == name).map(|(lines, _)| lines.clone())
     }
 
     /// Restricts the clients of a route by `allow` and `deny` rules in nginx's order.
@@ -315,7 +329,20 @@ impl ImportedConfig {
             let number = self.remarks.add_text(text);
             body.close(number);
         }
-        if let (RouteAction::Redirect(redirect), true) = (&body.action, hosts.is_empty())
+        let is_open = hosts.is_empty() || hosts.iter().any(|host| host.ends_with(".*"));
+        // A path alone leads to the same host.
+        if let (RouteAction::Redirect(redirect), true) = (&mut body.action, is_open)
+            && let Some(path) = redirect.to.strip_prefix("{scheme}://{host}").filter(|path| path.starts_with('/'))
+        {
+            redirect.to = path.to_owned();
+            if !self.has_default_ports {
+                let text =
+                    format!("{}: the redirect keeps the port of the request, which nginx leaves out", body.origin);
+                let number = self.remarks.add_text(text);
+                body.add_remark(number);
+            }
+        }
+        if let (RouteAction::Redirect(redirect), true) = (&body.action, is_open)
             && redirect.to.contains("{host}")
         {
             let text = "a redirect to the host of the request needs the names of the hosts, as the client chooses it";
@@ -340,6 +367,7 @@ impl ImportedConfig {
             line(&format!("host = {}", format_list(hosts)));
         }
         line(&format!("path = {}", quote_literal(path)));
+        body.condition.iter().for_each(|condition| line(condition));
         let is_closed = body.closed.is_some();
         if let Some(number) = body.closed {
             let body = quote_literal(&format!("not imported, see comment {number} of the config\n"));
@@ -348,6 +376,13 @@ impl ImportedConfig {
         let comment = if is_closed { "# " } else { "" };
         match &body.action {
             RouteAction::Upstream(name) => line(&format!("{comment}upstream = {}", quote_literal(name))),
+            RouteAction::Split(branches) => {
+                let branch = |(name, weight): &(String, u64)| {
+                    format!("{{ upstream = {}, weight = {weight} }}", quote_literal(name))
+                };
+                let branches: Vec<String> = branches.iter().map(branch).collect();
+                line(&format!("{comment}split = [{}]", branches.join(", ")));
+            }
             RouteAction::Respond { .. } | RouteAction::Redirect(_) if is_closed => {}
             RouteAction::Redirect(ImportedRedirect { to, status, keeps_query }) => {
                 let query = if *keeps_query { "" } else { ", query = \"drop\"" };

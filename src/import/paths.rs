@@ -29,6 +29,11 @@ pub enum LocationMatcher {
         pattern: String,
         ignore_case: bool,
     },
+    /// A regular expression of the server, which comes before all locations.
+    Server {
+        pattern: String,
+        ignore_case: bool,
+    },
 }
 
 impl LocationMatcher {
@@ -38,7 +43,7 @@ impl LocationMatcher {
             LocationMatcher::Exact(path) | LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => {
                 Some(path)
             }
-            LocationMatcher::Regex { .. } => None,
+            LocationMatcher::Regex { .. } | LocationMatcher::Server { .. } => None,
         }
     }
 }
@@ -50,7 +55,7 @@ impl LocationMatcher {
             LocationMatcher::Exact(path) | LocationMatcher::Prefix { path, .. } => {
                 path.strip_suffix('/').filter(|bare| !bare.is_empty())
             }
-            LocationMatcher::Segments(_) | LocationMatcher::Regex { .. } => None,
+            LocationMatcher::Segments(_) | LocationMatcher::Regex { .. } | LocationMatcher::Server { .. } => None,
         }
     }
 
@@ -61,7 +66,7 @@ impl LocationMatcher {
 }
 
 /// A translated location: its paths and its route.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Location {
     pub matcher: LocationMatcher,
     pub body: RouteBody,
@@ -77,11 +82,12 @@ pub fn order_routes(
 ) -> Vec<(String, RouteBody)> {
     let mut kept: Vec<Location> = Vec::new();
     // The comment on a regular expression that may take requests of other routes.
-    let mut overriding = None;
+    let (mut overriding, mut overriding_all) = (None, None);
     for mut location in locations {
         let origin = location.body.origin.clone();
+        let is_first = matches!(location.matcher, LocationMatcher::Server { .. });
         match &mut location.matcher {
-            LocationMatcher::Regex { pattern, ignore_case } => {
+            LocationMatcher::Regex { pattern, ignore_case } | LocationMatcher::Server { pattern, ignore_case } => {
                 let is_counted = out.count_regex();
                 let translate = |reading| match is_counted {
                     true => compile(pattern, *ignore_case, reading),
@@ -99,7 +105,8 @@ pub fn order_routes(
                             .remarks
                             .add_text(format!("{origin}: this regular expression is not available ({why}), so {what}"));
                         location.body.close(number);
-                        overriding = overriding.or(Some(number).filter(|_| wider.is_none()));
+                        let one = if is_first { &mut overriding_all } else { &mut overriding };
+                        *one = one.or(Some(number).filter(|_| wider.is_none()));
                         wider
                     }
                 };
@@ -128,6 +135,9 @@ pub fn order_routes(
             !matches!(location.matcher, LocationMatcher::Exact(_) | LocationMatcher::Prefix { first: true, .. })
         };
         kept.iter_mut().filter(|location| is_taken(location)).for_each(|location| location.body.close(number));
+    }
+    if let Some(number) = overriding_all {
+        kept.iter_mut().for_each(|location| location.body.close(number));
     }
     let is_whole = |location: &Location| match &location.matcher {
         LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => path == "/",
@@ -160,7 +170,7 @@ fn compile(pattern: &str, ignore_case: bool, reading: Reading) -> Result<(String
 fn remove_shadowed(routes: &mut Vec<(String, RouteBody)>, remarks: &mut Remarks) {
     let mut known = HashSet::new();
     routes.retain(|(path, body)| {
-        let is_new = known.insert(path.clone());
+        let is_new = known.insert((path.clone(), body.condition.clone()));
         if !is_new {
             let why = "an earlier route takes all its requests, so it is left out";
             remarks.add_text(format!("{}: {why}", body.origin));
@@ -197,7 +207,7 @@ fn is_by_segments(location: &Location) -> bool {
         LocationMatcher::Prefix { path, .. } => {
             path == "/" || fits_route(path) && path.ends_with('/') && location.body.is_proxied()
         }
-        LocationMatcher::Regex { .. } => false,
+        LocationMatcher::Regex { .. } | LocationMatcher::Server { .. } => false,
     }
 }
 
@@ -205,7 +215,7 @@ fn format_path(matcher: &LocationMatcher) -> String {
     match matcher {
         LocationMatcher::Exact(path) => format!("= {}", encode_path(path)),
         LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => encode_path(path),
-        LocationMatcher::Regex { pattern, .. } => format!("~ {pattern}"),
+        LocationMatcher::Regex { pattern, .. } | LocationMatcher::Server { pattern, .. } => format!("~ {pattern}"),
     }
 }
 
@@ -226,19 +236,24 @@ fn order_as_nginx(locations: Vec<Location>, remarks: &mut Remarks) -> Vec<(Strin
         .collect();
     let lengths: BTreeSet<usize> = firsts.iter().map(String::len).collect();
     let has_regexes = locations.iter().any(|location| matches!(location.matcher, LocationMatcher::Regex { .. }));
-    // nginx tries four groups in this order: exact, `^~`, regular expressions, other prefixes.
-    let mut groups: [Vec<(usize, String, RouteBody)>; 4] = Default::default();
+    // An exact path would come before all regular expressions.
+    let has_server = locations.iter().any(|location| matches!(location.matcher, LocationMatcher::Server { .. }));
+    // nginx tries five groups in this order: those of the server, exact, `^~`, regular expressions, other prefixes.
+    let mut groups: [Vec<(usize, String, RouteBody)>; 5] = Default::default();
     for Location { matcher, mut body } in locations {
+        let expression =
+            |pattern: &str, ignore_case: bool| format!("~ {}{pattern}", if ignore_case { "(?i)" } else { "" });
         let (group, length, path) = match matcher {
-            LocationMatcher::Exact(path) if fits_route(&path) && (path == "/" || !path.ends_with('/')) => {
-                (0, 0, format!("= {}", encode_path(&path)))
+            LocationMatcher::Server { pattern, ignore_case } => (0, 0, expression(&pattern, ignore_case)),
+            LocationMatcher::Exact(path)
+                if !has_server && fits_route(&path) && (path == "/" || !path.ends_with('/')) =>
+            {
+                (1, 0, format!("= {}", encode_path(&path)))
             }
-            LocationMatcher::Exact(path) => (0, 0, format!("~ ^{}$", format_literal(&path))),
-            LocationMatcher::Regex { pattern, ignore_case } => {
-                (2, 0, format!("~ {}{pattern}", if ignore_case { "(?i)" } else { "" }))
-            }
+            LocationMatcher::Exact(path) => (1, 0, format!("~ ^{}$", format_literal(&path))),
+            LocationMatcher::Regex { pattern, ignore_case } => (3, 0, expression(&pattern, ignore_case)),
             LocationMatcher::Segments(path) => {
-                (3, path.len(), format!("~ ^{}(/|$)", format_literal(path.trim_end_matches('/'))))
+                (4, path.len(), format!("~ ^{}(/|$)", format_literal(path.trim_end_matches('/'))))
             }
             LocationMatcher::Prefix { path, first } => {
                 let starts = |length: &usize| path.get(..*length).is_some_and(|start| firsts.contains(start));
@@ -258,12 +273,12 @@ fn order_as_nginx(locations: Vec<Location>, remarks: &mut Remarks) -> Vec<(Strin
                     true => format!("~ ^{}(/|$)", format_literal(bare)),
                     false => format!("~ ^{}", format_literal(&path)),
                 };
-                (if first || below_first { 1 } else { 3 }, path.len(), text)
+                (if first || below_first { 2 } else { 4 }, path.len(), text)
             }
         };
         groups[group].push((length, path, body));
     }
-    for group in [1, 3] {
+    for group in [2, 4] {
         groups[group].sort_by_key(|(length, ..)| std::cmp::Reverse(*length));
     }
     groups.into_iter().flatten().map(|(_, path, body)| (path, body)).collect()

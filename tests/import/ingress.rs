@@ -118,3 +118,100 @@ fn requests_without_tls_are_not_served_in_silence() {
         assert_eq!(exit, code, "{found}");
     }
 }
+
+#[test]
+fn targets_have_the_groups_of_their_path() {
+    for (path, target, expected, code) in [
+        ("/v([0-9]+)/(.*)", "/api/$2/$1", Some("rewrite = { path = \"/api/{2}/{1}\" }"), 0),
+        ("/api(/|$)(.*)", "/$2", Some("rewrite = { strip_prefix = \"/api\" }"), 3),
+        ("/old", "/", Some("rewrite = { path = \"/\" }"), 0),
+        ("/(.*)", "/$2", None, 3),
+        ("/(?!x)(.*)", "/$1", None, 3),
+        ("/(.*)", "https://b.test/$1", None, 3),
+    ] {
+        let (found, exit) = imported(&ingress(
+            &[("use-regex", "true"), ("rewrite-target", target)],
+            &[(path, "ImplementationSpecific", "app")],
+        ));
+        let route = found.split("[[route]]").skip(1).find(|route| route.contains("app.default-80")).unwrap_or("");
+        match expected {
+            Some(line) => assert!(route.contains(line) && !route.contains("501"), "{path} {target}\n{found}"),
+            None => assert!(route.contains("status = 501"), "{path} {target}\n{found}"),
+        }
+        assert_eq!(exit, code, "{path} {target}\n{found}");
+    }
+}
+
+#[test]
+fn cors_is_that_of_the_routes() {
+    let annotations = [
+        ("enable-cors", "true"),
+        ("cors-allow-origin", "https://a.test"),
+        ("cors-allow-methods", "PUT, GET"),
+        ("cors-max-age", "600"),
+    ];
+    let (found, code) = imported(&ingress(&annotations, &[("/", "Prefix", "app")]));
+    assert!(found.contains("origins = [\"https://a.test\"], methods = [\"PUT\", \"GET\"]"), "{found}");
+    assert!(found.contains("credentials = true, max_age = \"600s\""), "{found}");
+    assert_eq!(code, 0, "{found}");
+    // A `*` is one label.
+    let annotations = [("enable-cors", "true"), ("cors-allow-origin", "https://*.a.test")];
+    let (found, code) = imported(&ingress(&annotations, &[("/", "Prefix", "app")]));
+    assert!(found.contains("~ https://[a-z0-9-]+") && code == 0, "{found}");
+    let (found, code) =
+        imported(&ingress(&[("enable-cors", "true"), ("cors-allow-origin", "a")], &[("/", "Prefix", "app")]));
+    assert!(!found.contains("\ncors") && code == 3, "{found}");
+    let (found, code) = imported(&ingress(&[("cors-allow-origin", "https://a.test")], &[("/", "Prefix", "app")]));
+    assert!(!found.contains("\ncors") && code == 0, "{found}");
+}
+
+/// Header, then cookie, then weight, as ingress-nginx asks them; the main Ingress gives all other settings.
+#[test]
+fn canaries_share_the_routes_of_their_paths() {
+    let main = ingress(&[("limit-rps", "5")], &[("/", "Prefix", "app"), ("/api", "Prefix", "api")]);
+    let canary = |annotations: &[(&str, &str)], paths: &[(&str, &str, &str)]| {
+        let all = [&[("canary", "true")], annotations].concat();
+        // Also before the Ingress that it belongs to.
+        imported(&format!("{}---\n{main}", ingress(&all, paths)))
+    };
+    let split =
+        "split = [{ upstream = \"app.default-80\", weight = 90 }, { upstream = \"next.default-80\", weight = 10 }]";
+    let (found, code) = canary(&[("canary-weight", "10")], &[("/", "Prefix", "next")]);
+    assert!(found.contains(split) && found.contains("\nupstream = \"api.default-80\""), "{found}");
+    assert_eq!((found.matches("limits = ").count(), code), (2, 0), "{found}");
+
+    let header = [("canary-by-header", "X-Next"), ("canary-weight", "10")];
+    let (found, code) = canary(&header, &[("/", "Prefix", "next")]);
+    let route = |value: &str| {
+        let condition = format!("header = {{ \"x-next\" = \"{value}\" }}");
+        found.split("[[route]]").find(|route| route.contains(&condition)).unwrap_or("").to_owned()
+    };
+    assert!(
+        route("always").contains("upstream = \"next.default-80\"") && route("always").contains("limits"),
+        "{found}"
+    );
+    assert!(route("never").contains("upstream = \"app.default-80\"") && found.contains(split), "{found}");
+    assert_eq!(code, 0, "{found}");
+
+    let value = [("canary-by-header", "X-Next"), ("canary-by-header-value", "beta")];
+    let (found, code) = canary(&value, &[("/", "Prefix", "next")]);
+    assert!(found.contains("\"x-next\" = \"beta\"") && !found.contains("never") && !found.contains("split"), "{found}");
+    assert_eq!(code, 0, "{found}");
+    // In a host with regular expressions, too.
+    let regex = main.replace("limit-rps: \"5\"", "use-regex: \"true\"");
+    let all = [("canary", "true"), ("canary-by-header", "X-Next"), ("canary-weight", "100")];
+    let (found, _) = imported(&format!("{regex}---\n{}", ingress(&all, &[("/api", "Prefix", "next")])));
+    assert!(found.contains("weight = 0 }, { upstream = \"next.default-80\", weight = 100 }"), "{found}");
+    assert_eq!(found.matches("path = \"~ (?i)^/api\"").count(), 3, "{found}");
+
+    for (annotations, path) in [
+        (&[("canary-by-cookie", "next"), ("canary-weight", "10")][..], "/"),
+        (&[("canary-by-header", "X-Next"), ("canary-by-header-pattern", "a.*")], "/"),
+        (&[("canary-weight", "10"), ("limit-rps", "1")], "/"),
+        (&[("canary-by-header", "X-Forwarded-For")], "/"),
+        (&[("canary-weight", "10")], "/other"),
+    ] {
+        let (found, code) = canary(annotations, &[(path, "Prefix", "next")]);
+        assert_eq!(code, 3, "{annotations:?} {path}\n{found}");
+    }
+}

@@ -11,7 +11,61 @@ struct Case {
     is_exact: bool,
 }
 
-const CASES: [Case; 17] = [
+const CASES: [Case; 24] = [
+    // A `rewrite` of the server comes before all locations, and of several the first that matches.
+    Case {
+        server: "rewrite ^/u/([0-9]+)/(.*)$ /users/$1/$2 permanent; rewrite ^/(a|b)/x$ https://b.test/$1? redirect; \
+                 location = /a/x { return 204; } location / { PASS }",
+        paths: &["/u/7/x?q=1", "/u/x/y", "/u/7/", "/a/x", "/b/x?y=z", "/c/x", "/u/7/a%20b"],
+        is_exact: true,
+    },
+    Case {
+        server: "rewrite ^/x/(.*)$ /y/$1 permanent; rewrite ^/x/a$ /z permanent; location / { PASS }",
+        paths: &["/x/a", "/x/b", "/x", "/y/a"],
+        is_exact: true,
+    },
+    Case {
+        server: "location ~ ^/old/(a|b)/([^/]+)$ { return 301 /new/$2/$1; } location ~ ^/q/(.*)$ { return 302 /r/$1$is_args$args; } \
+                 location ~ ^/v1/(.*)$ { PASS_TO/$1$is_args$args; } \
+                 location ~ ^/w/(x|y)/(.*)$ { rewrite ^/w/(x|y)/(.*)$ /ww/$2 break; PASS } location / { PASS }",
+        paths: &[
+            "/old/a/7",
+            "/old/c/7",
+            "/old/a/7?x",
+            "/q/a?b=c",
+            "/q/a",
+            "/v1/a/b?c=d",
+            "/v1/",
+            "/w/x/1",
+            "/w/z/1",
+            "/w/y/?q",
+        ],
+        is_exact: true,
+    },
+    // A prefix that is stripped without its slash.
+    Case {
+        server: "location ^~ /app/ { rewrite /app(.*) $1 break; PASS } location /two/ { rewrite ^/two(/.*)$ /v2$1 break; PASS } \
+                 location / { return 204; }",
+        paths: &["/app/", "/app/x?y", "/app", "/two/x", "/apps"],
+        is_exact: true,
+    },
+    Case {
+        server: "location /app { return 301 $scheme://$host/app/; } location ^~ /app/ { PASS }",
+        paths: &["/app", "/app/", "/apps"],
+        is_exact: false,
+    },
+    // A condition that is not available may refuse what a later `rewrite` redirects.
+    Case {
+        server: "if ($http_x_no) { return 403; } rewrite ^/u/([0-9]+)$ /users/$1 permanent; location / { PASS }",
+        paths: &["/u/7", "/"],
+        is_exact: false,
+    },
+    // The `set` after a `rewrite` counts only if that does not match.
+    Case {
+        server: "location /k/ { set $to UP; rewrite ^/k/(.*)$ /$1 break; set $to 127.0.0.1:1; proxy_pass http://$to; }",
+        paths: &["/k/x"],
+        is_exact: false,
+    },
     // A `^~` inside of another location does not keep the server's regular expressions away.
     Case {
         server: r"location / { PASS location ^~ /static/ { PASS } } location ~ /\.(git|env) { deny all; }",
@@ -123,7 +177,9 @@ fn paths_lead_to_the_location_that_nginx_finds() {
     let mut differ = Vec::new();
     for Case { server, paths, is_exact } in CASES {
         let dir = tempfile::tempdir().unwrap();
-        let text = format!("server {{ listen 127.0.0.1:0; {} }}", server.replace("PASS", &pass));
+        let to = format!("proxy_set_header Host $host; proxy_pass http://{}", upstream.addr);
+        let own = server.replace("PASS_TO", &to).replace("PASS", &pass).replace("UP", &upstream.addr.to_string());
+        let text = format!("server {{ listen 127.0.0.1:0; {own} }}");
         let path = dir.path().join("nginx.conf");
         std::fs::write(&path, &text).unwrap();
         let output = import("nginx", &path);
@@ -175,6 +231,91 @@ fn conditions_on_the_host_are_for_the_hosts_of_their_server() {
                 let [theirs, ours] = [nginx.addr, gateway.addr].map(|addr| get("/").host(host).send(addr));
                 if ours != theirs {
                     differ.push(format!("{names} {condition} {is_first} {host}: ours {ours}, nginx's {theirs}"));
+                }
+            }
+        }
+    }
+    assert!(differ.is_empty(), "{differ:#?}");
+}
+
+/// Of the names that match a host, nginx takes the exact one, then the longest `*.a.test`, then the longest `app.*`.
+#[test]
+fn names_with_any_ending_come_after_all_others() {
+    let names = ["app.a.test", "*.b.test", "app.*", "app.x.*", "app.x.y.test", "_"];
+    let mut differ = Vec::new();
+    for first in 0..names.len() {
+        let mut ordered = names;
+        ordered.rotate_left(first);
+        let server = |(number, name): (usize, &&str)| {
+            format!("server {{ listen 127.0.0.1:0; server_name {name}; location / {{ return 200 \"{number}\"; }} }}")
+        };
+        let text = ordered.iter().enumerate().map(server).collect::<Vec<_>>().join("\n");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("nginx.conf");
+        std::fs::write(&path, &text).unwrap();
+        let output = import("nginx", &path);
+        let config = String::from_utf8(output.stdout).unwrap();
+        let is_kept = matches!(output.status.code(), Some(0 | 3));
+        assert!(is_kept, "{text}\n{config}");
+        let nginx = Nginx::start(dir.path(), &text);
+        let gateway = Gateway::with_config(&format!("{config}\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
+        for host in [
+            "app.a.test",
+            "app.b.test",
+            "app.c.test",
+            "app.x.test",
+            "app.x.y.test",
+            "app.x.y.z.test",
+            "app",
+            "app.x",
+            "unknown.test",
+            "b.test",
+            "my.app.c.test",
+            "APP.c.test",
+        ] {
+            let [theirs, ours] = [nginx.addr, gateway.addr].map(|addr| get("/").host(host).send(addr));
+            if ours != theirs {
+                differ.push(format!("{first} {host}: ours {ours}, nginx's {theirs}"));
+            }
+        }
+    }
+    assert!(differ.is_empty(), "{differ:#?}");
+}
+
+/// An expression on the host is evaluated for each name of the server, with its groups. Unknown hosts are closed.
+#[test]
+fn expressions_on_the_host_are_evaluated_for_each_name() {
+    let upstream = upstream();
+    let pass = format!("location / {{ proxy_pass http://{}; }}", upstream.addr);
+    let mut differ = Vec::new();
+    for (condition, response) in [
+        (r"$host ~* ^WWW\.(.*)$", "return 302 https://$1/x;"),
+        (r"$host !~ ^www\.", "return 302 https://c.test/;"),
+        (r"$host ~ ^(?<sub>[a-z]+)\.a", "return 302 https://${sub}.test/;"),
+        (r"$host ~ ^none", "return 204;"),
+    ] {
+        for is_first in [true, false] {
+            let own = format!(
+                "server {{ listen 127.0.0.1:0; server_name a.test www.a.test; rewrite ^/old$ https://d.test/new? permanent; \
+                 if ({condition}) {{ {response} }} {pass} }}"
+            );
+            let other = "server { listen 127.0.0.1:0; server_name b.test; location / { return 204; } }";
+            let text = if is_first { format!("{own} {other}") } else { format!("{other} {own}") };
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("nginx.conf");
+            std::fs::write(&path, &text).unwrap();
+            let output = import("nginx", &path);
+            let config = String::from_utf8(output.stdout).unwrap();
+            assert_eq!(output.status.code(), Some(if is_first { 3 } else { 0 }), "{text}\n{config}");
+            let nginx = Nginx::start(dir.path(), &text);
+            let gateway = Gateway::with_config(&format!("{config}\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
+            for host in ["a.test", "www.a.test", "b.test", "unknown.test"] {
+                for path in ["/", "/old"] {
+                    let [theirs, ours] = [nginx.addr, gateway.addr].map(|addr| get(path).host(host).send(addr));
+                    let is_closed = is_first && host == "unknown.test" && ours == "501";
+                    if ours != theirs && !is_closed {
+                        differ.push(format!("{condition} {is_first} {host}{path}: ours {ours}, nginx's {theirs}"));
+                    }
                 }
             }
         }

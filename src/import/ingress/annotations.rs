@@ -4,6 +4,7 @@ use ipnet::IpNet;
 
 use crate::import::access::{RULES_MAX, all_networks, format_network, parse_networks};
 use crate::import::error::{ImportError, Result};
+use crate::import::ingress::cors::CorsAnnotations;
 use crate::import::ingress::table::find_annotation;
 use crate::import::ingress::{describe_node, format_exemptions};
 use crate::import::model::{ImportedConfig, RouteBody};
@@ -14,7 +15,7 @@ use crate::import::verdict::Translation;
 use crate::import::yaml::YamlNode;
 use crate::text::quote_literal;
 
-const PREFIX: &str = "nginx.ingress.kubernetes.io/";
+pub const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 /// The prefix of old versions.
 const OLD_PREFIX: &str = "ingress.kubernetes.io/";
 /// `burst` is this many times the rate if there is no `limit-burst-multiplier`.
@@ -133,7 +134,8 @@ pub struct Annotations {
     /// The target of its paths, and where it is written.
     rewrite_target: Option<(String, Directive)>,
     /// The `Host` that its services get, and where it is written.
-    upstream_vhost: Option<(String, Directive)>,
+    pub upstream_vhost: Option<(String, Directive)>,
+    cors: CorsAnnotations,
     /// Additional lines of its upstreams.
     pub upstream: Vec<String>,
     protocol: String,
@@ -145,18 +147,19 @@ pub struct Annotations {
 }
 
 impl Annotations {
-    /// Reads the annotations of an Ingress. Returns `None` if the import leaves out the whole Ingress.
+    /// Reads the annotations of an Ingress.
     pub fn read_annotations(
         ingress: &YamlNode,
         namespace: &str,
         name: &str,
         defaults: &ControllerDefaults,
         out: &mut ImportedConfig,
-    ) -> Result<Option<Annotations>> {
+    ) -> Result<Annotations> {
         let mut annotations = Annotations {
             use_regex: false,
             rewrite_target: None,
             upstream_vhost: None,
+            cors: CorsAnnotations::default(),
             upstream: Vec::new(),
             protocol: "HTTP".to_owned(),
             limits: Vec::new(),
@@ -173,10 +176,8 @@ impl Annotations {
                 annotations.remarks.push(out.remarks.add(&describe_node(key, value, node), why));
             }
             let Some(key) = key.strip_prefix(PREFIX) else { continue };
-            if key == "canary" && value == "true" {
-                out.remarks
-                    .add(&describe_node(key, value, node), "canaries are not available, so this Ingress is left out");
-                return Ok(None);
+            if annotations.cors.read_annotation(key, value) {
+                continue;
             }
             if !values.read_annotation(key, value, node)? && !annotations.read_annotation(key, value, node)? {
                 annotations.report_annotation(key, value, node, out);
@@ -185,7 +186,14 @@ impl Annotations {
         annotations.limits = values.define_limits((namespace, name), defaults, out);
         annotations.access = values.list_access_rules(defaults);
         annotations.apply_protocol(ingress, out);
-        Ok(Some(annotations))
+        match annotations.cors.format_option() {
+            Ok(option) => annotations.lines.extend(option),
+            Err(why) => {
+                let number = out.remarks.add(&describe_node("cors-allow-origin", "", ingress), &why);
+                annotations.remarks.push(number);
+            }
+        }
+        Ok(annotations)
     }
 
     /// Reads an annotation about proxying. Returns false if it is not one that the import translates.
@@ -271,39 +279,8 @@ impl Annotations {
         self.use_regex || self.find_target(path).is_some()
     }
 
-    fn find_target(&self, path: &str) -> Option<&(String, Directive)> {
+    pub fn find_target(&self, path: &str) -> Option<&(String, Directive)> {
         self.rewrite_target.as_ref().filter(|(target, _)| !target.is_empty() && target != path)
-    }
-
-    /// Adds the `rewrite` of a route with this path.
-    pub fn rewrite_path(&self, path: &str, out: &mut ImportedConfig, body: &mut RouteBody) {
-        let mut parts = Vec::new();
-        if let Some((target, at)) = self.find_target(path) {
-            match find_prefix_rewrite(path, target) {
-                Some((strip, add)) => {
-                    let both = [("strip_prefix", strip), ("add_prefix", add)];
-                    let both = both.iter().filter(|(_, prefix)| !prefix.is_empty());
-                    parts.extend(both.map(|(key, prefix)| format!("{key} = {}", quote_literal(prefix))));
-                    if strip.bytes().any(|byte| byte.is_ascii_alphabetic()) {
-                        let why =
-                            format!("ingress-nginx ignores case; here, only {strip} as it is written is rewritten");
-                        body.add_remark(out.remarks.add(at, &why));
-                    }
-                }
-                None => {
-                    let why = "only rewrites from one prefix to another are available, so this route is closed";
-                    body.close(out.remarks.add(at, why));
-                }
-            }
-        }
-        if let Some((host, at)) = &self.upstream_vhost {
-            let is_host = |c: char| c.is_ascii_alphanumeric() || ".-_:".contains(c);
-            match !host.is_empty() && host.chars().all(is_host) {
-                true => parts.push(format!("host = {}", quote_literal(host))),
-                false => body.add_remark(out.remarks.add(at, "the service gets the client's Host instead")),
-            }
-        }
-        body.add_rewrite(&parts);
     }
 
     /// Applies the settings to a route.
@@ -388,7 +365,7 @@ impl<'a> LimitAnnotations<'a> {
 }
 
 /// Parses the number of an annotation.
-fn parse_number(key: &str, value: &str, node: &YamlNode) -> Result<u64> {
+pub fn parse_number(key: &str, value: &str, node: &YamlNode) -> Result<u64> {
     let number = value.parse::<u64>().ok().filter(|number| *number <= VALUE_MAX);
     number.ok_or_else(|| {
         let message = format!("{key}: `{}` is not a number up to {VALUE_MAX}", shorten(value));
@@ -455,22 +432,6 @@ fn is_tuning_setting(key: &str) -> bool {
         "enable-opentelemetry",
     ];
     STARTS.iter().any(|start| key.starts_with(start))
-}
-
-/// Finds the prefixes that a route removes and adds for a path such as `/foo(/|$)(.*)` with the target `/bar/$2`.
-fn find_prefix_rewrite<'t>(path: &'t str, target: &'t str) -> Option<(&'t str, &'t str)> {
-    let group = |path: &'t str, end: &str, group: &str| {
-        Some((path.strip_suffix(end)?, target.strip_suffix(group)?.strip_suffix('/')?))
-    };
-    let (strip, add) = group(path, "(/|$)(.*)", "$2").or_else(|| group(path, "/(.*)", "$1"))?;
-    let is_prefix = |text: &str| {
-        text.is_empty()
-            || text.starts_with('/')
-                && !text.ends_with('/')
-                && text.split('/').skip(1).all(|part| !part.is_empty() && part != "." && part != "..")
-                && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte))
-    };
-    (is_prefix(strip) && is_prefix(add)).then_some((strip, add))
 }
 
 /// Parses a comma-separated list of networks.

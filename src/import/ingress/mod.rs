@@ -5,12 +5,16 @@
 //! [`ImportedConfig`], and a remark about each annotation that is not translated.
 //!
 //! - `table`: every annotation, and what the import does with it.
-//! - `annotations`: the annotations of an Ingress and the settings of the ConfigMap.
+//! - `annotations`: the annotations of an Ingress and the settings of the ConfigMap; `cors`, `rewrites`: those of one subject.
+//! - `canary`: Ingresses that get a part of the requests of others.
 //!
 //! To add an annotation, add its row to `table`. One that is translated is read in `Annotations::read_annotation`, or in
 //! `LimitAnnotations::read_annotation` if it concerns limits or access.
 
 mod annotations;
+mod canary;
+mod cors;
+mod rewrites;
 mod table;
 
 pub use table::write_table;
@@ -23,6 +27,8 @@ use indexmap::IndexMap;
 
 use crate::import::error::{ImportError, Result};
 use crate::import::ingress::annotations::{Annotations, ControllerDefaults};
+use crate::import::ingress::canary::Canary;
+use crate::import::ingress::rewrites::{format_regex, rewrite_path};
 use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
 use crate::import::paths::{Location, LocationMatcher, order_routes};
 use crate::import::syntax::{Directive, shorten};
@@ -69,11 +75,22 @@ pub fn translate_ingresses(documents: &[YamlNode], out: &mut ImportedConfig) -> 
     }
     let mut hosts: IndexMap<String, Vec<Location>> = IndexMap::new();
     let mut with_regexes = HashSet::new();
+    let mut canaries = Vec::new();
     let mut any = false;
     for ingress in of("Ingress") {
         any = true;
         let mut one = Ingress::new(ingress, &defaults, &ports);
-        one.translate_ingress(out, &mut hosts, &mut with_regexes)?;
+        if !one.has_class(out) {
+            continue;
+        }
+        match Canary::read_canary(ingress, out)? {
+            Some(canary) => canaries.push((one, canary)),
+            None => one.translate_ingress(out, &mut hosts, &mut with_regexes)?,
+        }
+    }
+    // They change the routes of the other Ingresses, whatever the order of the documents.
+    for (ingress, canary) in canaries {
+        ingress.translate_canary(&canary, out, &mut hosts);
     }
     if !any {
         let file = documents.first().map_or("the files", |document| &*document.file);
@@ -133,8 +150,7 @@ fn become_regexes(locations: &mut [Location]) {
             LocationMatcher::Segments(path) if exact.contains(path) && !path.ends_with('/') => "/",
             _ => "",
         };
-        // ingress-nginx writes the path in quotes, where nginx reads two backslashes as one.
-        let pattern = format!("^{text}{slash}").replace("\\\\", "\\");
+        let pattern = format_regex(text, slash);
         location.matcher = LocationMatcher::Regex { pattern, ignore_case: true };
     }
     let order = |location: &Location| {
@@ -147,7 +163,7 @@ fn become_regexes(locations: &mut [Location]) {
 fn path_text(matcher: &LocationMatcher) -> &str {
     match matcher {
         LocationMatcher::Exact(path) | LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => path,
-        LocationMatcher::Regex { pattern, .. } => pattern,
+        LocationMatcher::Regex { pattern, .. } | LocationMatcher::Server { pattern, .. } => pattern,
     }
 }
 
@@ -172,17 +188,7 @@ impl<'a> Ingress<'a> {
         hosts: &mut IndexMap<String, Vec<Location>>,
         with_regexes: &mut HashSet<String>,
     ) -> Result<()> {
-        let class = self.node.text_at(&["spec", "ingressClassName"]);
-        let class = class.or_else(|| self.node.text_at(&["metadata", "annotations", "kubernetes.io/ingress.class"]));
-        if let Some(class) = class.filter(|class| !class.contains("nginx")) {
-            out.remarks.add(
-                &describe_node("Ingress", self.name, self.node),
-                &format!("its class is `{}`, so it is left out", shorten(class)),
-            );
-            return Ok(());
-        }
         let annotations = Annotations::read_annotations(self.node, self.namespace, self.name, self.defaults, out)?;
-        let Some(annotations) = annotations else { return Ok(()) };
         for tls in self.node.at(&["spec", "tls"]).map_or(&[][..], YamlNode::list) {
             let secret = tls.text_at(&["secretName"]).unwrap_or("");
             let why = "mount the certificate and add a [[listener]] with tls, and redirect_http of [server] where it redirects";
@@ -195,12 +201,8 @@ impl<'a> Ingress<'a> {
             }
             for path in rule.at(&["http", "paths"]).map_or(&[][..], YamlNode::list) {
                 let text = path.text_at(&["path"]).filter(|text| !text.is_empty()).unwrap_or("/").to_owned();
-                let matcher = match path.text_at(&["pathType"]) {
-                    Some("Exact") => LocationMatcher::Exact(text),
-                    Some("Prefix") => LocationMatcher::Segments(text),
-                    Some("ImplementationSpecific") | None => LocationMatcher::Prefix { path: text, first: false },
-                    Some(other) => return Err(self.error(path, &format!("`{}` is not a pathType", shorten(other)))),
-                };
+                let matcher = read_matcher(path, text)
+                    .map_err(|other| self.error(path, &format!("`{}` is not a pathType", shorten(&other))))?;
                 let backend = path.get("backend");
                 let locations = hosts.entry(host.clone()).or_default();
                 let is_new = !locations.iter().any(|other| is_same(&other.matcher, &matcher));
@@ -222,6 +224,49 @@ impl<'a> Ingress<'a> {
             );
         }
         Ok(())
+    }
+
+    /// Returns whether the Ingress is one of ingress-nginx.
+    fn has_class(&self, out: &mut ImportedConfig) -> bool {
+        let class = self.node.text_at(&["spec", "ingressClassName"]);
+        let class = class.or_else(|| self.node.text_at(&["metadata", "annotations", "kubernetes.io/ingress.class"]));
+        let other = class.filter(|class| !class.contains("nginx"));
+        if let Some(class) = other {
+            let why = format!("its class is `{}`, so it is left out", shorten(class));
+            out.remarks.add(&describe_node("Ingress", self.name, self.node), &why);
+        }
+        other.is_none()
+    }
+
+    /// Gives the services of a canary their part of the routes with the same hosts and paths.
+    fn translate_canary(&self, canary: &Canary, out: &mut ImportedConfig, hosts: &mut IndexMap<String, Vec<Location>>) {
+        for rule in self.node.at(&["spec", "rules"]).map_or(&[][..], YamlNode::list) {
+            let host = rule.text_at(&["host"]).unwrap_or("").to_ascii_lowercase();
+            for path in rule.at(&["http", "paths"]).map_or(&[][..], YamlNode::list) {
+                let text = path.text_at(&["path"]).filter(|text| !text.is_empty()).unwrap_or("/").to_owned();
+                let Ok(matcher) = read_matcher(path, text.clone()) else { continue };
+                let locations = hosts.entry(host.clone()).or_default();
+                let found = locations.iter_mut().find(|location| is_same(&location.matcher, &matcher));
+                let server = path.get("backend").map_or(Err("it has no backend"), |backend| self.find_server(backend));
+                let why = match (found, server) {
+                    (Some(location), Ok((service, port))) if !Canary::is_diverted(&location.body) => {
+                        let main = match &location.body.action {
+                            RouteAction::Upstream(main) => out.find_upstream(main),
+                            _ => None,
+                        };
+                        let Some(main) = main else { continue };
+                        let upstream = define_like(&main, (&service, &port), out);
+                        let more = canary.divert(location, &upstream);
+                        locations.extend(more);
+                        continue;
+                    }
+                    (Some(_), Ok(_)) => "another canary has this path, so this one is left out",
+                    (None, _) => "no other Ingress has this host and path, so the canary is left out",
+                    (_, Err(why)) => why,
+                };
+                out.remarks.add(&describe_node("path", &text, path), why);
+            }
+        }
     }
 
     /// Adds the route of a path.
@@ -259,7 +304,7 @@ impl<'a> Ingress<'a> {
             }
         }
         annotations.apply_to_route(out, &mut body);
-        annotations.rewrite_path(&path, out, &mut body);
+        rewrite_path(annotations, &path, out, &mut body);
         found.push(Location { matcher, body });
     }
 
@@ -289,6 +334,27 @@ impl<'a> Ingress<'a> {
     fn error(&self, at: &YamlNode, message: &str) -> ImportError {
         ImportError::new(&at.file, at.line, format!("Ingress {}: {message}", shorten(self.name)))
     }
+}
+
+/// Reads the path of a rule. The error is the `pathType` that is not known.
+fn read_matcher(path: &YamlNode, text: String) -> std::result::Result<LocationMatcher, String> {
+    match path.text_at(&["pathType"]) {
+        Some("Exact") => Ok(LocationMatcher::Exact(text)),
+        Some("Prefix") => Ok(LocationMatcher::Segments(text)),
+        Some("ImplementationSpecific") | None => Ok(LocationMatcher::Prefix { path: text, first: false }),
+        Some(other) => Err(other.to_owned()),
+    }
+}
+
+/// Defines the upstream of a canary with the protocol of the route that it diverts. `main`: the lines of that one's
+/// upstream.
+fn define_like(main: &[String], (service, port): (&str, &str), out: &mut ImportedConfig) -> String {
+    let has = |scheme: &&str| main.first().is_some_and(|servers| servers.contains(&format!("{scheme}://")));
+    let scheme = ["https", "h2c"].into_iter().find(has).unwrap_or("http");
+    let mut lines = vec![format!("servers = {}", quote_literal(&format!("{scheme}://{service}.svc:{port}")))];
+    lines.extend(main.iter().skip(1).cloned());
+    let suffix = if scheme == "http" { String::new() } else { format!("-{scheme}") };
+    out.define_upstream(&format!("{service}-{port}{suffix}"), lines).0
 }
 
 fn is_same(a: &LocationMatcher, b: &LocationMatcher) -> bool {

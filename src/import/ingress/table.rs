@@ -4,7 +4,7 @@ use crate::import::verdict::Translation;
 use crate::import::verdict::Translation::{Differs, NoEffect, Protects, Translated};
 
 /// The annotations without their prefix, grouped by verdict and remark. A `*` at the end stands for any rest.
-const ROWS: [(&[&str], Translation, &str); 20] = [
+const ROWS: [(&[&str], Translation, &str); 21] = [
     (
         &[
             "limit-rps",
@@ -32,11 +32,32 @@ const ROWS: [(&[&str], Translation, &str); 20] = [
     (
         &["rewrite-target"],
         Translated,
-        "from one prefix to another, such as `/$2` for the path `/foo(/|$)(.*)`; others close the routes",
+        "with the groups of the path, such as `/$2` for `/foo(/|$)(.*)`; expressions that are not available close the routes",
     ),
     (&["upstream-vhost"], Translated, "`host` of `rewrite`"),
-    (&["canary"], Translated, "the Ingress of a canary is left out, with a comment"),
-    (&["canary-*"], NoEffect, "the Ingress of a canary is left out"),
+    (
+        &["canary", "canary-weight", "canary-weight-total", "canary-by-header", "canary-by-header-value"],
+        Translated,
+        "`split` of the routes with the same hosts and paths; routes with a condition on the header come before",
+    ),
+    (
+        &["canary-by-header-pattern", "canary-by-cookie"],
+        Differs,
+        "not available; what comes after them in the order counts",
+    ),
+    (
+        &[
+            "enable-cors",
+            "cors-allow-origin",
+            "cors-allow-methods",
+            "cors-allow-headers",
+            "cors-expose-headers",
+            "cors-allow-credentials",
+            "cors-max-age",
+        ],
+        Translated,
+        "`cors` of the routes. `max_age` is a day at most, and `OPTIONS` requests that are no preflights go to the service",
+    ),
     (
         &["auth-*", "enable-global-auth", "satisfy", "global-rate-limit", "global-rate-limit-*"],
         Protects,
@@ -64,13 +85,7 @@ const ROWS: [(&[&str], Translation, &str); 20] = [
         "write a `redirect` in its place",
     ),
     (
-        &[
-            "enable-cors",
-            "from-to-www-redirect",
-            "preserve-trailing-slash",
-            "connection-proxy-header",
-            "x-forwarded-prefix",
-        ],
+        &["from-to-www-redirect", "preserve-trailing-slash", "connection-proxy-header", "x-forwarded-prefix"],
         Differs,
         "not available",
     ),
@@ -105,7 +120,6 @@ const ROWS: [(&[&str], Translation, &str); 20] = [
             "affinity-*",
             "session-cookie-*",
             "upstream-hash-by-*",
-            "cors-*",
             "service-upstream",
             "relative-redirects",
             "enable-access-log",

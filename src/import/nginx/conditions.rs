@@ -40,7 +40,7 @@ pub fn read_condition(at: &Directive, tls: ListenTls) -> Option<ServerCondition<
     let is_https = match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["$scheme", "=", "https"] | ["$scheme", "!=", "http"] | ["$https"] | ["$https", "=", "on"] => Some(true),
         ["$scheme", "=", "http"] | ["$scheme", "!=", "https"] | ["$https", "="] | ["$https", "!=", "on"] => Some(false),
-        ["$host", sign @ ("=" | "!="), name] if !name.contains('$') => {
+        ["$host" | "$http_host", sign @ ("=" | "!="), name] if !name.contains('$') => {
             return Some(ServerCondition::Host { name: name.to_ascii_lowercase(), is_host: *sign == "=", response });
         }
         _ => None,
@@ -67,6 +67,37 @@ pub enum PrefixTarget {
     Redirect(ImportedRedirect),
     /// `break`: the request is forwarded with the prefix replaced by this one.
     Forward(String),
+}
+
+/// Reads a `rewrite` with `break` that takes a prefix without its last slash, such as `/app(.*) $1` or `^/app(/.*)$ /v2$1`.
+/// All paths of its location start with `path`. Returns the prefixes to strip and to add, and whether a path that continues
+/// without a slash would become none in nginx.
+pub fn read_segment_rewrite<'a>(at: &'a Directive, path: &str) -> Option<(&'a str, &'a str, bool)> {
+    let [pattern, target, flag] = at.args.as_slice() else { return None };
+    if at.name != "rewrite" || flag != "break" {
+        return None;
+    }
+    let pattern = pattern.strip_suffix('$').unwrap_or(pattern);
+    // The paths of the location start with the prefix, so the expression matches at the start first.
+    let prefix = pattern.strip_prefix('^').unwrap_or(pattern);
+    let (prefix, needs_slash) = match prefix.strip_suffix("(.*)") {
+        Some(prefix) => (prefix, false),
+        None => (prefix.strip_suffix("(/.*)")?, true),
+    };
+    let add = target.strip_suffix("$1")?;
+    let is_plain = |text: &str| {
+        text.starts_with('/')
+            && !text.ends_with('/')
+            && !text.contains("//")
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_/".contains(&byte))
+    };
+    let rest = path.strip_prefix(prefix).filter(|_| is_plain(prefix) && (add.is_empty() || is_plain(add)))?;
+    match (rest.starts_with('/'), needs_slash) {
+        (true, _) => Some((prefix, add, false)),
+        // Other paths than those with a slash stay as they are.
+        (false, true) => None,
+        (false, false) => rest.is_empty().then_some((prefix, add, true)),
+    }
 }
 
 /// Reads a `rewrite` such as `^/old/(.*)$ /new/$1 permanent`.
@@ -123,6 +154,27 @@ mod tests {
             line: 1,
             base: Path::new("/").into(),
             is_expanded: false,
+        }
+    }
+
+    #[test]
+    fn prefixes_without_their_slash_are_rewritten() {
+        for (args, path, expected) in [
+            ("/app(.*) $1 break", "/app/", Some(("/app", "", false))),
+            ("^/app(/.*)$ $1 break", "/app/", Some(("/app", "", false))),
+            ("^/app(.*)$ /v2$1 break", "/app/x", Some(("/app", "/v2", false))),
+            ("/app(.*) $1 break", "/app", Some(("/app", "", true))),
+            ("/app(/.*) $1 break", "/app", None),
+            ("/app(.*) $1 break", "/", None),
+            ("/app(.*) $1 break", "/application", None),
+            ("/app(.*) $1 break", "/x/app/", None),
+            ("/app(.*) $1 last", "/app/", None),
+            ("/app(.*) $1? break", "/app/", None),
+            ("/app/(.*) $1 break", "/app/", None),
+            ("/a.p(.*) $1 break", "/app/", None),
+        ] {
+            let at = directive("rewrite", &args.split(' ').collect::<Vec<_>>());
+            assert_eq!(read_segment_rewrite(&at, path), expected, "{args} {path}");
         }
     }
 

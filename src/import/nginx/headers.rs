@@ -56,6 +56,11 @@ pub struct GatewayFacts {
 }
 
 impl GatewayFacts {
+    /// Returns whether all listeners have port 80 or 443, which clients do not name in `Host`.
+    pub fn has_default_ports(&self) -> bool {
+        self.ports.iter().all(|port| matches!(port, 80 | 443))
+    }
+
     /// Returns the value of a variable that is the same for all requests.
     fn constant(&self, value: &str, server_name: Option<&str>) -> Option<String> {
         match (value, self.ports.as_slice()) {
@@ -114,7 +119,7 @@ fn compare_forwarded(name: &str, value: &str, facts: &GatewayFacts) -> OwnValue 
         ("x-real-ip", "$realip_remote_addr") | ("x-request-id", "$request_id") => OwnValue::Same,
         ("x-forwarded-proto", "$scheme") | ("x-forwarded-host", "$http_host") => OwnValue::Same,
         // Clients name no port in `Host` if all ports are those of the scheme.
-        ("x-forwarded-host", "$host") if facts.ports.iter().all(|port| matches!(port, 80 | 443)) => OwnValue::Same,
+        ("x-forwarded-host", "$host") if facts.has_default_ports() => OwnValue::Same,
         ("x-forwarded-host", "$host" | "$host:$server_port") => {
             OwnValue::Differs("the server gets the client's host with its port")
         }

@@ -4,9 +4,12 @@ use ipnet::IpNet;
 
 use crate::import::access::{ClientAccess, RULES_MAX, parse_networks};
 use crate::import::error::Result;
-use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
+use crate::import::model::{ImportedConfig, ImportedRedirect, RouteAction, RouteBody};
+use crate::import::nginx::captures::{
+    CapturedRedirect, read_captured_redirect, translate_captured_target, translate_captures,
+};
 use crate::import::nginx::compression::translate_gzip;
-use crate::import::nginx::conditions::{PrefixRewrite, PrefixTarget, read_prefix_rewrite};
+use crate::import::nginx::conditions::{PrefixRewrite, PrefixTarget, read_prefix_rewrite, read_segment_rewrite};
 use crate::import::nginx::headers::{
     GatewayFacts, translate_added_headers, translate_hidden_headers, translate_request_headers,
 };
@@ -134,17 +137,19 @@ impl<'a> Context<'a, '_> {
         }
         let response = block.iter().find(|directive| is_response(directive));
         let is_returned = |directive: &Directive| response.is_some_and(|response| std::ptr::eq(response, directive));
-        let mut forward = None;
+        let mut forward = Vec::new();
         for directive in block.iter().filter(|directive| is_rewriting(directive) && !is_returned(directive)) {
             match read_location_rewrite(directive, block, matcher) {
-                Some(PrefixRewrite { prefix, target: PrefixTarget::Redirect(redirect) }) => {
-                    let strip = quote_literal(prefix.trim_end_matches('/'));
-                    body.lines.push(format!("rewrite = {{ strip_prefix = {strip} }}"));
+                Some(LocationRewrite::Redirect(redirect, path)) => {
+                    body.lines.extend(path.map(|path| format!("rewrite = {{ {path} }}")));
                     body.action = RouteAction::Redirect(redirect);
                     return Ok(body);
                 }
-                Some(PrefixRewrite { prefix, target: PrefixTarget::Forward(to) }) => {
-                    forward = Some((prefix.trim_end_matches('/'), to));
+                Some(LocationRewrite::Forward(options, differs)) => {
+                    forward = options;
+                    if let Some(why) = differs {
+                        body.add_remark(self.out.remarks.add(directive, why));
+                    }
                     continue;
                 }
                 None => {}
@@ -155,7 +160,7 @@ impl<'a> Context<'a, '_> {
         let passwords = self.check_passwords(scope, &mut body);
         if let Some(directive) = response {
             // nginx responds before it checks limits, passwords, `allow` and `deny`.
-            self.respond(directive, scope, &mut body);
+            self.respond(directive, matcher, scope, &mut body);
             return Ok(body);
         }
         if self.denies_all(scope)? {
@@ -184,23 +189,19 @@ impl<'a> Context<'a, '_> {
         Ok(body)
     }
 
-    /// Translates `proxy_pass` with its headers. Returns the parts of `rewrite`. `forward`: the prefixes of a `rewrite`.
+    /// Translates `proxy_pass` with its headers. Returns the parts of `rewrite`. `forward`: those of a `rewrite` of nginx.
     fn translate_forwarding(
         &mut self,
         at: &Directive,
         matcher: &LocationMatcher,
         scope: &Scope,
-        forward: Option<(&str, String)>,
+        forward: Vec<String>,
         body: &mut RouteBody,
     ) -> Vec<String> {
         let mut rewrite = Vec::new();
         if let Some((target, path)) = translate_pass(at, matcher, self.upstreams, scope, self.out, body) {
             rewrite.extend(path);
-            if let Some((strip, add)) = forward {
-                rewrite.push(format!("strip_prefix = {}", quote_literal(strip)));
-                let add = add.trim_end_matches('/');
-                rewrite.extend((!add.is_empty()).then(|| format!("add_prefix = {}", quote_literal(add))));
-            }
+            rewrite.extend(forward);
             let (facts, name) = (self.facts, self.server_name);
             rewrite.extend(translate_request_headers(scope, &target, facts, name, self.out, body));
             translate_hidden_headers(scope, target.is_grpc, &mut body.response);
@@ -228,7 +229,7 @@ impl<'a> Context<'a, '_> {
         passwords
     }
 
-    fn respond(&mut self, at: &Directive, scope: &Scope, body: &mut RouteBody) {
+    fn respond(&mut self, at: &Directive, matcher: &LocationMatcher, scope: &Scope, body: &mut RouteBody) {
         if let Some(redirect) = translate_rewrite(at) {
             body.action = RouteAction::Redirect(redirect);
             return;
@@ -245,8 +246,10 @@ impl<'a> Context<'a, '_> {
             None => Some("this status is not available"),
             Some(444) => Some("Sluicegate does not close the connection; it responds with status 444"),
             Some(status) if is_url && text.is_some_and(|text| !find_variables(text).is_empty()) => {
-                match text.and_then(|text| translate_target(text, status)) {
-                    Some(redirect) => {
+                match text.and_then(|text| translate_location_target(text, status, matcher)) {
+                    Some(CapturedRedirect { redirect, path }) => {
+                        let path = path.map(|path| format!("rewrite = {{ path = {} }}", quote_literal(&path)));
+                        body.lines.extend(path);
                         body.action = RouteAction::Redirect(redirect);
                         return;
                     }
@@ -337,20 +340,65 @@ impl<'a> Context<'a, '_> {
     }
 }
 
+/// Translates the target of `return 301`, also one with groups of the location.
+fn translate_location_target(text: &str, status: u16, matcher: &LocationMatcher) -> Option<CapturedRedirect> {
+    if let Some(redirect) = translate_target(text, status) {
+        return Some(CapturedRedirect { redirect, path: None });
+    }
+    let LocationMatcher::Regex { pattern, ignore_case } = matcher else { return None };
+    let with_query = ["$is_args$args", "?$args", "?$query_string"].iter().find_map(|query| text.strip_suffix(query));
+    let target = with_query.unwrap_or(text);
+    translate_captured_target(target, status, with_query.is_some(), (pattern, *ignore_case))
+}
+
+/// What the only `rewrite` of a location does.
+enum LocationRewrite {
+    /// A redirect, and the option of `rewrite` that makes its `{path}`.
+    Redirect(ImportedRedirect, Option<String>),
+    /// The options of `rewrite`, and why nginx sends another path for some requests.
+    Forward(Vec<String>, Option<&'static str>),
+}
+
 /// Reads the only `rewrite` of a location that applies to all its requests.
-fn read_location_rewrite<'d>(
-    at: &'d Directive,
-    block: &[Directive],
-    matcher: &LocationMatcher,
-) -> Option<PrefixRewrite<'d>> {
-    let (LocationMatcher::Exact(path) | LocationMatcher::Prefix { path, .. }) = matcher else { return None };
-    let is_only =
-        block.iter().filter(|directive| matches!(directive.name.as_str(), "rewrite" | "if" | "return")).count() == 1;
-    let rewrite = read_prefix_rewrite(at).filter(|rewrite| is_only && path.starts_with(rewrite.prefix))?;
+fn read_location_rewrite(at: &Directive, block: &[Directive], matcher: &LocationMatcher) -> Option<LocationRewrite> {
+    const NO_SLASH: &str =
+        "for the path itself, and for paths that continue without a slash, nginx sends no valid request";
+    let is_step = |at: &&Directive| matches!(at.name.as_str(), "rewrite" | "if" | "return");
+    if block.iter().filter(is_step).count() != 1 {
+        return None;
+    }
     // The path of `proxy_pass` would replace a path that is already rewritten.
     let has_path = |pass: &Directive| pass.arg(0).split_once("://").is_some_and(|(_, rest)| rest.contains('/'));
-    let forwards = matches!(rewrite.target, PrefixTarget::Forward(_));
-    (!forwards || !block.iter().any(|at| at.name == "proxy_pass" && has_path(at))).then_some(rewrite)
+    let has_path = block.iter().any(|at| at.name == "proxy_pass" && has_path(at));
+    let replace_prefix = |strip: &str, add: &str, differs| {
+        let options = [("strip_prefix", strip), ("add_prefix", add)].into_iter().filter(|(_, path)| !path.is_empty());
+        let options = options.map(|(name, path)| format!("{name} = {}", quote_literal(path))).collect();
+        (!has_path).then_some(LocationRewrite::Forward(options, differs))
+    };
+    if let LocationMatcher::Regex { pattern, ignore_case: false } = matcher {
+        // The groups of the location are those of the `rewrite`.
+        if at.arg(0) != pattern {
+            return None;
+        }
+        if let Some(CapturedRedirect { redirect, path }) = read_captured_redirect(at) {
+            let path = path.map(|path| format!("path = {}", quote_literal(&path)));
+            return Some(LocationRewrite::Redirect(redirect, path));
+        }
+        let path = translate_captures(at.arg(1), pattern, false).filter(|_| at.arg(2) == "break" && !has_path)?;
+        return Some(LocationRewrite::Forward(vec![format!("path = {}", quote_literal(&path))], None));
+    }
+    let (LocationMatcher::Exact(path) | LocationMatcher::Prefix { path, .. }) = matcher else { return None };
+    if let Some((strip, add, ends)) = read_segment_rewrite(at, path) {
+        return replace_prefix(strip, add, ends.then_some(NO_SLASH));
+    }
+    let PrefixRewrite { prefix, target } = read_prefix_rewrite(at).filter(|found| path.starts_with(found.prefix))?;
+    let strip = prefix.trim_end_matches('/');
+    match target {
+        PrefixTarget::Redirect(redirect) => {
+            Some(LocationRewrite::Redirect(redirect, Some(format!("strip_prefix = {}", quote_literal(strip)))))
+        }
+        PrefixTarget::Forward(add) => replace_prefix(strip, add.trim_end_matches('/'), None),
+    }
 }
 
 /// Reads the `allow` and `deny` of a block in their order.

@@ -5,9 +5,11 @@
 //!
 //! - `directives`: the table of all directives, with what the import does with each; `review`: comments by that table.
 //! - `scope`: which directives a block inherits; `variables`: constants of `set`.
-//! - `servers`: `server` blocks; `sites`: their listeners and names, and which servers others would reach.
+//! - `servers`: `server` blocks; `server_redirects`: their `rewrite`.
+//! - `sites`: their listeners and names, and which servers others would reach.
 //! - `nesting`: which requests a location inside of another one gets.
-//! - `locations`: `location` blocks as routes; `conditions`: `if` and `rewrite` of a server; `redirects`: targets.
+//! - `locations`: `location` blocks as routes; `conditions`, `host_conditions`: `if` and `rewrite` of a server; `redirects`: targets;
+//!   `captures`: groups of regular expressions in targets and in paths of servers.
 //! - `headers`: headers of requests and responses; `upstreams`: `proxy_pass` and the servers behind it.
 //! - `passwords`: `auth_basic`; `pages`: `error_page`; `compression`: `gzip`; `logs`: `access_log`.
 //! - `limits`: `limit_req` and `limit_conn` with their zones and keys, including `map` and `geo`.
@@ -15,11 +17,13 @@
 //!
 //! To add a directive, add its row to `directives`, and read it where its subject belongs, such as `locations`.
 
+mod captures;
 mod client_settings;
 mod compression;
 mod conditions;
 mod directives;
 mod headers;
+mod host_conditions;
 mod limits;
 mod locations;
 mod logs;
@@ -29,12 +33,14 @@ mod passwords;
 mod redirects;
 mod review;
 mod scope;
+mod server_redirects;
 mod servers;
 mod sites;
 mod sizes;
 mod upstreams;
 mod variables;
 
+pub use captures::translate_captures;
 pub use directives::write_table;
 pub use limits::limit_in_flight;
 pub use sizes::translate_size;
@@ -84,6 +90,7 @@ pub fn translate_directives(mut directives: Vec<Directive>, out: &mut ImportedCo
     }
     let scope = Scope::default().enter_block(&http);
     let facts = gather_facts(&http, &servers, &scope, out)?;
+    out.has_default_ports = facts.has_default_ports();
     let blocks = http.iter().filter(|directive| matches!(directive.name.as_str(), "map" | "geo"));
     let variables = Variables {
         blocks: blocks.filter_map(|at| Some((at.args.last()?.strip_prefix('$')?, at))).collect(),

@@ -40,7 +40,7 @@ impl<'o> LocationBlock<'o> {
                     lengths.insert(path.len());
                     prefixes.insert(path)
                 }
-                LocationMatcher::Regex { .. } => true,
+                LocationMatcher::Regex { .. } | LocationMatcher::Server { .. } => true,
             };
             if !is_new {
                 return Err(at.error("this location appears twice"));

@@ -56,7 +56,7 @@ pub fn has_page_at(matcher: &LocationMatcher, site: &[Directive], outer: &Scope)
     let leads_here = |uri: &str| match matcher {
         LocationMatcher::Exact(path) => uri == path,
         LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => uri.starts_with(path.as_str()),
-        LocationMatcher::Regex { .. } => false,
+        LocationMatcher::Regex { .. } | LocationMatcher::Server { .. } => false,
     };
     let is_page =
         |at: &&Directive| at.args.last().is_some_and(|uri| leads_here(uri)) && read_page(at, site, outer).is_ok();

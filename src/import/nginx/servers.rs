@@ -5,14 +5,16 @@ use std::collections::{HashMap, HashSet};
 use crate::import::error::Result;
 use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
 use crate::import::nginx::compression::translate_gzip;
-use crate::import::nginx::conditions::{ListenTls, PrefixTarget, ServerCondition, read_condition, read_prefix_rewrite};
+use crate::import::nginx::conditions::{ListenTls, ServerCondition, read_condition};
 use crate::import::nginx::headers::{GatewayFacts, translate_added_headers};
+use crate::import::nginx::host_conditions::read_host_condition;
 use crate::import::nginx::limits::Zones;
 use crate::import::nginx::locations::Context;
-use crate::import::nginx::nesting::{LocationBlock, has_location_below};
+use crate::import::nginx::nesting::LocationBlock;
 use crate::import::nginx::redirects::is_response;
 use crate::import::nginx::review::review_block;
 use crate::import::nginx::scope::Scope;
+use crate::import::nginx::server_redirects::{close_prefix, translate_server_redirect};
 use crate::import::nginx::sites::exposure::{agree_on_checks, find_exposure};
 use crate::import::nginx::sites::hosts::{KnownNames, ServerHosts};
 use crate::import::nginx::sites::https_redirects::{HttpsRedirect, split_https_target};
@@ -21,7 +23,6 @@ use crate::import::nginx::sites::{Site, expand_name, find_default, is_host, read
 use crate::import::nginx::upstreams::UpstreamBlocks;
 use crate::import::paths::{Location, LocationMatcher, order_routes};
 use crate::import::syntax::{Directive, shorten};
-use crate::text::quote_literal;
 
 const IN_ORDER: &str = "`location /api` in nginx also matches /apix. Hosts with such locations have regular expressions \
                         here, in nginx's order. To match whole segments, write path = \"/api\", for all routes of that \
@@ -251,13 +252,31 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
             inner_regex: None,
         };
         let mut locations = Vec::new();
-        let mut by_host: Vec<(Vec<String>, RouteBody)> = Vec::new();
+        let mut by_host: Vec<(Vec<String>, Vec<Location>)> = Vec::new();
         let mut answer = None;
         let tls = ListenTls { all: site.all_listens().all(|listen| listen.tls), any: site.has_tls() };
         for directive in server.inner() {
             let close = |context: &mut Context, why: &str| {
                 context.closed.get_or_insert(context.out.remarks.add(directive, why));
             };
+            // The names of a server are known, so a condition on them is evaluated here.
+            let has_patterns = hosts.own.iter().any(|name| name.contains('*'));
+            if let Some(condition) = read_host_condition(directive).filter(|_| !has_patterns) {
+                for name in hosts.own.clone() {
+                    let Some(response) = condition.answer(&name) else { continue };
+                    let block = std::slice::from_ref(&response);
+                    let body = context.translate_body(&response, block, scope, &match_all())?;
+                    let mut before = locations.clone();
+                    before.push(Location { matcher: match_all(), body });
+                    let redirected = hosts.split(&name, true, is_default, &self.known);
+                    by_host.extend(redirected.map(|hosts| (hosts, before)));
+                }
+                if is_default {
+                    let why = "for hosts that are no names of this server, this condition is not available, so they are closed";
+                    self.unreachable.get_or_insert(context.out.remarks.add(directive, why));
+                }
+                continue;
+            }
             match directive.name.as_str() {
                 "return" | "rewrite" if is_response(directive) => {
                     answer = Some(directive);
@@ -270,15 +289,30 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
                         break;
                     }
                     Some(ServerCondition::Host { name, is_host: is_name, response }) if is_host(&name) => {
+                        if directive.args.iter().any(|arg| arg.contains("$http_host"))
+                            && !self.facts.has_default_ports()
+                        {
+                            context.out.remarks.add(directive, "the port of the host does not count");
+                        }
                         let redirect_hosts = hosts.split(&name, is_name, is_default, &self.known);
                         let body =
                             context.translate_body(response, std::slice::from_ref(response), scope, &match_all())?;
-                        by_host.extend(redirect_hosts.map(|hosts| (hosts, body)));
+                        // Redirects before this `if` come first.
+                        let mut before = locations.clone();
+                        before.push(Location { matcher: match_all(), body });
+                        by_host.extend(redirect_hosts.map(|hosts| (hosts, before)));
                     }
-                    _ => close(&mut context, "this condition is not available, so the server is closed"),
+                    _ => match close_prefix(server, directive, context.out) {
+                        Some(location) => locations.push(location),
+                        None => close(&mut context, "this condition is not available, so the server is closed"),
+                    },
                 },
-                "rewrite" => match translate_prefix_redirect(server, directive, scope, context.out) {
-                    Some(location) => locations.push(location),
+                "rewrite" => match translate_server_redirect(server, directive, scope, context.out) {
+                    Some(mut location) => {
+                        // An `if` before it that is not available may have refused the request.
+                        context.closed.iter().for_each(|number| location.body.close(*number));
+                        locations.push(location);
+                    }
                     None => close(&mut context, "this rewrite is not available, so the server is closed"),
                 },
                 _ => {}
@@ -292,8 +326,10 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
         }
         let remark = context.closed;
         let fallback = self.translate_fallback(server, index, scope, remark, &locations)?;
-        for (hosts, body) in by_host {
-            self.write_route(&hosts, "/", body, Some(server))?;
+        for (hosts, locations) in by_host {
+            for (path, body) in order_routes(locations, fallback.clone(), self.out) {
+                self.write_route(&hosts, &path, body, Some(server))?;
+            }
         }
         let routes = order_routes(locations, fallback, self.out);
         self.write_routes(server, is_default, hosts, routes)
@@ -356,7 +392,7 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
         }
         // A wildcard of another server takes precedence over routes without a host. Requests for unknown hosts may be
         // for another server.
-        let is_covered = |name: &String| self.unreachable.is_some() || self.known.find_wildcard(name).is_some();
+        let is_covered = |name: &String| self.unreachable.is_some() || self.known.may_cover(name);
         let covered_hosts: Vec<String> = match is_default {
             true => own.into_iter().filter(|name| !self.disputed.contains_key(name) && is_covered(name)).collect(),
             false => Vec::new(),
@@ -440,23 +476,6 @@ fn translate_return<'a>(
         body.close(context.out.remarks.add(at, why));
     }
     Ok(body)
-}
-
-/// Translates a `rewrite` of a server that redirects from one prefix to another. Returns `None` for any other one.
-fn translate_prefix_redirect(
-    server: &Directive,
-    at: &Directive,
-    scope: &Scope,
-    out: &mut ImportedConfig,
-) -> Option<Location> {
-    let rewrite = read_prefix_rewrite(at).filter(|rewrite| !has_location_below(server, rewrite.prefix))?;
-    let PrefixTarget::Redirect(redirect) = rewrite.target else { return None };
-    let origin = shorten(&format!("{}:{}: rewrite {}", at.file, at.line, rewrite.prefix));
-    let mut body = RouteBody::new(origin, RouteAction::Redirect(redirect));
-    let strip = quote_literal(rewrite.prefix.trim_end_matches('/'));
-    body.lines.push(format!("rewrite = {{ strip_prefix = {strip} }}"));
-    translate_added_headers(scope, out, &mut body);
-    Some(Location { matcher: LocationMatcher::Prefix { path: rewrite.prefix.to_owned(), first: true }, body })
 }
 
 /// Returns true if a redirect of all paths leads to one of the hosts that it applies to.

@@ -27,8 +27,12 @@ pub fn replace_constants(directives: &mut [Directive]) {
 /// Replaces variables in a server or a location. As in nginx, a location does not run the `set` of the one around it.
 fn replace_in_block(block: &mut [Directive], server: &Constants, is_server: bool) {
     let mut own = server.clone();
+    // A `rewrite` may end the processing, so that the `set` after it has no effect.
+    let mut may_have_ended = false;
     for directive in block.iter() {
         match directive.name.as_str() {
+            "return" => break,
+            "rewrite" | "break" => may_have_ended = true,
             "set" => {
                 let value = directive.arg(1);
                 let value = match find_variables(value).is_empty() {
@@ -36,7 +40,9 @@ fn replace_in_block(block: &mut [Directive], server: &Constants, is_server: bool
                     false => replace_variables(value, &own).filter(|value| find_variables(value).is_empty()),
                 };
                 let value = value.filter(|value| value.len() <= VALUE_MAX);
-                own.insert(variable_name(directive).to_owned(), value);
+                let name = variable_name(directive);
+                let is_known = !may_have_ended || own.get(name) == Some(&value);
+                own.insert(name.to_owned(), value.filter(|_| is_known));
             }
             "if" => {
                 for inner in directive.inner().iter().filter(|inner| inner.name == "set") {

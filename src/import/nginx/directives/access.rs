@@ -54,15 +54,19 @@ pub const GROUPS: [(&str, &[DirectiveRow]); 7] = [
             translated(
                 "return",
                 "SLiI",
-                "statuses from 200; a target with other variables than host, path and query closes the route",
+                "statuses from 200; a target with other variables than host, path, query and groups of the location closes the route",
             ),
             translated(
                 "rewrite",
                 "SLiI",
-                "redirects of all paths, or from one prefix to another; others close the route",
+                "redirects, also with groups; with `break` from one prefix to another, or by the expression of the location; others close the route",
             ),
-            translated("if", "SL", "redirects by `$host` or `$scheme`; others close the route"),
-            translated("set", "SLiI", "values without variables, for `proxy_pass`"),
+            translated(
+                "if",
+                "SL",
+                "redirects by `$host` or `$scheme`; others close the route, or the prefix that they rewrite",
+            ),
+            translated("set", "SLiI", "values that are the same for every request"),
             protects("break", "SLiI", "the order of directives is not available"),
             no_effect("rewrite_log", "HSLiI", "logs"),
             no_effect("uninitialized_variable_warn", "HSLiI", "logs"),

@@ -50,11 +50,7 @@ pub const GROUPS: [(&str, &[DirectiveRow]); 3] = [
                 "named locations are not available; a regular expression inside another location, and a location inside a regular expression, close both",
             ),
             translated("listen", "S", "`quic`: no HTTP/3"),
-            translated(
-                "server_name",
-                "S",
-                "a server with a name that is a regular expression, or ends with `*`, is closed",
-            ),
+            translated("server_name", "S", "a server with a name that is a regular expression is closed"),
             translated("client_header_timeout", "HS", "in `http` only"),
             translated("keepalive_timeout", "HSLU", "in `http` only, and not 0"),
             translated("large_client_header_buffers", "HS", "`max_header_bytes` has all headers together"),

@@ -10,21 +10,34 @@ pub struct KnownNames {
     exact: HashSet<String>,
     /// `.example.com` for each `*.example.com`.
     wildcards: Vec<String>,
+    /// `app.` for each `app.*`.
+    starts: Vec<String>,
 }
 
 impl KnownNames {
     /// Reads the names of the servers.
     pub fn read(servers: &[&Directive]) -> KnownNames {
         let all = servers.iter().flat_map(|server| list_names(server));
-        let (wildcards, exact): (Vec<String>, Vec<String>) = all.partition(|name| name.starts_with("*."));
+        let (wildcards, names): (Vec<String>, Vec<String>) = all.partition(|name| name.starts_with("*."));
         let wildcards = wildcards.iter().map(|name| name.trim_start_matches('*').to_owned()).collect();
-        KnownNames { exact: exact.into_iter().collect(), wildcards }
+        let (starts, exact): (Vec<String>, Vec<String>) = names.into_iter().partition(|name| name.ends_with(".*"));
+        let starts = starts.iter().map(|name| name.trim_end_matches('*').to_owned()).collect();
+        KnownNames { exact: exact.into_iter().collect(), wildcards, starts }
     }
 
-    /// Returns the longest wildcard for a name, without its `*`.
-    pub fn find_wildcard(&self, name: &str) -> Option<&str> {
-        let covering = self.wildcards.iter().filter(|wildcard| name.ends_with(wildcard.as_str()));
-        covering.map(String::as_str).max_by_key(|wildcard| wildcard.len())
+    /// Returns the pattern that takes requests for a host which is no name itself: the longest `*.example.com`, or else the
+    /// longest `app.*`.
+    fn find_pattern(&self, host: &str) -> Option<String> {
+        let longest = |of: &mut dyn Iterator<Item = &String>| of.max_by_key(|text| text.len()).cloned();
+        let ending = longest(&mut self.wildcards.iter().filter(|ending| host.ends_with(ending.as_str())));
+        let start = || longest(&mut self.starts.iter().filter(|start| host.starts_with(start.as_str())));
+        ending.map(|ending| format!("*{ending}")).or_else(|| start().map(|start| format!("{start}*")))
+    }
+
+    /// Returns whether a pattern of some server may take requests for a name of another one, which has no route of its own.
+    pub fn may_cover(&self, name: &str) -> bool {
+        let is_pattern = name.starts_with("*.") || name.ends_with(".*");
+        is_pattern && !self.starts.is_empty() || self.find_pattern(name).is_some()
     }
 }
 
@@ -42,9 +55,9 @@ impl ServerHosts {
     /// Removes the hosts that an `if` on `$host` takes. `known`: the names of all servers. Returns the hosts, or `None` if
     /// no request matches.
     pub fn split(&mut self, name: &str, is_name: bool, is_default: bool, known: &KnownNames) -> Option<Vec<String>> {
-        let reaches = || match (known.exact.contains(name), known.find_wildcard(name)) {
+        let reaches = || match (known.exact.contains(name), known.find_pattern(name)) {
             (true, _) => self.own.iter().any(|own| own == name),
-            (false, Some(wildcard)) => self.own.iter().any(|own| own.strip_prefix('*') == Some(wildcard)),
+            (false, Some(pattern)) => self.own.contains(&pattern),
             (false, None) => is_default,
         };
         let is_own = reaches();

@@ -173,7 +173,7 @@ fn list_names(server: &Directive) -> Vec<String> {
 
 /// Returns true for names that a route can have as `host`.
 pub fn is_host(name: &str) -> bool {
-    let bare = name.strip_prefix("*.").unwrap_or(name);
+    let bare = name.strip_prefix("*.").or_else(|| name.strip_suffix(".*")).unwrap_or(name);
     let label = |label: &str| {
         (1..=63).contains(&label.len())
             && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
+use crate::import::nginx::captures::translate_captures;
 use crate::import::nginx::scope::Scope;
 use crate::import::nginx::upstreams::{PassTarget, UpstreamBlocks, define_target};
 use crate::import::paths::LocationMatcher;
@@ -19,7 +20,9 @@ pub fn translate_pass(
     out: &mut ImportedConfig,
     body: &mut RouteBody,
 ) -> Option<(PassTarget, Option<String>)> {
-    let target = match define_target(at, blocks, scope, out) {
+    let captured = split_captured_path(at, matcher);
+    let pass = captured.as_ref().map_or(at, |(pass, _)| pass);
+    let target = match define_target(pass, blocks, scope, out) {
         Ok(target) => target,
         Err(why) => {
             let number = out.remarks.add(at, &why);
@@ -30,6 +33,9 @@ pub fn translate_pass(
     body.action = RouteAction::Upstream(target.upstream.clone());
     if !target.is_grpc {
         translate_redirects(at, matcher, &target, scope, out, body);
+    }
+    if let Some((_, path)) = captured {
+        return Some((target, Some(format!("path = {}", quote_literal(&path)))));
     }
     let Some(path) = target.path.as_deref() else { return Some((target, None)) };
     match translate_rewrite(matcher, path) {
@@ -50,6 +56,20 @@ pub fn translate_pass(
     }
 }
 
+/// Splits `proxy_pass http://app/$1$is_args$args` of a location with groups: a directive without the path, and the path of
+/// `rewrite`. Returns `None` for any other one.
+fn split_captured_path(at: &Directive, matcher: &LocationMatcher) -> Option<(Directive, String)> {
+    let LocationMatcher::Regex { pattern, ignore_case } = matcher else { return None };
+    let text = at.arg(0);
+    let start = text.find("://")? + 3;
+    let (authority, path) = text.split_at(start + text[start..].find('/')?);
+    // Without them, nginx sends no query.
+    let path = ["$is_args$args", "?$args", "?$query_string"].iter().find_map(|query| path.strip_suffix(query))?;
+    let path = translate_captures(path, pattern, *ignore_case).filter(|path| path.contains('{'))?;
+    let pass = Directive { args: vec![authority.to_owned()], is_expanded: true, ..at.clone() };
+    (!authority.contains('$')).then_some((pass, path))
+}
+
 /// Translates `proxy_redirect`, which nginx has by default: how `Location` of the server starts for the client.
 fn translate_redirects(
     at: &Directive,
@@ -62,12 +82,12 @@ fn translate_redirects(
     let text = at.arg(0);
     let by_default = match (&target.path, matcher) {
         // nginx does not know the server before the request.
-        _ if at.is_expanded => None,
+        _ if at.is_expanded || text.contains('$') => None,
         (None, _) => Some((format!("{text}/"), "/".to_owned())),
         (Some(_), LocationMatcher::Exact(path) | LocationMatcher::Prefix { path, .. }) => {
             Some((text.to_owned(), path.clone()))
         }
-        (Some(_), LocationMatcher::Segments(_) | LocationMatcher::Regex { .. }) => None,
+        (Some(_), _) => None,
     };
     let mut pairs: Vec<(String, String)> = Vec::new();
     let directives = scope.list("proxy_redirect");
@@ -115,7 +135,7 @@ fn translate_rewrite(matcher: &LocationMatcher, uri: &str) -> Result<PathRewrite
     let (path, exact) = match matcher {
         LocationMatcher::Exact(path) => (path.as_str(), true),
         LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => (path.as_str(), false),
-        LocationMatcher::Regex { .. } => {
+        LocationMatcher::Regex { .. } | LocationMatcher::Server { .. } => {
             return Err("`proxy_pass` cannot have a path if the location is a regular expression");
         }
     };
