@@ -121,3 +121,30 @@ fn imported_rules_match_like_the_tree() {
     }
     assert!(limited > 1000, "{limited}");
 }
+
+/// Documents of one domain are joined, also those in ConfigMaps; a descriptor that both have is a mistake.
+#[test]
+fn several_files_have_one_domain() {
+    let dir = tempfile::tempdir().unwrap();
+    let domain = |value: &str| {
+        format!(
+            "domain: edge\ndescriptors:\n- {{key: path, value: {value}, rate_limit: {{unit: hour, requests_per_unit: 7}}}}\n"
+        )
+    };
+    let map = format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: rl}}\ndata:\n  b.yaml: |\n{}",
+        domain("/b").lines().map(|line| format!("    {line}\n")).collect::<String>()
+    );
+    let path = dir.path().join("all.yaml");
+    std::fs::write(&path, format!("{}---\n{map}", domain("/a"))).unwrap();
+    let output = import("ratelimit", &path);
+    let found = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{found}");
+    config::load_text("imported", &found).unwrap_or_else(|report| panic!("{report}\n{found}"));
+    assert_eq!(found.matches("domain = \"edge\"").count(), 2, "{found}");
+    assert!(found.contains("MERGE_DOMAIN_CONFIG=true"), "{found}");
+    std::fs::write(&path, format!("{}---\n{}", domain("/a"), domain("/a"))).unwrap();
+    let output = import("ratelimit", &path);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && stderr.contains("occurs twice"), "{stderr}");
+}

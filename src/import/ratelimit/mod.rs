@@ -1,6 +1,6 @@
 //! Translates configs of envoyproxy/ratelimit, the rate limit service of Envoy.
 //!
-//! Input: one YAML document for each domain, with nested descriptors. Output: `[[rls]]` sections with a limit for each
+//! Input: YAML documents with a domain and nested descriptors, also in Kubernetes ConfigMaps. Output: `[[rls]]` sections with a limit for each
 //! rate, and a remark about each setting that has no equivalent.
 //!
 //! - `tree`: reads the descriptors, and lists the rules that match like the tree.
@@ -11,14 +11,14 @@
 
 mod tree;
 
-use std::collections::HashSet;
+use indexmap::IndexMap;
 
 use crate::import::error::{ImportError, Result};
 use crate::import::model::ImportedConfig;
 use crate::import::ratelimit::tree::{FlatRule, ImportedRate, RateUnit, RuleOutcome, TreeEntry, read_descriptors};
 use crate::import::syntax::shorten;
 use crate::import::text::{clean_name, format_array};
-use crate::import::yaml::{YamlNode, parse_text};
+use crate::import::yaml::{YamlNode, YamlValue, parse_text};
 use crate::text::quote_literal;
 
 /// The status of refusals. The service sends none; Envoy chooses it.
@@ -26,6 +26,7 @@ const STATUS: u16 = 429;
 const PEERS_NOTE: &str = "Write the addresses of your Envoys in `trusted_proxies`: only they get answers.";
 const STORE_NOTE: &str = "For budgets that several gateways share, set `url` of [store] to your Redis. The counters of the old service are not read.";
 const CHARGE_NOTE: &str = "A refused request is charged to no limit; the old service counted it in all that matched.";
+const MERGE_NOTE: &str = "Several documents have the same domain, and their descriptors are joined. The old service does so only with MERGE_DOMAIN_CONFIG=true, and does not start otherwise.";
 const MONTH_NOTE: &str =
     "Months and years are those of the calendar; the old service counted 30 and 365 days unless configured otherwise.";
 
@@ -34,30 +35,38 @@ pub fn translate_domains(documents: &[YamlNode], out: &mut ImportedConfig) -> Re
     out.server.push("trusted_proxies = [\"127.0.0.1\"]".to_owned());
     out.listeners.push(vec!["address = \"0.0.0.0:8081\"".to_owned(), "serve = \"grpc\"".to_owned()]);
     [PEERS_NOTE, STORE_NOTE, CHARGE_NOTE].iter().for_each(|note| out.add_note(note));
-    let mut domains = HashSet::new();
-    for document in &unpack_config_maps(documents)? {
+    let mut domains: IndexMap<String, YamlNode> = IndexMap::new();
+    for document in unpack_config_maps(documents)? {
         let domain = match document.text_at(&["domain"]) {
             Some(domain) if !domain.is_empty() => domain,
             _ => return Err(ImportError::new(&document.file, document.line, "there is no `domain`")),
         };
-        if !domains.insert(domain) {
-            let what = format!("the domain `{}` occurs twice", shorten(domain));
-            return Err(ImportError::new(&document.file, document.line, what));
-        }
+        let domain = domain.to_owned();
         for (key, node) in document.entries() {
             if !["domain", "descriptors"].contains(&key.as_str()) {
                 add_remark(out, node, key, "not available, so it is left out");
             }
         }
-        let rules = match document.get("descriptors") {
-            Some(list) => read_descriptors(list, out)?,
-            None => Vec::new(),
-        };
+        let place = document.get("descriptors").unwrap_or(&document);
+        let own = document.get("descriptors").map_or(&[][..], YamlNode::list).to_vec();
+        match domains.get_mut(&domain) {
+            Some(YamlNode { value: YamlValue::List(descriptors), .. }) => {
+                out.add_note(MERGE_NOTE);
+                descriptors.extend(own);
+            }
+            _ => {
+                let list = YamlNode { value: YamlValue::List(own), line: place.line, file: place.file.clone() };
+                domains.insert(domain, list);
+            }
+        }
+    }
+    for (domain, descriptors) in &domains {
+        let rules = read_descriptors(descriptors, out)?;
         for rule in &rules {
             write_rule(domain, rule, out);
         }
         if rules.is_empty() {
-            add_remark(out, document, domain, "the domain has no descriptors, so it is left out");
+            add_remark(out, descriptors, domain, "the domain has no descriptors, so it is left out");
         }
     }
     match out.rls.is_empty() {
