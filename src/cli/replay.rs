@@ -15,10 +15,12 @@ use crate::{config, replay};
 
 const HELP: &str = "\
 Logs: the common and combined formats of nginx and Apache (also with the virtual host in front, nginx's
-$request_time and $msec at the end, or [$msec] for the time), and Sluicegate's own JSON lines; plain or gzip. Several logs are merged by time.
+$request_time and $msec at the end, or [$msec] for the time); JSON lines of Sluicegate, Caddy, Traefik and nginx
+(escape=json); and logs of HAProxy (httplog), Nginx Proxy Manager, AWS load balancers and CloudFront. The start of each
+line says which it is. Plain or gzip. Several logs are merged by time.
 
-Not in the log: a log holds no header fields but User-Agent and Referer (the common format not even these), no cookies,
-tokens, certificates and bodies, and masked query values only as ***. A limit that reads one of these, in its key or in
+Not in the log: most logs hold no header fields but User-Agent and Referer (the common format and HAProxy not even
+these; Caddy logs all, Traefik and nginx those in their JSON), no cookies, tokens, certificates and bodies, and masked query values only as ***. A limit that reads one of these, in its key or in
 `when`, is not evaluated for the requests that this concerns; so are limits before or `after` it. A request counts as
 \"not evaluated\" unless another limit refuses it. A host counts as absent where a log has none; see --host.
 

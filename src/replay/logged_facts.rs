@@ -3,8 +3,6 @@
 
 use std::sync::{Arc, LazyLock};
 
-use http::header::{REFERER, USER_AGENT};
-
 use crate::limiting::key::KeyPart;
 use crate::limiting::key::SourceValues;
 use crate::limiting::key::shown_key::ShownValue;
@@ -87,7 +85,7 @@ impl LoggedFacts<'_> {
 
     fn is_known(&self, source: &Source) -> bool {
         match source {
-            Source::Header(name) => (*name == USER_AGENT || *name == REFERER) && self.entry.format.has_agents(),
+            Source::Header(name) => self.entry.headers.has(name),
             Source::Host => !self.no_host,
             Source::Ip(_) => self.is_client_known(),
             Source::User => self.facts.user.is_some(),

@@ -37,7 +37,7 @@ fn bad_lines_are_counted_and_the_first_are_shown() {
     dir.write("access.log", format!("{COMBINED}{bad}\n{}\n", "x".repeat(70_000)).as_bytes());
     let (code, stdout, _) = dir.replay(&["access.log"], b"");
     let expected = "access.log: 13 lines, combined, 6 bad\n  line 5: does not start with a client address\n  \
-                line 9: does not start with a client address\n  \
+                line 9: starts with a bracket, but is not of the format of Nginx Proxy Manager\n  \
                 line 10: neither JSON nor the common or combined format\n  ...\n";
     assert!(code == 0 && stdout.starts_with(expected), "{stdout}");
 }

@@ -1,6 +1,7 @@
 //! `sluicegate replay`: access logs of each format, the report, and the exit codes.
 
 mod clients;
+mod formats;
 mod generated_log;
 mod input;
 mod keys;

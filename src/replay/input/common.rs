@@ -9,7 +9,7 @@ use http::header::{REFERER, USER_AGENT};
 use http::{HeaderMap, HeaderValue};
 
 use crate::replay::input::entry::{
-    AccessLogFormat, ClientOrigin, LoggedForwarding, ReplayEntry, Request, canonical_host, list_addresses,
+    AccessLogFormat, LoggedForwarding, LoggedHeaders, ReplayEntry, Request, canonical_host, list_addresses,
     parse_request,
 };
 use crate::text::hex_byte;
@@ -57,23 +57,14 @@ pub fn parse_common(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static s
     let request = request.map(|request| Request { host: request.host.or(virtual_host), ..request });
     let (finer_ms, duration_ms) = parse_ending(rest, stamp_ms);
     let (logged_ms, coarse) = finer_ms.map_or((stamp_ms, coarse), |ms| (ms, false));
+    let mut entry = ReplayEntry::new(client, logged_ms, request, format);
     // Servers that log the duration write the line at the end of the request.
-    let start_ms = logged_ms - duration_ms.unwrap_or(0);
-    Ok(ReplayEntry {
-        logged_ms,
-        coarse,
-        start_ms,
-        duration_ms,
-        status,
-        limited: false,
-        client,
-        forwarded,
-        client_origin: ClientOrigin::Line,
-        user,
-        request,
-        key_parts: Vec::new(),
-        format,
-    })
+    entry.end_after(duration_ms);
+    entry.headers = match format {
+        AccessLogFormat::Combined => LoggedHeaders::agents(),
+        _ => LoggedHeaders::Listed(Vec::new()),
+    };
+    Ok(ReplayEntry { coarse, status, forwarded, user, ..entry })
 }
 
 /// Parses the field after the user agent, which is `"$http_x_forwarded_for"` in the format `main` of nginx. Another
@@ -140,7 +131,7 @@ fn parse_seconds(last: &[u8], wholes: RangeInclusive<usize>) -> Option<i64> {
     fits.then(|| digits.fold(0, |n, digit| n * 10 + i64::from(digit - b'0')))
 }
 
-fn parse_request_line(line: &[u8], headers: HeaderMap) -> Option<Request> {
+pub fn parse_request_line(line: &[u8], headers: HeaderMap) -> Option<Request> {
     let (method, rest) = split_field(line, b' ')?;
     let end = rest.iter().rposition(|byte| *byte == b' ')?;
     if !rest[end + 1..].starts_with(b"HTTP/") {
@@ -153,13 +144,13 @@ fn parse_address(text: &[u8]) -> Option<IpAddr> {
     str::from_utf8(text).ok()?.parse().ok()
 }
 
-fn split_field(text: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
+pub fn split_field(text: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
     let place = text.iter().position(|byte| *byte == at)?;
     Some((&text[..place], &text[place + 1..]))
 }
 
 /// Returns the content of the next quotes, still escaped, and the rest.
-fn take_quoted(text: &[u8]) -> Option<(&[u8], &[u8])> {
+pub fn take_quoted(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let (_, text) = split_field(text, b'"')?;
     let mut at = 0;
     while at < text.len() {
@@ -173,7 +164,7 @@ fn take_quoted(text: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// Decodes `\xHH` of nginx and `\"` and similar of Apache.
-fn unescape_field(text: &[u8]) -> Cow<'_, [u8]> {
+pub fn unescape_field(text: &[u8]) -> Cow<'_, [u8]> {
     if !text.contains(&b'\\') {
         return Cow::Borrowed(text);
     }
@@ -206,7 +197,7 @@ fn unescape_field(text: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// Parses `10/Oct/2000:13:55:36 -0700`; returns ms since 1970.
-fn parse_time(stamp: &[u8]) -> Option<i64> {
+pub fn parse_time(stamp: &[u8]) -> Option<i64> {
     const MONTHS: [&[u8]; 12] =
         [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
     const FORM: &[u8; 26] = b"00/AAA/0000:00:00:00 +0000";

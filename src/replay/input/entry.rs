@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use http::header::{REFERER, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use crate::canonical;
@@ -33,7 +34,32 @@ pub struct ReplayEntry {
     pub request: Option<Request>,
     /// Parts of the keys that the limits used when the request was logged. Hashes stand for values.
     pub key_parts: Vec<ShownPart>,
+    /// Which headers of requests the log has.
+    pub headers: LoggedHeaders,
     pub format: AccessLogFormat,
+}
+
+/// The headers that a line would have if the request had them.
+#[derive(Debug, PartialEq)]
+pub enum LoggedHeaders {
+    Listed(Vec<HeaderName>),
+    /// All but these, whose values are hidden.
+    AllExcept(&'static [&'static str]),
+}
+
+impl LoggedHeaders {
+    /// Returns whether the log has this header.
+    pub fn has(&self, name: &HeaderName) -> bool {
+        match self {
+            LoggedHeaders::Listed(names) => names.contains(name),
+            LoggedHeaders::AllExcept(hidden) => !hidden.contains(&name.as_str()),
+        }
+    }
+
+    /// Those of the combined format.
+    pub fn agents() -> LoggedHeaders {
+        LoggedHeaders::Listed(vec![USER_AGENT, REFERER])
+    }
 }
 
 /// What a line says about the proxies before the server that wrote it.
@@ -82,10 +108,59 @@ pub struct Request {
 pub enum AccessLogFormat {
     Common,
     Combined,
+    /// Sluicegate's own.
     Json,
+    Caddy,
+    Traefik,
+    NginxJson,
+    HaProxy,
+    ProxyManager,
+    LoadBalancer,
+    CloudFront,
+}
+
+impl LoggedForwarding {
+    /// Reads the `X-Forwarded-For` of a log that has `-` or nothing if the request had none. A text that does not end with
+    /// an address is something else.
+    pub fn from_chain(text: &str) -> LoggedForwarding {
+        if matches!(text, "" | "-") {
+            return LoggedForwarding::Absent;
+        }
+        let is_chain = list_addresses(text.as_bytes()).next().flatten().is_some();
+        match HeaderValue::from_bytes(text.as_bytes()) {
+            Ok(chain) if is_chain => LoggedForwarding::Chain(chain),
+            _ => LoggedForwarding::NotLogged,
+        }
+    }
 }
 
 impl ReplayEntry {
+    /// Creates an entry of a line whose other facts are not known.
+    pub fn new(client: IpAddr, logged_ms: i64, request: Option<Request>, format: AccessLogFormat) -> ReplayEntry {
+        ReplayEntry {
+            logged_ms,
+            coarse: true,
+            start_ms: logged_ms,
+            duration_ms: None,
+            status: None,
+            limited: false,
+            client,
+            forwarded: LoggedForwarding::NotLogged,
+            client_origin: ClientOrigin::Line,
+            user: None,
+            request,
+            key_parts: Vec::new(),
+            headers: LoggedHeaders::Listed(Vec::new()),
+            format,
+        }
+    }
+
+    /// Sets the duration of a request whose line was written at its end.
+    pub fn end_after(&mut self, duration_ms: Option<i64>) {
+        self.duration_ms = duration_ms;
+        self.start_ms = self.logged_ms.saturating_sub(duration_ms.unwrap_or(0));
+    }
+
     /// Determines the client as the gateway would, if it stood where the server stood that wrote the line.
     pub fn identify_client(&mut self, rules: &ClientAddressRules) {
         self.client = rules.nat64.client_of(self.client);
@@ -120,9 +195,12 @@ impl ReplayEntry {
 }
 
 impl AccessLogFormat {
-    /// Returns whether lines contain user agent and referer.
-    pub fn has_agents(self) -> bool {
-        self != AccessLogFormat::Common
+    /// Returns what its lines leave open, which the report says.
+    pub fn caveat(self) -> Option<&'static str> {
+        match self {
+            AccessLogFormat::HaProxy => Some("its times have no zone, and are read as UTC; it has no headers"),
+            _ => None,
+        }
     }
 
     pub fn name(self) -> &'static str {
@@ -130,6 +208,13 @@ impl AccessLogFormat {
             AccessLogFormat::Common => "common",
             AccessLogFormat::Combined => "combined",
             AccessLogFormat::Json => "json",
+            AccessLogFormat::Caddy => "caddy",
+            AccessLogFormat::Traefik => "traefik",
+            AccessLogFormat::NginxJson => "nginx json",
+            AccessLogFormat::HaProxy => "haproxy",
+            AccessLogFormat::ProxyManager => "nginx proxy manager",
+            AccessLogFormat::LoadBalancer => "aws load balancer",
+            AccessLogFormat::CloudFront => "cloudfront",
         }
     }
 }

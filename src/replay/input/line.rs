@@ -1,5 +1,5 @@
-//! Parses one line of an access log: our JSON format here, others in `common`. Called for every line; the input may be
-//! any bytes.
+//! Parses one line of an access log: our JSON format here, others in the files of their formats. Called for every line; the
+//! input may be any bytes. The start of a line says which format it has.
 
 use std::borrow::Cow;
 
@@ -9,10 +9,10 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::limiting::key::shown_key::parse_shown_key;
-use crate::replay::input::common;
 use crate::replay::input::entry::{
-    AccessLogFormat, ClientOrigin, LoggedForwarding, ReplayEntry, Request, canonical_host, parse_request,
+    AccessLogFormat, LoggedForwarding, LoggedHeaders, ReplayEntry, Request, canonical_host, parse_request,
 };
+use crate::replay::input::{common, json, proxies};
 
 /// Longer durations are ignored.
 const DURATION_MAX_MS: f64 = 1e12;
@@ -20,10 +20,31 @@ const DURATION_MAX_MS: f64 = 1e12;
 /// Parses a line without its line end; headers and keys only if they are wanted.
 pub fn parse_line(line: &[u8], headers: bool) -> Result<ReplayEntry, &'static str> {
     let entry = match line.trim_ascii_start().first() {
-        Some(b'{') => parse_json(line, headers),
-        _ => common::parse_common(line, headers),
+        // Another program's JSON has other fields.
+        Some(b'{') => parse_json(line, headers).or_else(|own| match is_own_json(line) {
+            true => Err(own),
+            false => json::parse_json(line, headers),
+        }),
+        Some(b'[') => proxies::parse_proxy_manager(line, headers),
+        _ if proxies::is_cloudfront(line) => proxies::parse_cloudfront(line, headers),
+        _ if proxies::is_load_balancer(line) => proxies::parse_load_balancer(line, headers),
+        _ => common::parse_common(line, headers).or_else(|other| proxies::parse_haproxy(line).unwrap_or(Err(other))),
     }?;
     if entry.start_ms < 0 { Err("the request starts before 1970") } else { Ok(entry) }
+}
+
+/// Returns whether a line has the fields of our JSON, so that the reason why it is not read is one of that format.
+fn is_own_json(line: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Own {
+        #[serde(rename = "client")]
+        _client: IgnoredAny,
+        #[serde(rename = "path")]
+        _path: IgnoredAny,
+        #[serde(rename = "time")]
+        _time: IgnoredAny,
+    }
+    serde_json::from_slice::<Own>(line).is_ok()
 }
 
 #[derive(Deserialize)]
@@ -78,24 +99,20 @@ fn parse_json(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static str> {
     let key_parts = texts.flat_map(|text| parse_shown_key(text)).collect();
     let start_ms = time.as_millisecond();
     Ok(ReplayEntry {
-        logged_ms: start_ms,
         coarse: false,
-        start_ms,
         duration_ms: json.duration_ms.and_then(round_millis),
         status: json.status.filter(|status| *status >= 100),
         limited: json.refused_by.is_some(),
-        client,
         forwarded: LoggedForwarding::Applied,
-        client_origin: ClientOrigin::Line,
         user: json.user.map(Cow::into_owned),
-        request,
         key_parts,
-        format: AccessLogFormat::Json,
+        headers: LoggedHeaders::agents(),
+        ..ReplayEntry::new(client, start_ms, request, AccessLogFormat::Json)
     })
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "compared before")]
-fn round_millis(ms: f64) -> Option<i64> {
+pub fn round_millis(ms: f64) -> Option<i64> {
     (0.0..DURATION_MAX_MS).contains(&ms).then(|| ms.round() as i64)
 }
 
@@ -106,6 +123,7 @@ mod tests {
     use super::*;
     use crate::config::client_address::ClientAddressRules;
     use crate::net::parse_network;
+    use crate::replay::input::entry::ClientOrigin;
 
     const COMBINED: &str =
         r#"192.0.2.7 - al ice [10/Oct/2000:13:55:36 -0700] "GET /a\x22b?x=1 HTTP/1.1" 200 23 "-" "a \"b\"""#;

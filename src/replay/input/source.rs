@@ -127,7 +127,8 @@ impl LogSources {
         let (number, wrong) = bad.shown.first().copied().unwrap_or((1, ""));
         Err(format!(
             "no line of the logs can be read; {} line {number}: {wrong}. The common and combined formats of nginx and \
-             Apache are read, and Sluicegate's own JSON; write the log in one of them",
+             Apache are read, JSON of Sluicegate, Caddy, Traefik and nginx, and logs of HAProxy (httplog), Nginx Proxy \
+             Manager, AWS load balancers and CloudFront; write the log in one of them",
             bad.name
         ))
     }
@@ -144,7 +145,9 @@ impl LogSource {
                 read_line(&mut self.reader, &mut self.buffer).map_err(|error| self.describe_unreadable(&error))?;
             let Some(whole) = whole else { return Ok(()) };
             self.lines += 1;
-            if self.buffer.trim_ascii().is_empty() && whole {
+            // CloudFront starts its logs with two comments.
+            let is_comment = self.buffer.starts_with(b"#Version:") || self.buffer.starts_with(b"#Fields:");
+            if (self.buffer.trim_ascii().is_empty() || is_comment) && whole {
                 continue;
             }
             match if whole { line::parse_line(&self.buffer, self.headers) } else { Err("longer than 64 KiB") } {

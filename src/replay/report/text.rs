@@ -7,6 +7,7 @@ use crate::limiting::key::Missing;
 use crate::limiting::limit::Mode;
 use crate::limiting::source::Source;
 use crate::replay::counts::Counts;
+use crate::replay::input::entry::AccessLogFormat;
 use crate::replay::outcome::ReplayOutcome;
 use crate::replay::report::units::{format_percent, format_time_of};
 use crate::replay::tally::{MissingData, Tally};
@@ -22,6 +23,9 @@ impl ReplayOutcome {
             }
             let format = source.format.map_or("no good line", |format| format.name());
             let _ = writeln!(text, "{}: {} lines, {format}, {} bad", source.name, source.lines, source.bad);
+            if let Some(caveat) = source.format.and_then(AccessLogFormat::caveat) {
+                let _ = writeln!(text, "  {caveat}");
+            }
             for (number, wrong) in &source.shown {
                 let _ = writeln!(text, "  line {number}: {wrong}");
             }
