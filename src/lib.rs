@@ -3,7 +3,7 @@
 //! `worker` accepts connections and `proxy` serves their requests. `route` matches a request to a route, `limiting`
 //! decides whether it passes, and `upstream` keeps the state of the servers. `config` compiles the config file, and a
 //! `snapshot` is the config in force with its metrics. `control` reloads the config, `admin` serves the admin API,
-//! `acme` renews certificates, `local_ca` issues development certificates, and `telemetry` counts, logs and exports
+//! `acme` renews certificates, `jwks` fetches keys of token issuers, `local_ca` issues development certificates, and `telemetry` counts, logs and exports
 //! spans. `cli` is the command line, `replay` applies limits to an access log, `explain` says what happens to a
 //! request, and `import` translates configs of nginx. `ends` is the table of all ways in which
 //! a request can end. `envoy` has the messages and rules of rate limit requests over
@@ -27,6 +27,7 @@ pub mod fuzzing;
 mod grpc;
 mod heap;
 pub mod import;
+mod jwks;
 mod labels;
 pub mod limiting;
 mod local_ca;

@@ -210,6 +210,12 @@ impl Nat64Prefix {
     }
 }
 
+/// Returns whether packets to this host never leave the machine.
+pub fn is_this_machine(host: &str) -> bool {
+    let ip: Result<IpAddr, _> = host.trim_matches(['[', ']']).parse();
+    host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

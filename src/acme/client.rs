@@ -19,7 +19,7 @@ use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use tokio::time::timeout;
 
 use crate::config::AcmeSettings;
-use crate::tls::trust::{Trust, TrustedRoots};
+use crate::tls::trust::Trust;
 
 /// Time limit of a request including its response.
 const REQUEST: Duration = Duration::from_secs(30);
@@ -55,11 +55,7 @@ impl AcmeClient {
     /// # Errors
     /// What is wrong with the CAs.
     pub fn new(settings: &AcmeSettings, retry_after: RetryAfter) -> Result<AcmeClient, String> {
-        let roots = match &settings.ca {
-            Some(pem) => TrustedRoots::from_pem(pem)?,
-            None => TrustedRoots::from_system(rustls_native_certs::load_native_certs().certs),
-        };
-        let tls = Trust::Roots(roots).into_client()?.with_no_client_auth();
+        let tls = Trust::in_pem_or_system(settings.ca.as_deref())?.into_client()?.with_no_client_auth();
         let mut http = HttpConnector::new();
         http.enforce_http(false);
         http.set_connect_timeout(Some(CONNECT));

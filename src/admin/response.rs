@@ -63,7 +63,7 @@ pub fn json_response(body: impl Into<Bytes>) -> AdminResponse {
     typed_response(StatusCode::OK, "application/json", body)
 }
 
-pub fn text_response(body: &'static str) -> AdminResponse {
+pub fn text_response(body: impl Into<Bytes>) -> AdminResponse {
     typed_response(StatusCode::OK, "text/plain; charset=utf-8", body)
 }
 

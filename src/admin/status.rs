@@ -18,6 +18,8 @@ use crate::admin::response::{
 };
 use crate::config::Config;
 use crate::config::schema::json_schema::json_schema;
+use crate::limiting::clock;
+use crate::limiting::source::jwt::remote_keys::KeyStatus;
 use crate::net::ListenAddr;
 use crate::reload::job::{ReloadJob, ReloadOrder, ReloadOutcome, Trigger};
 use crate::tls::{ListedCertificate, ServerTls};
@@ -33,7 +35,14 @@ pub async fn show_liveness(_: PageRequest) -> Result<AdminResponse, Problem> {
 
 pub async fn show_readiness(request: PageRequest) -> Result<AdminResponse, Problem> {
     Ok(match request.context.shared.lifecycle() {
-        Lifecycle::Ready => text_response("ready\n"),
+        Lifecycle::Ready => {
+            // The gateway serves, so it is ready: other routes need no tokens.
+            let current = request.context.current.load();
+            let unusable = list_key_status(&current.config).filter(|(_, status)| status.is_unusable);
+            let line_of = |(section, _): (&str, _)| format!("[{section}] has no keys: its tokens are refused\n");
+            let lines: String = unusable.map(line_of).collect();
+            text_response(format!("ready\n{lines}"))
+        }
         other => unavailable_response(other.label()),
     })
 }
@@ -68,8 +77,32 @@ pub async fn show_status(request: PageRequest) -> Result<AdminResponse, Problem>
         "pinned": request.context.config.pinned_generation(),
         "last_reload": state.last_reload(),
         "certificates": list_certificates(&snapshot.config),
+        "token_keys": describe_token_keys(&snapshot.config),
     });
     Ok(json_response(status.to_string()))
+}
+
+/// Returns what is known of the keys of each section.
+fn list_key_status(config: &Config) -> impl Iterator<Item = (&str, KeyStatus)> {
+    let now_s = clock::now_ms() / 1000;
+    config.token_keys.iter().map(move |keys| (keys.settings.name.as_str(), keys.status(now_s)))
+}
+
+fn describe_token_keys(config: &Config) -> Vec<Value> {
+    let urls = config.token_keys.iter().map(|keys| keys.settings.location.url());
+    let describe = |((section, status), url): ((&str, KeyStatus), &str)| {
+        let KeyStatus { keys, fetched_s, is_unusable, fault } = status;
+        let fetched = fetched_s.and_then(|fetched_s| Timestamp::from_second(fetched_s).ok());
+        json!({
+            "section": section,
+            "url": url,
+            "keys": keys,
+            "usable": !is_unusable,
+            "fetched_at": fetched.map(|time| time.to_string()),
+            "fault": fault,
+        })
+    };
+    list_key_status(config).zip(urls).map(describe).collect()
 }
 
 /// Shows the JSON Schema of the config.

@@ -62,6 +62,7 @@ use crate::labels::labels;
 use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::LimitTable;
 use crate::limiting::source::jwt::TokenVerifier;
+use crate::limiting::source::jwt::remote_keys::RemoteKeys;
 use crate::limiting::store::settings::StoreSettings;
 use crate::net::{ListenAddr, SocketAccess};
 use crate::overload::OverloadRule;
@@ -147,6 +148,8 @@ pub struct Config {
     pub ratelimit_headers: Vec<Dialect>,
     /// How tokens are verified, if limits use claims.
     pub jwt: Option<Arc<TokenVerifier>>,
+    /// The keys of tokens that are fetched from issuers, one for each section.
+    pub token_keys: Vec<Arc<RemoteKeys>>,
     /// Request headers that only the gateway may set: those in which some route states an identity, and
     /// `x-limit-exceeded`. They are removed from all requests of clients.
     pub identity_headers: Arc<[HeaderName]>,
@@ -236,8 +239,12 @@ impl Config {
         self.listeners.iter().find(|listener| listener.address == *address)
     }
 
-    /// Keeps the TLS session state and open ACME challenges of unchanged listeners of `earlier`.
+    /// Keeps the TLS session state and open ACME challenges of unchanged listeners of `earlier`, and the keys of its
+    /// issuers.
     pub fn adopt_sessions(&mut self, earlier: &Config) {
+        for keys in &self.token_keys {
+            earlier.token_keys.iter().for_each(|earlier| keys.adopt(earlier));
+        }
         if let (Some(acme), Some(before)) = (&self.acme, &earlier.acme) {
             acme.challenges.publish(before.challenges.published());
         }

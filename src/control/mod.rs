@@ -61,6 +61,7 @@ pub use crate::control::source::ConfigSource;
 use crate::control::store_state::StoreState;
 use crate::control::watch::WatchHandle;
 use crate::ends::{Counted, End};
+use crate::jwks::JwksThread;
 use crate::limiting::decision::ErrorKind;
 use crate::limiting::store::Stores;
 use crate::limiting::store::memory::MemoryStore;
@@ -272,7 +273,7 @@ async fn start_gateway(
     let count = config.server.workers;
     let fleet = create_fleet(&metrics).map_err(Error::Metrics)?;
     let (dns, mut state) = (HostnameUpdater::new(&fleet, &config), PersistentState::new(&metrics, &fleet));
-    let mut acme = AcmeThread::new(&metrics);
+    let (mut acme, mut jwks) = (AcmeThread::new(&metrics), JwksThread::new(&metrics));
     acme.provide_known(&config, None).await;
     let shared = Arc::new(SharedState::default());
     shared.history.add_entry(HistoryEntry::new(1, &config.hash, "start", std::mem::take(&mut config.config_files)));
@@ -325,11 +326,25 @@ async fn start_gateway(
     shared.enter_phase(Lifecycle::Ready);
     log_warnings(&snapshot.config);
     acme.update(&current);
+    jwks.update(&current);
     certs.start_renewal(&current, &metrics);
     tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
     systemd::notify_ready();
-    let reloader =
-        Reloader { source, loader, current, metrics, state, shared, listeners, overrides, link, dns, acme, certs };
+    let reloader = Reloader {
+        source,
+        loader,
+        current,
+        metrics,
+        state,
+        shared,
+        listeners,
+        overrides,
+        link,
+        dns,
+        acme,
+        jwks,
+        certs,
+    };
     Ok(ControlState { reloader, jobs, inbox, changes, handover, contact })
 }
 
@@ -429,9 +444,9 @@ fn watch_files_of(watch: Option<&WatchHandle>, reloader: &Reloader, outcome: &Re
 /// Drains: readiness fails first, so that load balancers stop sending; then the listeners close; then requests get
 /// time to finish.
 async fn drain_gateway(reloader: Reloader, stop: &mut StopSignals, handed_over: bool) -> Result<(), Error> {
-    let Reloader { current, shared, listeners, acme, link, .. } = reloader;
+    let Reloader { current, shared, listeners, acme, jwks, link, .. } = reloader;
     // ACME stops first, to release its lock: later challenges would reach closed listeners.
-    drop(acme);
+    drop((acme, jwks));
     let server = current.load().config.server.clone();
     shared.enter_phase(Lifecycle::Draining);
     listeners.close_after_responses();

@@ -78,6 +78,10 @@ ends! {
         "the gateway could not check who you are, because the auth server failed; try again shortly")
         .setting("on_error")
         .means("the [auth server](../guides/forward-auth.md#if-the-auth-server-fails) failed: 503, or its own 5xx status");
+    TokenKeys = route(Upstream, 503, Unavailable, "jwt_keys",
+        "the gateway could not check your token, because it has no keys of the issuer; try again shortly")
+        .setting("auth")
+        .means("the [issuer](../guides/tokens.md#if-the-issuer-is-down) of the tokens was not reachable, and no keys serve any more");
     PasswordQueueFull = route(Gateway, 503, Unavailable, "password_queue_full",
         "too many passwords are being verified; try again shortly")
         .setting("auth").means("too many passwords wait to be verified");

@@ -106,6 +106,10 @@ impl Trace for ExplainWalk<'_> {
             Err(End::CredentialsInvalid) => {
                 self.report_auth(method, "invalid", None, "the credentials are malformed or not valid");
             }
+            Err(End::TokenKeys) => {
+                let detail = "the keys of the issuer are not known: a running gateway fetches them";
+                self.report_auth(method, "unknown", None, detail);
+            }
             Ok(_) | Err(_) => {}
         }
     }

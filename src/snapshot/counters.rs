@@ -312,6 +312,9 @@ fn create_route_series(record: &RouteRecord, route: &Route, config: &Config) {
     if let Some(auth) = &route.auth {
         match &auth.method {
             AuthMethod::Basic(_) => record.rejections.export_series(End::PasswordQueueFull.rejection_index()),
+            AuthMethod::Jwt(token) if token.verifier.remote_keys().is_some() => {
+                record.rejections.export_series(End::TokenKeys.rejection_index());
+            }
             AuthMethod::Jwt(_) => {}
             AuthMethod::Forward(rule) => {
                 let error =

@@ -1,5 +1,5 @@
 //! Which servers the gateway trusts when it is the client of a TLS connection: to upstream servers, Redis, the ACME
-//! server and the span collector.
+//! server, issuers of tokens and the span collector.
 //!
 //! A server's certificate is accepted if one of the authorities has signed it, or if the list contains the certificate
 //! itself. OpenSSL has the second rule too: a self-signed certificate of `openssl req -x509` is its own authority.
@@ -37,6 +37,17 @@ pub struct TrustedRoots {
 }
 
 impl Trust {
+    /// Trusts the authorities in PEM, or those of the system.
+    ///
+    /// # Errors
+    /// The text is not valid PEM or has no certificate.
+    pub fn in_pem_or_system(pem: Option<&str>) -> Result<Trust, String> {
+        Ok(Trust::Roots(match pem {
+            Some(pem) => TrustedRoots::from_pem(pem)?,
+            None => TrustedRoots::from_system(rustls_native_certs::load_native_certs().certs),
+        }))
+    }
+
     /// Begins the settings of a client with this trust.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 //!
 //! - `formats`: hashes that other programs made; `logins`: what clients send and get
 //! - `guesses`: limits on guesses, floods of them, and remembered passwords
-//! - `tokens`: JSON Web Tokens; `identity`: who the upstream server, limits and the log believe the client is
+//! - `tokens`: JSON Web Tokens; `issuers`: the keys of their issuers; `identity`: who the upstream server, limits and the log believe the client is
 //! - `stated_headers`: headers in which the gateway tells the server who the client is
 //! - `protocols`: HTTP/2, gRPC, upgrades, redirects; `browser`: Chromium
 
@@ -11,6 +11,8 @@ mod browser;
 mod formats;
 mod guesses;
 mod identity;
+mod issuer;
+mod issuers;
 mod logins;
 mod protocols;
 mod stated_headers;

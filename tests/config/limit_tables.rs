@@ -64,7 +64,7 @@ fn public_keys_of_every_kind_load_and_an_rsa_signature_is_checked() {
         headers.insert("authorization", HeaderValue::from_str(token).unwrap());
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         let claims = config.jwt.as_ref().unwrap().verify_request(&headers, i64::try_from(now).unwrap())?;
-        claims.get("sub", Repeated::Refuse).unwrap().map(str::to_owned)
+        claims.get("sub", Repeated::Refuse).unwrap().map(|claim| claim.into_owned())
     };
     assert_eq!(sub(RSA_TOKEN).as_deref(), Some("anna"));
     assert_eq!(sub(&RSA_TOKEN.replace("fAF3", "gAF3")), None);

@@ -80,6 +80,10 @@ pub fn frame_of(entry: &OptionEntry) -> Frame {
             let secure = matches!(key, "ca" | "client_cert" | "client_key");
             frame("[store]\n", if secure { "url = \"rediss://127.0.0.1:9\"\n" } else { "" }, ROUTE)
         }
+        "jwt" if matches!(key, "jwks" | "ca" | "max_stale") => {
+            let issuer = if key == "jwks" { "" } else { "issuer = \"https://id.test\"\n" };
+            frame("[jwt]\n", issuer, ROUTE)
+        }
         "jwt" => frame("[jwt]\n", format!("{KEY}algorithms = [\"HS256\"]\n"), ROUTE),
         "upstream" => frame_of_upstream(table, key),
         "decide" => frame(

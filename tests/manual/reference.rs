@@ -28,6 +28,9 @@ address = "127.0.0.2:0"
 certificates = [{ cert = "CONF/tls/sample.pem", key = "CONF/tls/sample.key" }]
 acme = ["www.example.com"]
 
+[jwt]
+issuer = "http://127.0.0.1:9"
+
 [[route]]
 path = "/"
 upstream = "app"

@@ -139,6 +139,7 @@ pub const LAYERS: [(&str, &[&str]); 37] = [
     ),
     ("fuzzing", &["canonical", "grpc", "limiting", "envoy", "proxy"]),
     ("reload", &["labels", "config", "local_ca", "limiting", "route", "upstream", "worker"]),
+    ("jwks", &["limiting", "net", "tls", "telemetry", "config", "snapshot"]),
     ("acme", &["replace_file", "labels", "tls", "telemetry", "upstream", "config", "snapshot"]),
     (
         "admin",
@@ -182,6 +183,7 @@ pub const LAYERS: [(&str, &[&str]); 37] = [
             "proxy",
             "worker",
             "reload",
+            "jwks",
             "acme",
             "admin",
         ],

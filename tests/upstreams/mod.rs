@@ -22,5 +22,5 @@ mod response_heads;
 mod retry;
 mod services;
 mod split;
-mod tls;
+pub mod tls;
 mod unix_sockets;

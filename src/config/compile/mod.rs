@@ -122,6 +122,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         acme,
         store,
         ratelimit_headers,
+        token_keys: jwt.list_remote_keys(),
         jwt: jwt.default,
         identity_headers: list_own_headers(&routes),
         table,

@@ -51,7 +51,8 @@ impl WrittenConfig {
     /// Returns the path in a text of source `file`, absolute, as TOML writes it: with `${...}` not replaced.
     pub(super) fn absolute_path(&self, option: &ConfigOption, file: usize, text: &Text) -> String {
         let written = text.written.as_deref().unwrap_or(&text.value);
-        if written.is_empty() || option.keywords.contains(&written) || written.starts_with(['/', '$']) {
+        let is_path = !option.keywords.contains(&written) && !written.contains("://");
+        if written.is_empty() || !is_path || written.starts_with(['/', '$']) {
             return written.to_owned();
         }
         self.resolve(file, written, text.written.is_some())

@@ -7,7 +7,7 @@ use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Valu
 use crate::config::schema::row::{ClientData, Row, Secrecy, Weaker, option, rows, table};
 use crate::config::schema::shared::DIALECTS;
 use crate::config::schema::value_type::ValueType::*;
-use crate::config::schema::value_type::{DAY, SECOND, duration, integer, list, list_from};
+use crate::config::schema::value_type::{DAY, MINUTE, SECOND, duration, integer, list, list_from};
 use crate::limiting::key::shown_key::KeyVisibility;
 use crate::limiting::limit::OnError;
 use crate::limiting::store::settings::GATEWAYS_MAX;
@@ -252,21 +252,35 @@ pub mod jwt {
     rows! {
         table("jwt").title("[jwt]")
             .intro("`[jwt.NAME]` has the same options, for routes with `auth = { jwt = \"NAME\" }`. `[jwt]` itself verifies the tokens of all other routes whose\n\
-                 limits read `jwt:CLAIM`.");
+                 limits read `jwt:CLAIM`. [Tokens](../guides/tokens.md) explains these options.");
 
         KEY = option(
             "key",
             Text("string"),
-            Required,
-            "secret for HS256, HS384, HS512 (at least 32, 48, 64 bytes), or a public key in PEM",
+            Described("one of `key`, `jwks`, `issuer`"),
+            "secret for HS256, HS384, HS512 (at least 32, 48, 64 bytes), or a public key in PEM (RSA: 2048 to 8192 bits)",
         )
+        .called(&["secret", "public_key", "jwt_secret"])
         .secrecy(Secrecy::Secret);
+        JWKS = option(
+            "jwks",
+            Path("`https` URL or file"),
+            Described("found by `issuer`"),
+            "JSON Web Key Set of the issuer",
+        )
+        .called(&["jwks_uri", "jwksUri", "jwks_url", "jwksUrl", "remote_jwks", "local_jwks", "auth_jwt_key_file", "auth_jwt_key_request"]);
         ALGORITHMS = option(
             "algorithms",
-            list_from(1, &Words(&["HS256", "HS384", "HS512", "RS256", "ES256", "EdDSA"])),
-            Required,
-            "accepted algorithms of one kind: `HS256`, `HS384`, `HS512`; or `RS256`; or `ES256`; or `EdDSA`",
+            list_from(
+                1,
+                &Words(&[
+                    "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA",
+                ]),
+            ),
+            Described("all but `HS*`; required with `key`"),
+            "accepted algorithms; with `key`, all of its kind. Secrets in a key set verify tokens only if `HS*` are listed",
         )
+        .called(&["algorithm", "alg"])
         .weaker(Weaker::NewItem);
         HEADER = option(
             "header",
@@ -275,10 +289,27 @@ pub mod jwt {
             "header with the token, after an optional `Bearer `",
         )
         .keywords(&["authorization"]);
-        ISSUER = option("issuer", list(&Text("string")), Described("not checked"), "accepted `iss`")
-            .weaker(Weaker::Removed);
+        ISSUER = option(
+            "issuer",
+            list(&Text("string")),
+            Described("not checked"),
+            "accepted `iss`; without `key` and `jwks`, the `https` URL of the OpenID issuer, whose keys are found by discovery",
+        )
+        .called(&["issuer_url", "issuerUrl", "iss"])
+        .weaker(Weaker::Removed);
         AUDIENCE = option("audience", list(&Text("string")), Described("not checked"), "accepted `aud`")
+            .called(&["audiences", "aud"])
             .weaker(Weaker::Removed);
+        CA = option("ca", Path("file"), Described("the system's CAs"), "CA or certificate of the server with the keys, PEM");
+        MAX_STALE: Duration = option(
+            "max_stale",
+            duration(5 * MINUTE, 30 * DAY),
+            Value("\"1d\""),
+            "how long the last keys serve if they cannot be fetched again",
+        )
+        .metric("sluicegate_jwt_keys_fetched_timestamp_seconds")
+        .unset("86400000")
+        .weaker(Weaker::More);
     }
 }
 

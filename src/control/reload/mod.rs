@@ -30,6 +30,7 @@ use crate::control::resolve::HostnameUpdater;
 use crate::control::source::ConfigSource;
 use crate::control::{systemd, watch};
 use crate::heap;
+use crate::jwks::JwksThread;
 use crate::local_ca::{self, LocalCas};
 use crate::reload::diff::Diff;
 use crate::reload::history::HistoryEntry;
@@ -51,6 +52,7 @@ pub struct Reloader {
     pub link: Rc<StoreLink>,
     pub dns: Rc<HostnameUpdater>,
     pub acme: AcmeThread,
+    pub jwks: JwksThread,
     pub certs: Rc<DevelopmentCerts>,
 }
 
@@ -279,6 +281,7 @@ impl Reloader {
         self.listeners.open_audit_log();
         self.listeners.exchange_listeners(bindings, &snapshot.config);
         self.acme.update(&self.current);
+        self.jwks.update(&self.current);
         self.certs.start_renewal(&self.current, &self.metrics);
         self.metrics.record_config(&snapshot.config.hash, generation, snapshot.loaded_at);
         certificates::export_expiry(&snapshot.config, &self.metrics);

@@ -158,6 +158,21 @@ impl Condition {
     /// integer and is none.
     pub fn is_met(&self, facts: &Facts, repeated: Repeated, not_integer: NotInteger) -> Result<bool, ValueError> {
         Ok(match self {
+            // A claim that is an array has all its elements as values.
+            Condition::Text { source: Source::Claim(name), test } => {
+                let mut is_taken = Ok(false);
+                for value in facts.claim_values(name, repeated)? {
+                    match test.matches_any(value.as_bytes(), not_integer) {
+                        Ok(false) => {}
+                        Ok(true) => {
+                            is_taken = Ok(true);
+                            break;
+                        }
+                        Err(unclear) => is_taken = Err(unclear),
+                    }
+                }
+                is_taken? == matches!(test, Test::Any(_))
+            }
             Condition::Text { source, test } => {
                 let value = facts.text(source, repeated)?;
                 let is_taken = value.map(|value| test.matches_any(&value, not_integer)).transpose()?.unwrap_or(false);

@@ -108,7 +108,7 @@ impl Facts<'_> {
             Source::Cookie(name) => inputs::find_cookie(self.headers, name, repeated),
             Source::Query(name) => inputs::find_query(self.query, name, repeated),
             Source::Claim(name) => match &self.claims {
-                Some(claims) => claims.get(name, repeated).map(|claim| claim.map(|text| text.as_bytes().into())),
+                Some(claims) => claims.get(name, repeated).map(|claim| claim.map(bytes_of)),
                 None => Ok(None),
             },
             Source::Tls(name) => match self.certificate.and_then(|certificate| certificate_text(certificate, *name)) {
@@ -135,6 +135,13 @@ impl Facts<'_> {
     }
 }
 
+fn bytes_of(text: Cow<'_, str>) -> Cow<'_, [u8]> {
+    match text {
+        Cow::Borrowed(text) => text.as_bytes().into(),
+        Cow::Owned(text) => text.into_bytes().into(),
+    }
+}
+
 /// Returns true if a server that reads JSON as a form finds the name in it, which then has two values.
 fn is_also_form(document: &[u8], name: &str, repeated: Repeated) -> bool {
     repeated == Repeated::Refuse && inputs::is_form_field(document, name)
@@ -157,6 +164,14 @@ impl Facts<'_> {
             Some(param) => inputs::find_segment(self.path, param.segment, repeated),
             None => Ok(None),
         }
+    }
+
+    /// Returns the value of a claim, or all elements of one that is an array.
+    ///
+    /// # Errors
+    /// There are several tokens, and `repeated` does not choose one.
+    pub fn claim_values(&self, name: &str, repeated: Repeated) -> Result<Vec<Cow<'_, str>>, Ambiguous> {
+        self.claims.as_ref().map_or_else(|| Ok(Vec::new()), |claims| claims.list(name, repeated))
     }
 
     /// Returns the value of `source` as text, in canonical form.

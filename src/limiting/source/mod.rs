@@ -104,7 +104,7 @@ sources! {
     Credential(HeaderName) = "credential", Fields;
     Cookie(String) = "cookie": "NAME", Fields;
     Query(String) = "query": "NAME", Target;
-    /// Claim of a verified JWT.
+    /// Claim of a verified JWT: its name, or a JSON pointer to it.
     Claim(String) = "jwt": "CLAIM", Token;
     /// Name in the verified certificate of the client.
     Tls(CertificateName) = "tls": "NAME", Certificate;
@@ -204,7 +204,7 @@ impl SourceKind {
             SourceKind::Credential => Some(parse_forwarded_header(name()?).map(Source::Credential)),
             SourceKind::Cookie => Some(parse_cookie_name(name()?).map(Source::Cookie)),
             SourceKind::Query => Some(parse_input_name(name()?, "query parameter").map(Source::Query)),
-            SourceKind::Claim => Some(parse_input_name(name()?, "claim").map(Source::Claim)),
+            SourceKind::Claim => Some(parse_claim(name()?).map(Source::Claim)),
             SourceKind::Tls => Some(parse_certificate_name(name()?).map(Source::Tls)),
             SourceKind::User => alone(Source::User),
             SourceKind::Form => Some(parse_input_name(name()?, "form field").map(Source::Form)),
@@ -219,6 +219,17 @@ fn parse_certificate_name(text: &str) -> Result<CertificateName, TextFault> {
         Some(name) => Ok(*name),
         None => invalid_text(format!("`{text}` is no name in a certificate"), "write tls:subject or tls:san"),
     }
+}
+
+/// Parses the name of a claim. One that starts with `/` is a JSON pointer.
+fn parse_claim(text: &str) -> Result<String, TextFault> {
+    if text.starts_with('/') {
+        JsonPointer::parse(text).map_err(|fault| TextFault {
+            help: "write \"jwt:sub\" or \"jwt:/realm_access/roles\"; `~0` is a `~` and `~1` a `/`".to_owned(),
+            ..fault
+        })?;
+    }
+    parse_input_name(text, "claim")
 }
 
 fn parse_prefixes(v4: &str, v6: &str) -> Result<Prefixes, TextFault> {

@@ -205,6 +205,11 @@ pub trait Door<'a>: LimitDoor<'a> + Trace {
     /// Verifies the token in the headers.
     fn verify_token(&self, verifier: &TokenVerifier) -> Option<TokenClaims>;
 
+    /// Waits until newer keys have been fetched, if the token in the headers needs them.
+    fn await_token_keys(&self, _verifier: &TokenVerifier) -> impl Future<Output = ()> {
+        async {}
+    }
+
     /// Asks an auth server, after the limits of `auth`. Returns its response if it refuses the request.
     fn ask_auth_server(
         &mut self,

@@ -53,6 +53,7 @@ pub async fn apply_limits<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequest<'
         return Ok(());
     }
     let needs_claims = needs_claims(door, &route.limits[first..]);
+    await_token_keys(door, needs_claims).await;
     let body = read_key_body(door, routed, needs_claims).await?;
     let earlier = door.admission_mut().verdict.take();
     let facts = Facts { body: body.facts(), ..request_facts(door, routed, needs_claims) };
@@ -87,6 +88,7 @@ pub async fn apply_described_limits<'a, D: Door<'a>>(
     if is_exempt(door, routed, 0..route.limits.len()) {
         return Ok(());
     }
+    await_token_keys(door, needs_claims(door, &route.limits)).await;
     let limits = evaluate_described(door, routed);
     let decision = decide_limits(door, route, limits, ask, None).await;
     apply_decision(door, route, routed.identity, decision).await
@@ -178,6 +180,15 @@ pub async fn apply_decision<'a, D: LimitDoor<'a>>(
 fn needs_claims<'a, D: Door<'a>>(door: &D, limits: &[Arc<Limit>]) -> bool {
     let may_have_claims = door.admission().claims.is_some() || door.config().jwt.is_some();
     may_have_claims && limits.iter().any(|limit| limit.needs_claims())
+}
+
+/// Waits for newer keys if limits read the token that `[jwt]` verifies, and it needs them.
+async fn await_token_keys<'a, D: Door<'a>>(door: &D, needs_claims: bool) {
+    let verifier = door.config().jwt.as_ref().filter(|_| needs_claims && door.admission().claims.is_none());
+    if let Some(verifier) = verifier.filter(|verifier| verifier.remote_keys().is_some()) {
+        // Boxed, so that the future of other requests is not larger for it.
+        Box::pin(door.await_token_keys(verifier)).await;
+    }
 }
 
 /// Reads the request body if a limit that applies to the request reads it.

@@ -24,7 +24,7 @@ use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;
 use crate::proxy::render::compress::negotiate;
 use crate::proxy::steps::arrival;
-use crate::proxy::steps::auth::{basic, forward};
+use crate::proxy::steps::auth::{basic, forward, jwt};
 use crate::proxy::steps::door::{Door, LimitDelay, LimitDoor, Trace};
 use crate::proxy::steps::forwarded_head::ReceivedFacts;
 use crate::proxy::steps::request_body::KeyBody;
@@ -207,6 +207,10 @@ impl<'a> Door<'a> for RequestContext<'a> {
 
     fn verify_token(&self, verifier: &TokenVerifier) -> Option<TokenClaims> {
         verifier.verify_request(&self.received.parts.headers, clock::now_ms() / 1000)
+    }
+
+    fn await_token_keys(&self, verifier: &TokenVerifier) -> impl Future<Output = ()> {
+        jwt::await_keys(&self.received.parts.headers, verifier)
     }
 
     fn ask_auth_server(

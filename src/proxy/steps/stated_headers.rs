@@ -50,10 +50,34 @@ fn push_fact(out: &mut String, fact: &ClientFact, facts: &Facts<'_>, request_id:
 }
 
 /// Appends the value of a source. Several values that do not agree are none.
+///
+/// A claim that is an array is a list with commas; a comma within an element is percent-encoded.
 fn push_source(out: &mut String, source: &Source, facts: &Facts<'_>) -> Option<()> {
+    if let Source::Claim(name) = source {
+        let values = facts.claim_values(name, Repeated::Refuse).ok()?;
+        let (last, others) = values.split_last()?;
+        for value in others {
+            push_element(out, value);
+            out.push(',');
+        }
+        match others.is_empty() {
+            true => push_value(out, last.as_bytes()),
+            false => push_element(out, last),
+        }
+        return Some(());
+    }
     let value = facts.value(source, Repeated::Refuse).ok()??;
     push_value(out, &source.value_text(value));
     Some(())
+}
+
+fn push_element(out: &mut String, element: &str) {
+    for (place, part) in element.split(',').enumerate() {
+        if place > 0 {
+            push_percent_encoded(out, b',');
+        }
+        push_value(out, part.as_bytes());
+    }
 }
 
 fn push_certificate(out: &mut String, der: &[u8], form: CertificateForm) {

@@ -3,7 +3,7 @@
 //! Label values come from config names and closed enums (`labels`), never from request bytes, so the config bounds the
 //! number of series. Input: workers count into per-worker shards (`shards`, `counter`, `counts`) without locks;
 //! `routes` and `limits` hold the series of routes and limits (`record_families`), and `traffic` adds them up; `store`,
-//! `tls`, `passwords`, `settlements` and `process` hold those of the parts they are named after. Output: [`Metrics::render`]
+//! `tls`, `passwords`, `tokens`, `settlements` and `process` hold those of the parts they are named after. Output: [`Metrics::render`]
 //! adds the shards up (`exposition`).
 //!
 //! To add a metric, add a field to [`Metrics`], create and register it in [`Metrics::new`], count it where the event
@@ -28,6 +28,7 @@ mod settlements;
 mod shards;
 mod store;
 mod tls;
+mod tokens;
 mod traffic;
 
 use std::sync::Arc;
@@ -66,6 +67,7 @@ pub use crate::telemetry::metrics::settlements::{ScanFault, SettlementMetrics, S
 pub use crate::telemetry::metrics::shards::{Shard, Shards};
 pub use crate::telemetry::metrics::store::{GatewayGauges, StoreHealth, StoreMetrics, StoreView};
 pub use crate::telemetry::metrics::tls::{HandshakeCounters, TlsMetrics};
+pub use crate::telemetry::metrics::tokens::TokenMetrics;
 pub use crate::telemetry::metrics::traffic::Traffic;
 
 /// All metric families. Clones are cheap and share their counts; each thread uses a clone of its own.
@@ -88,6 +90,7 @@ pub struct Metrics {
     connections: IntGaugeVec,
     pub tls: TlsMetrics,
     pub passwords: PasswordMetrics,
+    pub tokens: TokenMetrics,
     pub taps: TapMetrics,
     decide: DecideMetrics,
     pub rpc: RpcMetrics,
@@ -210,6 +213,7 @@ impl Metrics {
             connections: families.gauges("connections", "Open client connections.", &["listener", "protocol"])?,
             tls: TlsMetrics::new(&families)?,
             passwords: PasswordMetrics::new(&families)?,
+            tokens: TokenMetrics::new(&families)?,
             taps: TapMetrics::new(&families)?,
             decide: DecideMetrics::new(&families)?,
             rpc: RpcMetrics::new(&families)?,

@@ -26,6 +26,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::config::compile::context::LimitContext;
+use crate::config::compile::jwt::check_key_claim;
 use crate::config::compile::limits::candidates::{References, check_candidates, read_mode};
 use crate::config::compile::limits::charges::compile_charge_rules;
 use crate::config::compile::limits::lease::compile_lease;
@@ -311,7 +312,8 @@ pub fn compile_key_option(
     let mut key: Vec<KeyPart> = Vec::with_capacity(parts.len());
     for At { place, value: part } in parts {
         for source in part.sources() {
-            if let Err(TextFault { what, help }) = context.check_readable(source.clone()) {
+            let checked = context.check_readable(source.clone());
+            if let Err(TextFault { what, help }) = checked.and_then(|source| check_key_claim(&source)) {
                 return section.report_fault_at(option.name, place, &what, &help);
             }
         }

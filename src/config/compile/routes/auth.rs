@@ -200,7 +200,7 @@ fn compile_token_auth(section: &Section, context: &RouteContext) -> Option<Token
             Some(verifier) => verifier,
             None if context.jwt.is_default_broken => return None,
             None => {
-                let help = "add [jwt] with `key` and `algorithms`, or write jwt = \"NAME\" and add [jwt.NAME]";
+                let help = "add [jwt] with an `issuer`, or write jwt = \"NAME\" and add [jwt.NAME]";
                 return section.report_fault(
                     route::auth::JWT.name,
                     node,

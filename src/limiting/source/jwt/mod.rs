@@ -1,55 +1,59 @@
 //! JSON Web Tokens (RFC 7519): verifies the token of a request and returns its claims, which limits use as keys and
 //! conditions. Input are the headers of a request; output are the claims, or none if the token is invalid. The
-//! `proxy` module calls it for routes whose limits read claims. `verifier` checks signatures.
+//! `proxy` module calls it for routes whose limits read claims.
 //!
-//! To add a signature algorithm, add it to the words of `algorithms` in `config::compile::limits::jwt`.
+//! - `jwk`: keys, and which of them may verify a token; `verifier`: checks signatures.
+//! - `remote_keys`: the keys that `crate::jwks` fetches from an issuer.
+//! - `claims`: finds values in a verified token; `token_cache`: tokens that were verified recently.
+//!
+//! To add a signature algorithm, add it to the words of `algorithms` in `config::compile::jwt`, and to `jwk`.
 
+pub mod claims;
+pub mod jwk;
+pub mod remote_keys;
 #[cfg(test)]
 mod tests;
+mod token_cache;
 mod verifier;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
-pub use jsonwebtoken::{Algorithm, DecodingKey};
-use jsonwebtoken::{Validation, decode};
+pub use jsonwebtoken::Algorithm;
+use jsonwebtoken::{Header, Validation, decode, decode_header};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
+use tokio::sync::watch;
 
 use crate::limiting::source::Ambiguous;
 use crate::limiting::source::inputs;
 use crate::limiting::source::inputs::{FoundValue, Repeated};
+pub use crate::limiting::source::jwt::claims::{Claims, TokenClaims};
+use crate::limiting::source::jwt::jwk::KeySet;
+use crate::limiting::source::jwt::remote_keys::RemoteKeys;
+use crate::limiting::source::jwt::token_cache::TokenCache;
 
 /// Settings for the verification of tokens, and a cache of recently verified ones.
 pub struct TokenVerifier {
     /// Header with the token, optionally after `Bearer `.
     pub header: HeaderName,
-    key: DecodingKey,
-    validation: Validation,
+    keys: KeySource,
+    /// What is checked of a token: one for each accepted algorithm.
+    validations: Arc<[Validation]>,
     cache: Mutex<TokenCache>,
-    /// Hash of the configured key, to compare settings.
-    key_digest: [u8; 32],
 }
 
-/// Claims of a verified token that limits can use: strings, integers and booleans.
-#[derive(Debug, Default, PartialEq)]
-pub struct Claims {
-    values: HashMap<String, String>,
-    /// First and last second at which the token is valid, including the leeway. `None` means always.
-    valid: Option<(i64, i64)>,
-}
-
-/// Claims of the tokens of one request; `None` for an invalid token.
-pub enum TokenClaims {
-    One(Arc<Claims>),
-    /// The request has several tokens, and servers differ in which one they use.
-    Several {
-        first: Option<Arc<Claims>>,
-        last: Option<Arc<Claims>>,
-    },
+/// Where the keys come from.
+#[derive(Clone)]
+pub enum KeySource {
+    /// The config or a file.
+    Fixed(Arc<KeySet>),
+    /// The issuer.
+    Remote(Arc<RemoteKeys>),
 }
 
 /// A request's token, before its signature is verified.
@@ -66,45 +70,59 @@ pub enum PresentedToken {
 
 /// Tolerated difference between the clocks of the issuer and the gateway.
 const LEEWAY_S: u64 = 60;
-/// Size of a cache generation. The cache has at most twice as many tokens.
-const GENERATION_MAX: usize = 1024;
 
-/// Cache with two generations. When the young one is full, it replaces the old one, which drops all tokens that were
-/// not used meanwhile.
-#[derive(Default)]
-struct TokenCache {
-    young: HashMap<[u8; 32], Arc<Claims>>,
-    old: HashMap<[u8; 32], Arc<Claims>>,
+impl KeySource {
+    /// Returns the keys that serve at `now_s`; `None` if the issuer has not been reached for too long.
+    fn current(&self, now_s: i64) -> Option<Arc<KeySet>> {
+        match self {
+            KeySource::Fixed(keys) => Some(keys.clone()),
+            KeySource::Remote(keys) => keys.current(now_s),
+        }
+    }
 }
 
 impl TokenVerifier {
-    /// Creates the settings. `secret` is only used to compare keys.
+    /// Creates the settings. Empty lists of issuers or audiences are not checked.
     pub fn new(
         header: HeaderName,
-        key: DecodingKey,
-        secret: &[u8],
+        keys: KeySource,
         algorithms: &[Algorithm],
         issuer: &[String],
         audience: &[String],
     ) -> TokenVerifier {
         verifier::install_provider();
-        let mut validation = Validation::new(Algorithm::HS256);
-        validation.algorithms = algorithms.to_vec();
-        validation.leeway = LEEWAY_S;
-        validation.validate_nbf = true;
-        let mut required: HashSet<&str> = HashSet::new();
-        if !issuer.is_empty() {
-            validation.set_issuer(issuer);
-            required.insert("iss");
+        let validation_of = |algorithm: &Algorithm| {
+            let mut validation = Validation::new(*algorithm);
+            validation.leeway = LEEWAY_S;
+            validation.validate_nbf = true;
+            let mut required: HashSet<&str> = HashSet::new();
+            if !issuer.is_empty() {
+                validation.set_issuer(issuer);
+                required.insert("iss");
+            }
+            validation.validate_aud = !audience.is_empty();
+            if !audience.is_empty() {
+                validation.set_audience(audience);
+                required.insert("aud");
+            }
+            validation.set_required_spec_claims(&required.into_iter().collect::<Vec<_>>());
+            validation
+        };
+        let validations = algorithms.iter().map(validation_of).collect();
+        TokenVerifier { header, keys, validations, cache: Mutex::default() }
+    }
+
+    /// Returns the keys if an issuer publishes them.
+    pub fn remote_keys(&self) -> Option<&Arc<RemoteKeys>> {
+        match &self.keys {
+            KeySource::Fixed(_) => None,
+            KeySource::Remote(keys) => Some(keys),
         }
-        validation.validate_aud = !audience.is_empty();
-        if !audience.is_empty() {
-            validation.set_audience(audience);
-            required.insert("aud");
-        }
-        validation.set_required_spec_claims(&required.into_iter().collect::<Vec<_>>());
-        let key_digest = Sha256::digest(secret).into();
-        TokenVerifier { header, key, validation, cache: Mutex::default(), key_digest }
+    }
+
+    /// Returns whether there are keys at `now_s`. Without them, no token can be verified.
+    pub fn has_keys(&self, now_s: i64) -> bool {
+        self.keys.current(now_s).is_some()
     }
 
     /// Returns the claims of a request's token. Returns `None` if there is no token, or none that is valid at `now_s`.
@@ -125,10 +143,9 @@ impl TokenVerifier {
     pub fn verify_without_cache(&self, headers: &HeaderMap, now_s: i64) -> Option<TokenClaims> {
         let fresh = TokenVerifier {
             header: self.header.clone(),
-            key: self.key.clone(),
-            validation: self.validation.clone(),
+            keys: self.keys.clone(),
+            validations: self.validations.clone(),
             cache: Mutex::default(),
-            key_digest: self.key_digest,
         };
         fresh.verify_request(headers, now_s)
     }
@@ -145,26 +162,52 @@ impl TokenVerifier {
         if token.is_empty() || (self.header == AUTHORIZATION && token.contains(&b' ')) {
             return PresentedToken::Missing;
         }
-        match self.lock().get(&Sha256::digest(token).into()) {
+        let Some(keys) = self.keys.current(now_s) else { return PresentedToken::Unverified };
+        let known = self.lock().get(keys.digest(), &Sha256::digest(token).into());
+        match known {
             Some(claims) if claims.is_valid_at(now_s) => PresentedToken::Verified(claims),
             Some(_) => PresentedToken::Invalid,
             None => PresentedToken::Unverified,
         }
     }
 
+    /// Requests newer keys from the issuer if the token may have been signed with one that is not known yet, and returns
+    /// what reports the end of the refresh. Returns `None` if newer keys would not help, or were fetched just now.
+    pub fn request_missing_key(&self, headers: &HeaderMap, now_s: i64) -> Option<watch::Receiver<u64>> {
+        let remote = self.remote_keys()?;
+        let field = inputs::find_header(headers, &self.header, Repeated::Refuse).ok()??;
+        let (_, Header { kid, .. }) = self.read_header(token_of(&field))?;
+        let is_known = |keys: Arc<KeySet>| kid.as_ref().is_some_and(|kid| keys.has_id(kid));
+        if remote.current(now_s).is_some_and(is_known) || self.verify_header(&field, now_s).is_some() {
+            return None;
+        }
+        remote.request_refresh(Instant::now())
+    }
+
+    /// Reads the header of a token, and returns what is to be checked of it. Returns `None` if it is no token of an
+    /// accepted algorithm.
+    fn read_header(&self, token: &[u8]) -> Option<(&Validation, Header)> {
+        let header = decode_header(token).ok()?;
+        let validation = self.validations.iter().find(|validation| validation.algorithms == [header.alg])?;
+        // A token with an unknown critical extension must be rejected (RFC 7515, 4.1.11), and no extension is known
+        // here.
+        header.crit.is_none().then_some((validation, header))
+    }
+
     fn verify_header(&self, field: &[u8], now_s: i64) -> Option<Arc<Claims>> {
-        let token = token_of(field);
+        let (token, keys) = (token_of(field), self.keys.current(now_s)?);
         let id: [u8; 32] = Sha256::digest(token).into();
-        let known = self.lock().get(&id);
+        let known = self.lock().get(keys.digest(), &id);
         if let Some(claims) = known {
             return claims.is_valid_at(now_s).then_some(claims);
         }
-        let token = decode::<Map<String, Value>>(token, &self.key, &self.validation).ok()?;
-        // A token with an unknown critical extension must be rejected (RFC 7515, 4.1.11), and no extension is known
-        // here.
-        token.header.crit.is_none().then_some(())?;
-        let claims = Arc::new(Claims::from_verified(token.claims));
-        self.lock().put(id, claims.clone());
+        let (validation, header) = self.read_header(token)?;
+        let mut candidates = keys.candidates(header.kid.as_deref(), header.alg);
+        let claims = candidates.find_map(|key| {
+            decode::<Map<String, Value>>(token, &key.decoding, validation).ok().map(|token| token.claims)
+        });
+        let claims = Arc::new(Claims::from_verified(claims?, i64::try_from(LEEWAY_S).unwrap_or(0)));
+        self.lock().put(keys.digest(), id, claims.clone());
         Some(claims)
     }
 
@@ -186,91 +229,32 @@ fn token_of(field: &[u8]) -> &[u8] {
 
 impl fmt::Debug for TokenVerifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Jwt").field("header", &self.header).finish_non_exhaustive()
+        let TokenVerifier { header, keys, validations, cache: _ } = self;
+        let algorithms: Vec<_> = validations.iter().flat_map(|validation| &validation.algorithms).collect();
+        let mut settings = f.debug_struct("Jwt");
+        settings.field("header", header).field("algorithms", &algorithms);
+        if let KeySource::Remote(keys) = keys {
+            settings.field("remote", &keys.settings);
+        }
+        settings.finish_non_exhaustive()
     }
 }
 
 /// Compares the settings, without the cache.
 impl PartialEq for TokenVerifier {
     fn eq(&self, other: &TokenVerifier) -> bool {
-        let TokenVerifier { header, key: _, validation, cache: _, key_digest } = self;
-        (header, validation, key_digest) == (&other.header, &other.validation, &other.key_digest)
+        let TokenVerifier { header, keys, validations, cache: _ } = self;
+        (header, validations, keys) == (&other.header, &other.validations, &other.keys)
     }
 }
 
-impl TokenCache {
-    fn get(&mut self, id: &[u8; 32]) -> Option<Arc<Claims>> {
-        if let Some(claims) = self.young.get(id) {
-            return Some(claims.clone());
+/// Compares the settings: an issuer may have other keys meanwhile.
+impl PartialEq for KeySource {
+    fn eq(&self, other: &KeySource) -> bool {
+        match (self, other) {
+            (KeySource::Fixed(one), KeySource::Fixed(other)) => one.digest() == other.digest(),
+            (KeySource::Remote(one), KeySource::Remote(other)) => one.settings == other.settings,
+            (KeySource::Fixed(_), KeySource::Remote(_)) | (KeySource::Remote(_), KeySource::Fixed(_)) => false,
         }
-        let claims = self.old.remove(id)?;
-        self.put(*id, claims.clone());
-        Some(claims)
-    }
-
-    fn put(&mut self, id: [u8; 32], claims: Arc<Claims>) {
-        if self.young.len() >= GENERATION_MAX {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(id, claims);
-    }
-}
-
-impl TokenClaims {
-    /// Returns the claims if the request has only one token.
-    pub fn into_only(self) -> Option<Arc<Claims>> {
-        match self {
-            TokenClaims::One(claims) => Some(claims),
-            TokenClaims::Several { .. } => None,
-        }
-    }
-
-    /// Returns a claim.
-    ///
-    /// # Errors
-    /// There are several tokens, and `repeated` does not choose one.
-    pub fn get(&self, name: &str, repeated: Repeated) -> Result<Option<&str>, Ambiguous> {
-        let claims = match (self, repeated) {
-            (TokenClaims::One(claims), _) => Some(claims),
-            (TokenClaims::Several { .. }, Repeated::Refuse) => return Err(Ambiguous),
-            (TokenClaims::Several { first, .. }, Repeated::First) => first.as_ref(),
-            (TokenClaims::Several { last, .. }, Repeated::Last) => last.as_ref(),
-        };
-        Ok(claims.and_then(|claims| claims.get(name)))
-    }
-}
-
-impl Claims {
-    /// Converts the claims of a token that has just been verified.
-    fn from_verified(claims: Map<String, Value>) -> Claims {
-        // Times may have fractions.
-        #[expect(clippy::cast_possible_truncation, reason = "saturates, and is far from any time that matters")]
-        let time = |name: &str| claims.get(name).and_then(Value::as_f64).map(|seconds| seconds.floor() as i64);
-        let leeway = i64::try_from(LEEWAY_S).unwrap_or(0);
-        let from = time("nbf").map_or(i64::MIN, |nbf| nbf.saturating_sub(leeway));
-        let until = time("exp").map_or(i64::MAX, |exp| exp.saturating_add(leeway));
-        let text = |value| match value {
-            Value::String(text) => Some(text),
-            Value::Number(number) if !number.is_f64() => Some(number.to_string()),
-            Value::Bool(flag) => Some(flag.to_string()),
-            _ => None,
-        };
-        let values = claims.into_iter().filter_map(|(name, value)| Some((name, text(value)?))).collect();
-        Claims { values, valid: Some((from, until)) }
-    }
-
-    /// Returns a claim.
-    pub fn get(&self, name: &str) -> Option<&str> {
-        self.values.get(name).map(String::as_str)
-    }
-
-    fn is_valid_at(&self, now_s: i64) -> bool {
-        self.valid.is_none_or(|(from, until)| from <= now_s && now_s <= until)
-    }
-}
-
-impl FromIterator<(String, String)> for Claims {
-    fn from_iter<I: IntoIterator<Item = (String, String)>>(values: I) -> Claims {
-        Claims { values: values.into_iter().collect(), valid: None }
     }
 }

@@ -7,10 +7,12 @@ use jsonwebtoken::errors::{Error, ErrorKind};
 use jsonwebtoken::signature::{Error as Mismatch, Verifier};
 use jsonwebtoken::{Algorithm, DecodingKey};
 
+use crate::limiting::source::jwt::jwk;
+
 static PROVIDER: CryptoProvider = CryptoProvider {
     signer_factory: |_, _| Err(ErrorKind::UnsupportedAlgorithm.into()),
     verifier_factory: create_verifier,
-    // Only needed for JSON Web Keys, which are not supported.
+    // Only needed for the JSON Web Keys of the library; `jwk` reads them here.
     key_utils: KeyUtils::new_unimplemented(),
 };
 
@@ -39,16 +41,11 @@ fn create_verifier(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn J
     }
     let bytes = key.try_get_as_bytes()?;
     let mac = |algorithm| SignatureKey::Hmac(Box::new(hmac::Key::new(algorithm, bytes)));
-    let public = |algorithm: &'static dyn signature::VerificationAlgorithm| {
-        SignatureKey::Public(signature::UnparsedPublicKey::new(algorithm, bytes.to_vec()))
-    };
-    let check = match algorithm {
-        Algorithm::HS256 => mac(hmac::HMAC_SHA256),
-        Algorithm::HS384 => mac(hmac::HMAC_SHA384),
-        Algorithm::HS512 => mac(hmac::HMAC_SHA512),
-        Algorithm::RS256 => public(&signature::RSA_PKCS1_2048_8192_SHA256),
-        Algorithm::ES256 => public(&signature::ECDSA_P256_SHA256_FIXED),
-        Algorithm::EdDSA => public(&signature::ED25519),
+    let check = match (algorithm, jwk::signature_of(*algorithm)) {
+        (_, Some(signature)) => SignatureKey::Public(signature::UnparsedPublicKey::new(signature, bytes.to_vec())),
+        (Algorithm::HS256, None) => mac(hmac::HMAC_SHA256),
+        (Algorithm::HS384, None) => mac(hmac::HMAC_SHA384),
+        (Algorithm::HS512, None) => mac(hmac::HMAC_SHA512),
         _ => return Err(ErrorKind::UnsupportedAlgorithm.into()),
     };
     Ok(Box::new(Signature { algorithm: *algorithm, check }))

@@ -11,7 +11,7 @@
 
 pub(crate) mod basic;
 pub(crate) mod forward;
-mod jwt;
+pub(crate) mod jwt;
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Response};

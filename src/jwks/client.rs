@@ -1,0 +1,161 @@
+//! HTTP client for issuers. Every exchange has a deadline and every response a maximum size; redirects are not followed.
+
+use std::error::Error;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, LOCATION, USER_AGENT};
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use serde::Deserialize;
+use tokio::time::timeout;
+
+use crate::jwks::schedule::lifetime_of;
+use crate::limiting::source::jwt::jwk::KeySet;
+use crate::limiting::source::jwt::remote_keys::{KeyLocation, RemoteKeySettings};
+use crate::net::is_this_machine;
+use crate::tls::trust::Trust;
+
+/// Time limit of a refresh: discovery, connections and responses.
+const REFRESH: Duration = Duration::from_secs(10);
+const CONNECT: Duration = Duration::from_secs(5);
+const IDLE: Duration = Duration::from_secs(10);
+/// Maximum size of a response in bytes. A key has one kilobyte, or a few with its certificates.
+const RESPONSE_MAX: usize = 512 * 1024;
+/// Where OpenID Connect Discovery 1.0 puts the document about an issuer.
+const DISCOVERY: &str = "/.well-known/openid-configuration";
+
+pub struct KeyClient(Client<HttpsConnector<HttpConnector>, Empty<Bytes>>);
+
+/// The parts of a discovery document that are read.
+#[derive(Deserialize)]
+struct Discovery {
+    issuer: String,
+    jwks_uri: String,
+}
+
+impl KeyClient {
+    /// Creates a client that trusts the CAs in PEM, or those of the system.
+    ///
+    /// # Errors
+    /// What is wrong with the CAs.
+    pub fn new(ca: Option<&str>) -> Result<KeyClient, String> {
+        let tls = Trust::in_pem_or_system(ca)?.into_client()?.with_no_client_auth();
+        let mut http = HttpConnector::new();
+        http.enforce_http(false);
+        http.set_connect_timeout(Some(CONNECT));
+        let connector =
+            HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(http);
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .pool_max_idle_per_host(1)
+            .build(connector);
+        Ok(KeyClient(client))
+    }
+
+    /// Fetches the keys of an issuer. Also returns how long they are fresh.
+    ///
+    /// # Errors
+    /// What went wrong, for the log.
+    pub async fn fetch_keys(&self, settings: &RemoteKeySettings) -> Result<(KeySet, Duration), String> {
+        let late = |_| Err(format!("no response within {} seconds", REFRESH.as_secs()));
+        timeout(REFRESH, self.fetch_keys_unbounded(settings)).await.unwrap_or_else(late)
+    }
+
+    async fn fetch_keys_unbounded(&self, settings: &RemoteKeySettings) -> Result<(KeySet, Duration), String> {
+        let jwks_uri = match &settings.location {
+            KeyLocation::Jwks(url) => url.clone(),
+            KeyLocation::Issuer(issuer) => self.discover(issuer).await?,
+        };
+        let (headers, body) = self.get(&jwks_uri).await?;
+        let keys = KeySet::from_jwks(&body, &settings.algorithms).map_err(|fault| format!("{jwks_uri}: {fault}"))?;
+        Ok((keys, lifetime_of(&headers)))
+    }
+
+    /// Returns the URL of the issuer's key set.
+    async fn discover(&self, issuer: &str) -> Result<String, String> {
+        let url = format!("{}{DISCOVERY}", issuer.strip_suffix('/').unwrap_or(issuer));
+        let (_, body) = self.get(&url).await?;
+        let document: Discovery = serde_json::from_slice(&body)
+            .map_err(|error| format!("{url} is not a discovery document of OpenID: {error}"))?;
+        let Discovery { issuer: stated, jwks_uri } = document;
+        // Otherwise, an issuer could have its keys verify the tokens of another one.
+        if stated != issuer {
+            return Err(format!("{url} is about the issuer {stated:?}; `issuer` must be exactly that of the tokens"));
+        }
+        match is_safe(&jwks_uri, issuer) {
+            true => Ok(jwks_uri),
+            false => Err(format!("{url} names the keys {jwks_uri:?}, which is not an https URL")),
+        }
+    }
+
+    async fn get(&self, url: &str) -> Result<(HeaderMap, Bytes), String> {
+        let request = Request::get(url)
+            .header(ACCEPT, "application/json, application/jwk-set+json")
+            .header(USER_AGENT, concat!("sluicegate/", env!("CARGO_PKG_VERSION")))
+            .body(Empty::new())
+            .map_err(|error| format!("{url}: {error}"))?;
+        let response = self.0.request(request).await.map_err(|error| format!("{url}: {}", join_causes(&error)))?;
+        let (parts, body) = response.into_parts();
+        if parts.status.is_redirection() {
+            let to = parts.headers.get(LOCATION).and_then(|to| to.to_str().ok()).unwrap_or_default();
+            return Err(format!("{url} redirects to {to:?}, which is not followed: name the URL itself"));
+        }
+        if parts.status != StatusCode::OK {
+            return Err(format!("{url} responds {}", parts.status));
+        }
+        let body = Limited::new(body, RESPONSE_MAX).collect().await.map_err(|error| format!("{url}: {error}"))?;
+        Ok((parts.headers, body.to_bytes()))
+    }
+}
+
+/// Returns whether nobody on the way can replace the keys at this URL. Plain HTTP is for an issuer on this machine.
+fn is_safe(url: &str, issuer: &str) -> bool {
+    let Ok(uri) = url.parse::<http::Uri>() else { return false };
+    match uri.scheme_str() {
+        Some("https") => true,
+        Some("http") => issuer.starts_with("http://") && uri.host().is_some_and(is_this_machine),
+        _ => false,
+    }
+}
+
+/// Joins an error with its causes: the outermost message says least.
+fn join_causes(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_issuer_on_this_machine_may_name_plain_http() {
+        let (remote, local) = ("https://id.test", "http://localhost:5556/dex");
+        for (url, issuer, is_accepted) in [
+            ("https://keys.test/jwks", remote, true),
+            ("https://keys.test/jwks", local, true),
+            ("http://keys.test/jwks", remote, false),
+            ("http://127.0.0.1/jwks", remote, false),
+            ("http://127.0.0.1/jwks", local, true),
+            ("http://[::1]:5556/jwks", local, true),
+            ("http://keys.test/jwks", local, false),
+            ("http://localhost.keys.test/jwks", local, false),
+            ("file:///etc/jwks", local, false),
+            ("/jwks", remote, false),
+            ("", remote, false),
+        ] {
+            assert_eq!(is_safe(url, issuer), is_accepted, "{url} of {issuer}");
+        }
+    }
+}
