@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::source::crate_files;
 
 /// The modules of the crate, lowest first, each with the lower modules that it may use.
-pub const LAYERS: [(&str, &[&str]); 37] = [
+pub const LAYERS: [(&str, &[&str]); 38] = [
     ("rate", &[]),
     ("text", &[]),
     ("labels", &[]),
