@@ -321,14 +321,8 @@ impl ImportedConfig {
         self.reserved <= BYTES_MAX
     }
 
-    /// Writes a route. Returns false if the config would be too large.
-    pub fn write_route(&mut self, hosts: &[String], path: &str, mut body: RouteBody) -> bool {
-        if body.limits.len() > LIMITS_MAX {
-            body.limits.truncate(LIMITS_MAX);
-            let text = format!("{}: a route has at most {LIMITS_MAX} limits, the others are left out", body.origin);
-            let number = self.remarks.add_text(text);
-            body.close(number);
-        }
+    /// Makes a redirect to the host of the request a path where clients choose the host, or closes it.
+    fn close_open_redirect(&mut self, hosts: &[String], body: &mut RouteBody) {
         let is_open = hosts.is_empty() || hosts.iter().any(|host| host.ends_with(".*"));
         // A path alone leads to the same host.
         if let (RouteAction::Redirect(redirect), true) = (&mut body.action, is_open)
@@ -349,6 +343,17 @@ impl ImportedConfig {
             let number = self.remarks.add_text(format!("{}: {text}", body.origin));
             body.close(number);
         }
+    }
+
+    /// Writes a route. Returns false if the config would be too large.
+    pub fn write_route(&mut self, hosts: &[String], path: &str, mut body: RouteBody) -> bool {
+        if body.limits.len() > LIMITS_MAX {
+            body.limits.truncate(LIMITS_MAX);
+            let text = format!("{}: a route has at most {LIMITS_MAX} limits, the others are left out", body.origin);
+            let number = self.remarks.add_text(text);
+            body.close(number);
+        }
+        self.close_open_redirect(hosts, &mut body);
         let mut text = format!("# {}\n", body.origin);
         if !body.remarks.is_empty() {
             let numbers: Vec<String> = body.remarks.iter().map(|number| format!("({number})")).collect();

@@ -130,15 +130,7 @@ pub fn order_routes(
         }
         kept.push(location);
     }
-    if let Some(number) = overriding {
-        let is_taken = |location: &Location| {
-            !matches!(location.matcher, LocationMatcher::Exact(_) | LocationMatcher::Prefix { first: true, .. })
-        };
-        kept.iter_mut().filter(|location| is_taken(location)).for_each(|location| location.body.close(number));
-    }
-    if let Some(number) = overriding_all {
-        kept.iter_mut().for_each(|location| location.body.close(number));
-    }
+    close_overridden(&mut kept, overriding, overriding_all);
     let is_whole = |location: &Location| match &location.matcher {
         LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => path == "/",
         _ => false,
@@ -155,6 +147,19 @@ pub fn order_routes(
     };
     remove_shadowed(&mut routes, &mut out.remarks);
     routes
+}
+
+/// Closes the locations whose requests an expression that is not available may take. `all`: the comment on one of the server.
+fn close_overridden(kept: &mut [Location], overriding: Option<usize>, all: Option<usize>) {
+    if let Some(number) = overriding {
+        let is_taken = |location: &Location| {
+            !matches!(location.matcher, LocationMatcher::Exact(_) | LocationMatcher::Prefix { first: true, .. })
+        };
+        kept.iter_mut().filter(|location| is_taken(location)).for_each(|location| location.body.close(number));
+    }
+    if let Some(number) = all {
+        kept.iter_mut().for_each(|location| location.body.close(number));
+    }
 }
 
 /// Returns the regular expression for canonical paths, and whether it ignores case.

@@ -5,7 +5,7 @@
 //!
 //! - `directives`: the table of all directives, with what the import does with each; `review`: comments by that table.
 //! - `scope`: which directives a block inherits; `variables`: constants of `set`.
-//! - `servers`: `server` blocks; `server_redirects`: their `rewrite`.
+//! - `servers`: `server` blocks; `server_steps`, `server_redirects`: what precedes locations.
 //! - `sites`: their listeners and names, and which servers others would reach.
 //! - `nesting`: which requests a location inside of another one gets.
 //! - `locations`: `location` blocks as routes; `conditions`, `host_conditions`: `if` and `rewrite` of a server; `redirects`: targets;
@@ -34,6 +34,7 @@ mod redirects;
 mod review;
 mod scope;
 mod server_redirects;
+mod server_steps;
 mod servers;
 mod sites;
 mod sizes;

@@ -5,23 +5,20 @@ use std::collections::{HashMap, HashSet};
 use crate::import::error::Result;
 use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
 use crate::import::nginx::compression::translate_gzip;
-use crate::import::nginx::conditions::{ListenTls, ServerCondition, read_condition};
 use crate::import::nginx::headers::{GatewayFacts, translate_added_headers};
-use crate::import::nginx::host_conditions::read_host_condition;
 use crate::import::nginx::limits::Zones;
 use crate::import::nginx::locations::Context;
 use crate::import::nginx::nesting::LocationBlock;
-use crate::import::nginx::redirects::is_response;
 use crate::import::nginx::review::review_block;
 use crate::import::nginx::scope::Scope;
-use crate::import::nginx::server_redirects::{close_prefix, translate_server_redirect};
+use crate::import::nginx::server_steps::{ServerSteps, match_all, read_steps};
 use crate::import::nginx::sites::exposure::{agree_on_checks, find_exposure};
 use crate::import::nginx::sites::hosts::{KnownNames, ServerHosts};
 use crate::import::nginx::sites::https_redirects::{HttpsRedirect, split_https_target};
 use crate::import::nginx::sites::listeners::{ListenBlocks, join_family};
 use crate::import::nginx::sites::{Site, expand_name, find_default, is_host, read_sites};
 use crate::import::nginx::upstreams::UpstreamBlocks;
-use crate::import::paths::{Location, LocationMatcher, order_routes};
+use crate::import::paths::{Location, order_routes};
 use crate::import::syntax::{Directive, shorten};
 
 const IN_ORDER: &str = "`location /api` in nginx also matches /apix. Hosts with such locations have regular expressions \
@@ -251,73 +248,9 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
             compress: shared.compress,
             inner_regex: None,
         };
-        let mut locations = Vec::new();
-        let mut by_host: Vec<(Vec<String>, Vec<Location>)> = Vec::new();
-        let mut answer = None;
-        let tls = ListenTls { all: site.all_listens().all(|listen| listen.tls), any: site.has_tls() };
-        for directive in server.inner() {
-            let close = |context: &mut Context, why: &str| {
-                context.closed.get_or_insert(context.out.remarks.add(directive, why));
-            };
-            // The names of a server are known, so a condition on them is evaluated here.
-            let has_patterns = hosts.own.iter().any(|name| name.contains('*'));
-            if let Some(condition) = read_host_condition(directive).filter(|_| !has_patterns) {
-                for name in hosts.own.clone() {
-                    let Some(response) = condition.answer(&name) else { continue };
-                    let block = std::slice::from_ref(&response);
-                    let body = context.translate_body(&response, block, scope, &match_all())?;
-                    let mut before = locations.clone();
-                    before.push(Location { matcher: match_all(), body });
-                    let redirected = hosts.split(&name, true, is_default, &self.known);
-                    by_host.extend(redirected.map(|hosts| (hosts, before)));
-                }
-                if is_default {
-                    let why = "for hosts that are no names of this server, this condition is not available, so they are closed";
-                    self.unreachable.get_or_insert(context.out.remarks.add(directive, why));
-                }
-                continue;
-            }
-            match directive.name.as_str() {
-                "return" | "rewrite" if is_response(directive) => {
-                    answer = Some(directive);
-                    break;
-                }
-                "if" => match read_condition(directive, tls) {
-                    Some(ServerCondition::Never | ServerCondition::SetsVariables) => {}
-                    Some(ServerCondition::Always(response)) => {
-                        answer = Some(response);
-                        break;
-                    }
-                    Some(ServerCondition::Host { name, is_host: is_name, response }) if is_host(&name) => {
-                        if directive.args.iter().any(|arg| arg.contains("$http_host"))
-                            && !self.facts.has_default_ports()
-                        {
-                            context.out.remarks.add(directive, "the port of the host does not count");
-                        }
-                        let redirect_hosts = hosts.split(&name, is_name, is_default, &self.known);
-                        let body =
-                            context.translate_body(response, std::slice::from_ref(response), scope, &match_all())?;
-                        // Redirects before this `if` come first.
-                        let mut before = locations.clone();
-                        before.push(Location { matcher: match_all(), body });
-                        by_host.extend(redirect_hosts.map(|hosts| (hosts, before)));
-                    }
-                    _ => match close_prefix(server, directive, context.out) {
-                        Some(location) => locations.push(location),
-                        None => close(&mut context, "this condition is not available, so the server is closed"),
-                    },
-                },
-                "rewrite" => match translate_server_redirect(server, directive, scope, context.out) {
-                    Some(mut location) => {
-                        // An `if` before it that is not available may have refused the request.
-                        context.closed.iter().for_each(|number| location.body.close(*number));
-                        locations.push(location);
-                    }
-                    None => close(&mut context, "this rewrite is not available, so the server is closed"),
-                },
-                _ => {}
-            }
-        }
+        let (known, unreachable) = (&self.known, &mut self.unreachable);
+        let steps = read_steps(&mut context, site, scope, &mut hosts, is_default, known, unreachable)?;
+        let ServerSteps { mut locations, by_host, answer } = steps;
         if let Some(directive) = answer {
             let body = translate_return(&mut context, directive, scope, shared.has_tls, &hosts.own)?;
             locations.push(Location { matcher: match_all(), body });
@@ -438,10 +371,6 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
         }
         hosts
     }
-}
-
-fn match_all() -> LocationMatcher {
-    LocationMatcher::Prefix { path: "/".to_owned(), first: false }
 }
 
 /// Translates the locations of a server.

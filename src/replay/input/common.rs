@@ -230,6 +230,18 @@ fn days_since_epoch(year: i64, month: i64, day: i64) -> i64 {
     year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + of_year - 719_468
 }
 
+/// Rounds a duration in ms. Longer ones than 30 years are ignored.
+#[expect(clippy::cast_possible_truncation, reason = "compared before")]
+pub fn round_millis(ms: f64) -> Option<i64> {
+    (0.0..1e12).contains(&ms).then(|| ms.round() as i64)
+}
+
+/// Reads a status that a log has as a number.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "compared before")]
+pub fn read_status(status: f64) -> Option<u16> {
+    (100.0..1000.0).contains(&status).then_some(status as u16)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,11 +9,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
 use crate::proxy::head::identity::parse_address;
-use crate::replay::input::common::{parse_request_line, parse_time};
+use crate::replay::input::common::{parse_request_line, parse_time, read_status, round_millis};
 use crate::replay::input::entry::{
     AccessLogFormat, LoggedForwarding, LoggedHeaders, ReplayEntry, canonical_host, parse_request,
 };
-use crate::replay::input::line::round_millis;
 
 /// Headers whose values Caddy replaces by `REDACTED`.
 const REDACTED: &[&str] = &["authorization", "cookie", "proxy-authorization", "set-cookie"];
@@ -176,11 +175,6 @@ fn number(fields: &Map<String, Value>, names: &[&str]) -> Option<f64> {
         Value::String(text) => text.parse().ok(),
         _ => None,
     })
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "compared before")]
-pub fn read_status(status: f64) -> Option<u16> {
-    (100.0..1000.0).contains(&status).then_some(status as u16)
 }
 
 /// Reads a time: seconds, milliseconds or nanoseconds since 1970, or a text.

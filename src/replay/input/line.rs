@@ -9,13 +9,11 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::limiting::key::shown_key::parse_shown_key;
+use crate::replay::input::common::round_millis;
 use crate::replay::input::entry::{
     AccessLogFormat, LoggedForwarding, LoggedHeaders, ReplayEntry, Request, canonical_host, parse_request,
 };
 use crate::replay::input::{common, json, proxies};
-
-/// Longer durations are ignored.
-const DURATION_MAX_MS: f64 = 1e12;
 
 /// Parses a line without its line end; headers and keys only if they are wanted.
 pub fn parse_line(line: &[u8], headers: bool) -> Result<ReplayEntry, &'static str> {
@@ -109,11 +107,6 @@ fn parse_json(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static str> {
         headers: LoggedHeaders::agents(),
         ..ReplayEntry::new(client, start_ms, request, AccessLogFormat::Json)
     })
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "compared before")]
-pub fn round_millis(ms: f64) -> Option<i64> {
-    (0.0..DURATION_MAX_MS).contains(&ms).then(|| ms.round() as i64)
 }
 
 #[cfg(test)]

@@ -7,12 +7,12 @@ use http::header::{REFERER, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::proxy::head::identity::parse_address;
-use crate::replay::input::common::{parse_request_line, parse_time, split_field, take_quoted, unescape_field};
+use crate::replay::input::common::{
+    parse_request_line, parse_time, read_status, round_millis, split_field, take_quoted, unescape_field,
+};
 use crate::replay::input::entry::{
     AccessLogFormat, LoggedForwarding, LoggedHeaders, ReplayEntry, canonical_host, parse_request,
 };
-use crate::replay::input::json::read_status;
-use crate::replay::input::line::round_millis;
 use crate::text::hex_byte;
 
 /// Longer durations are ignored.
