@@ -16,6 +16,7 @@ use crate::proxy::steps::request_body::check_announced_size;
 use crate::proxy::steps::serve_file::FileQuestion;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
+use crate::route::mirror::Mirror;
 use crate::route::split::Split;
 
 /// Returns the action, and the status of the response if the gateway makes it.
@@ -31,6 +32,9 @@ pub fn run_action(
     }
     Ok(match AdmittedAction::choose(walk, routed) {
         AdmittedAction::Forward { upstream, .. } => {
+            if let Some(mirror) = &route.mirror {
+                note_mirror(walk, mirror);
+            }
             let name = walk.context.config.upstreams.get(upstream).map(|upstream| upstream.name.clone());
             let report = ActionReport {
                 kind: "upstream".to_owned(),
@@ -76,6 +80,15 @@ fn note_split(walk: &mut ExplainWalk<'_>, routed: RoutedRequest<'_>, split: &Spl
         None => "the upstream of each request is random",
     };
     walk.note(format!("split between {}; {choice}", shares.join(", ")));
+}
+
+/// Says which requests are copied.
+fn note_mirror(walk: &mut ExplainWalk<'_>, mirror: &Mirror) {
+    let name = walk.context.config.upstreams.get(mirror.upstream).map_or("", |upstream| upstream.name.as_str());
+    let (percent, max_body) = (mirror.percent, mirror.max_body);
+    walk.note(format!(
+        "{percent} % of the requests with at most {max_body} bytes of body are copied to upstream {name} (mirror)"
+    ));
 }
 
 pub fn describe_redirect(location: Option<&str>) -> ActionReport {

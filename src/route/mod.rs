@@ -13,7 +13,7 @@
 //! - `mismatch`: why a route does not match a request
 //! - `redirect`: targets of redirects; `error_pages`: which page a status has
 //! - `rewrite`: another path and query for the server; `path_map`: paths of the server as paths of the client
-//! - `split`: which of several upstreams gets a request
+//! - `split`: which of several upstreams gets a request; `mirror`: copies for another upstream
 //!
 //! To add a condition to routes: add it to [`Matcher`], to its `conditions`, `takes` and `covers`, and to the config
 //! compiler.
@@ -24,6 +24,7 @@ pub(crate) mod cors;
 pub(crate) mod decide;
 mod edges;
 pub(crate) mod error_pages;
+pub(crate) mod mirror;
 pub(crate) mod mismatch;
 pub(crate) mod order;
 pub(crate) mod path_map;
@@ -52,6 +53,7 @@ use crate::route::client_facts::{ClientFact, StatedHeader};
 use crate::route::compress::CompressSettings;
 use crate::route::cors::CorsPolicy;
 use crate::route::error_pages::ErrorPages;
+use crate::route::mirror::Mirror;
 use crate::route::redirect::Redirect;
 use crate::route::rewrite::TargetRewrite;
 use crate::route::split::Split;
@@ -95,6 +97,8 @@ pub struct Route {
     pub cors: Option<Arc<CorsPolicy>>,
     /// The upstreams that share the requests. `action` has the first of them.
     pub split: Option<Box<Split>>,
+    /// The upstream that gets copies of requests.
+    pub mirror: Option<Box<Mirror>>,
     /// Protocols that clients may switch to.
     pub upgrades: Upgrades,
     /// Trailers of requests are forwarded. Those of gRPC calls always are.

@@ -20,7 +20,7 @@ use crate::overload::OverloadCondition;
 use crate::route::Route;
 use crate::telemetry::metrics::{
     CandidateEffect, Code, Decision, FairGauges, ForwardAuthOutcome, HeadroomCounts, LimitCounts, LimitGauges,
-    LimitRecord, LimitRegistry, Metrics, OverheadCounts, RouteCounts, RouteRecord, Shard,
+    LimitRecord, LimitRegistry, Metrics, MirrorOutcome, OverheadCounts, RouteCounts, RouteRecord, Shard,
 };
 
 /// The metrics of one route in a snapshot.
@@ -134,6 +134,11 @@ impl RouteCounters {
     /// Counts a request to the auth server.
     pub fn count_forward_auth(&self, outcome: ForwardAuthOutcome) {
         self.counts.forward_auth.inc(outcome as usize);
+    }
+
+    /// Counts a copy of a request, or a request that was not copied.
+    pub fn count_mirror(&self, outcome: MirrorOutcome) {
+        self.counts.mirrors.inc(outcome as usize);
     }
 
     /// Counts the duration of a request.
@@ -329,6 +334,9 @@ fn create_route_series(record: &RouteRecord, route: &Route, config: &Config) {
             record.export_code(Code::new(&Method::GET, StatusCode::UNAUTHORIZED));
             record.rejections.export_series(End::CredentialsMissing.rejection_index());
         }
+    }
+    if route.mirror.is_some() {
+        MirrorOutcome::ALL.iter().for_each(|outcome| record.mirrors.export_series(*outcome as usize));
     }
     if route.max_in_flight.is_some() {
         record.rejections.export_series(End::MaxInFlight.rejection_index());

@@ -62,7 +62,7 @@ fn json_has_the_place_and_the_remedy_of_each_mistake() {
             {
                 "code": "SG0101", "file": "test", "line": 3, "column": 3,
                 "message": "unknown key `pfad` in [[route]]",
-                "help": "the keys here are name, host, path, methods, header, upstream, split, split_by, limits, allow, deny, auth, rewrite, \
+                "help": "the keys here are name, host, path, methods, header, upstream, split, split_by, mirror, limits, allow, deny, auth, rewrite, \
                          rewrite_location, request_headers, response_headers, max_body, max_key_body, max_cost_body, max_in_flight, breaker, priority, \
                          refuse, error_pages, intercept, \
                          ratelimit_headers, body_timeout, min_body_rate, min_response_rate, connect_timeout, response_timeout, \

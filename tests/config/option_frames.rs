@@ -266,6 +266,7 @@ fn frame_of_route(entry: &OptionEntry) -> Frame {
             "",
         ),
         (None, "files" | "try" | "cache_control") => frame("[[route]]\n", "files = \"conf\"\n", ""),
+        (None, "mirror") => frame("[[route]]\n", "upstream = \"http://127.0.0.1:9\"\n", ""),
         (None, "split" | "split_by") => frame("[[route]]\n", "split = [{ upstream = \"http://127.0.0.1:9\" }]\n", ""),
         (None, _) => frame("[[route]]\n", "respond = { status = 200 }\n", "[limit.l]\nrate = \"10/s\"\n"),
         (Some("auth"), _) => {
@@ -285,6 +286,11 @@ fn frame_of_route(entry: &OptionEntry) -> Frame {
         (Some("breaker"), _) => {
             frame("[[route]]\nupstream = \"http://127.0.0.1:9\"\n[route.breaker]\n", breaker_with(key), "")
         }
+        (Some("mirror"), _) => frame(
+            "[[route]]\nupstream = \"http://127.0.0.1:9\"\n[route.mirror]\n",
+            "upstream = \"http://127.0.0.1:8\"\n",
+            "",
+        ),
         (Some("split"), _) => frame("[[route]]\n[[route.split]]\n", "upstream = \"http://127.0.0.1:9\"\n", ""),
         (Some("respond"), _) => frame("[[route]]\n[route.respond]\n", "", ""),
         (Some("refuse"), "content_type") => frame(format!("{ROUTE}[route.refuse]\n"), "body = \"no\"\n", ""),

@@ -2,6 +2,7 @@
 
 mod locations;
 mod methods;
+mod mirror;
 mod rewrites;
 mod routes;
 mod slashes;

@@ -146,6 +146,7 @@ pub fn own_route(name: &str, limits: Vec<Arc<Limit>>, context: &RouteContext) ->
             content_type: TEXT,
         })),
         split: None,
+        mirror: None,
         limits,
         deny: Arc::default(),
         rewrite: Arc::default(),

@@ -40,7 +40,7 @@ pub fn warn_unused<'r>(
     }
 }
 
-/// Returns the upstreams of the route: that of its action, its auth servers, and those to which limits divert requests.
+/// Returns the upstreams of the route: that of its action, its auth servers, that of its copies, and those to which limits divert requests.
 fn upstreams_of(route: &Route) -> impl Iterator<Item = usize> {
     let auth = match route.auth.as_ref().map(|auth| &auth.method) {
         Some(AuthMethod::Forward(rule)) => Some(rule.upstream),
@@ -50,7 +50,8 @@ fn upstreams_of(route: &Route) -> impl Iterator<Item = usize> {
         Over::Divert(diversion) => Some(diversion.index),
         Over::Refuse | Over::Delay | Over::Annotate => None,
     });
-    route.upstreams().chain(auth).chain(diversions)
+    let mirror = route.mirror.as_ref().map(|mirror| mirror.upstream);
+    route.upstreams().chain(auth).chain(diversions).chain(mirror)
 }
 
 fn unused_warning(place: Place, message: String, help: &str) -> Diagnostic {

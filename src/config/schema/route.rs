@@ -8,7 +8,7 @@ use crate::config::schema::server;
 use crate::config::schema::shared::{DIALECTS, KEY_PARTS, LIMIT_NAMES, refuse};
 use crate::config::schema::upstream::{SERVER_LIST, breaker};
 use crate::config::schema::value_type::ValueType::{self, *};
-use crate::config::schema::value_type::{HOUR, MINUTE, duration, integer, list, list_from};
+use crate::config::schema::value_type::{HOUR, MIB, MINUTE, duration, integer, list, list_from, size};
 use crate::ends::End;
 use crate::route::Strictness;
 
@@ -66,6 +66,11 @@ rows! {
     SPLIT_BY = option("split_by", KEY_PARTS, Absent, "the key whose requests all get the same upstream of `split`")
         .shown_as("key, as in limits")
         .guide("../guides/canary-releases.md#the-same-client-the-same-version");
+    MIRROR = option("mirror", Table(&mirror::TABLE), Absent, "another upstream that gets copies of requests. Its responses are discarded")
+        .guide("../guides/mirroring.md")
+        .metric("sluicegate_mirror_total")
+        .example("write mirror = { upstream = \"shadow\", percent = 10 }")
+        .called(&["request_mirror_policies", "requestMirror", "mirroring", "shadow"]);
     LIMITS = option("limits", LIMIT_NAMES, Absent, "limits of the route. If one refuses a request, none is charged")
         .shown_as("list of names, up to 16")
         .metric("sluicegate_limit_decisions_total")
@@ -374,6 +379,19 @@ pub mod split {
 
         UPSTREAM = option("upstream", SERVER_LIST, Required, "where the requests go").shown_as("name, URL, list of URLs");
         WEIGHT: u32 = option("weight", integer(0, 1_000_000), Value("1"), "share of the requests, relative to the other weights");
+    }
+}
+
+/// Options of `route.mirror`.
+pub mod mirror {
+    use super::*;
+
+    rows! {
+        table("route.mirror");
+
+        UPSTREAM = option("upstream", SERVER_LIST, Required, "where the copies go").shown_as("name, URL, list of URLs");
+        PERCENT: usize = option("percent", integer(0, 100), Value("100"), "how many of 100 requests are copied");
+        MAX_BODY: usize = option("max_body", size(0, MIB), Value("\"64KiB\""), "the largest body that is copied; requests with more are not");
     }
 }
 

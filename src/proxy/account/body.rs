@@ -34,6 +34,9 @@ use crate::proxy::render::compress::stage::CompressionStage;
 use crate::proxy::words::refusal::Refusal;
 use crate::upstream::breaker::BreakerPermit;
 
+/// How long the rest of a body is read that nobody gets.
+const LONGEST_DISCARD: Duration = Duration::from_secs(5);
+
 /// A response body with the account of its request.
 pub struct ResponseBody {
     source: BodySource,
@@ -175,7 +178,6 @@ impl ResponseBody {
     /// Reads and drops the rest of a server's body, so that its connection can serve another request. The connection of
     /// a long or slow body is closed. `charges` are settled by the trailers.
     pub fn discard(mut self, charges: Option<Box<ChargeGuard>>) {
-        const LONGEST: Duration = Duration::from_secs(5);
         if let BodySource::Upstream { linger, .. } = &mut self.source {
             // The client has not left: it gets another response.
             *linger = None;
@@ -185,7 +187,7 @@ impl ResponseBody {
         }
         spawn_local(async move {
             let mut charges = charges;
-            let drained = timeout(LONGEST, self.read_to_trailers(charges.as_deref_mut())).await;
+            let drained = timeout(LONGEST_DISCARD, self.read_to_trailers(charges.as_deref_mut())).await;
             if let Some(mut charges) = charges {
                 charges.settle_end(match &drained {
                     Ok(Ok(Some(trailers))) => Some(ResponseTail::Whole(trailers)),
@@ -195,6 +197,11 @@ impl ResponseBody {
                 });
             }
         });
+    }
+
+    /// Reads and drops the body of a response that nobody gets, within the same bounds.
+    pub async fn read_out(mut self) {
+        let _ = timeout(LONGEST_DISCARD, self.read_to_trailers(None)).await;
     }
 
     /// Reads the body to its end and returns its trailers, empty if there are none. Returns `None` if the body is

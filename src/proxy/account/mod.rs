@@ -219,6 +219,11 @@ impl RequestAccount {
         self.waited.set(self.waited.get() + begun.elapsed());
     }
 
+    /// Returns the metrics of the route.
+    pub fn share_counters(&self) -> Rc<RouteCounters> {
+        self.counters.clone()
+    }
+
     /// Counts a request to the auth server.
     pub fn count_forward_auth(&self, outcome: ForwardAuthOutcome) {
         self.counters.count_forward_auth(outcome);

@@ -35,7 +35,7 @@ use crate::upstream::breaker::BreakerPermit;
 /// The results of the steps so far.
 pub struct RequestContext<'a> {
     pub client: &'a Rc<ClientConnection>,
-    pub view: &'a WorkerSnapshot,
+    pub view: &'a Rc<WorkerSnapshot>,
     /// The client: the TCP peer, or the address that trusted proxies forwarded.
     pub identity: ClientAddress,
     pub received: Box<Received>,
@@ -65,7 +65,7 @@ pub struct RequestContext<'a> {
 impl<'a> RequestContext<'a> {
     pub fn new(
         client: &'a Rc<ClientConnection>,
-        view: &'a WorkerSnapshot,
+        view: &'a Rc<WorkerSnapshot>,
         received: Box<Received>,
         account: Box<RequestAccount>,
     ) -> RequestContext<'a> {

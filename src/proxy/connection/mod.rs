@@ -46,6 +46,7 @@
 //! it here and in docs/guarantees/threat-model.md.
 
 pub(crate) mod body;
+pub(crate) mod body_copy;
 pub(crate) mod body_memory;
 pub(crate) mod connection_count;
 pub(crate) mod min_rate;

@@ -6,8 +6,10 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use crate::proxy::connection::phase::Phase;
 use crate::proxy::connection::request_state::{RequestState, RequestWait, register};
 use crate::proxy::connection::state::ConnectionState;
+use crate::proxy::connection::timeouts::Ticks;
 
 /// Bounds what one request waits for. Each request of a connection has its own. Cheap to clone.
 #[derive(Clone)]
@@ -33,6 +35,13 @@ impl Drop for HeldBack<'_> {
 }
 
 impl RequestDeadline {
+    /// Makes the deadline of an exchange without a client. No worker checks its timer: the caller bounds the exchange.
+    pub fn without_client() -> RequestDeadline {
+        let connection = Rc::new(ConnectionState::new(Ticks::default()));
+        connection.enter_phase(Phase::Head, Duration::ZERO);
+        connection.start_request(true)
+    }
+
     /// Waits for `awaited`, for `limit` at most. Called again on progress. Does nothing once the request is over.
     pub fn arm(&self, awaited: RequestWait, limit: Duration) {
         if !self.state.is_over() {
@@ -198,8 +207,6 @@ impl RequestDeadline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proxy::connection::phase::Phase;
-    use crate::proxy::connection::timeouts::Ticks;
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -18,6 +18,7 @@ use http_body::{Body as _, Frame, SizeHint};
 
 use crate::ends::End;
 use crate::proxy::connection::body::discard::{data_length, discard_within};
+use crate::proxy::connection::body_copy::BodyCopy;
 use crate::proxy::connection::body_memory::{BodyMemory, BodyPermit, GatheredBody};
 use crate::proxy::connection::min_rate::MinRate;
 use crate::proxy::connection::request_deadline::RequestDeadline;
@@ -39,6 +40,8 @@ pub struct Upload {
     allowed_trailers: Vec<HeaderName>,
     /// The permit for the memory of a large body that was read in advance. The last of its frames releases it.
     permit: Option<Arc<BodyPermit>>,
+    /// Gets everything that is read of the body.
+    copy: Option<Box<BodyCopy>>,
 }
 
 /// Marks the upload as unread if it is dropped before its end.
@@ -270,12 +273,29 @@ impl Upload {
             max_bytes,
             allowed_trailers: Vec::new(),
             permit: None,
+            copy: None,
         }
     }
 
     /// Returns true if nothing has been read of the body.
     pub fn is_untouched(&self) -> bool {
         self.progress.received_bytes() == 0 && self.progress.state() == UploadState::Running
+    }
+
+    /// Gives everything that is read of the body to `copy`, also what was read in advance.
+    pub fn copy_to(&mut self, mut copy: BodyCopy) {
+        self.ahead.iter().filter_map(Frame::data_ref).for_each(|data| copy.push(data));
+        match self.progress.state() {
+            UploadState::Done => copy.finish(),
+            _ => self.copy = Some(Box::new(copy)),
+        }
+    }
+
+    /// Ends the copy of a body that has been read to its end.
+    fn finish_copy(&mut self) {
+        if let Some(copy) = self.copy.take() {
+            copy.finish();
+        }
     }
 
     /// Forwards trailers with these names.
@@ -366,6 +386,7 @@ impl Upload {
             }
             Poll::Ready(None) => {
                 self.progress.finish(UploadState::Done);
+                self.finish_copy();
                 Poll::Ready(None)
             }
             Poll::Ready(Some(Err(BodyFault::Malformed))) => {
@@ -391,8 +412,12 @@ impl Upload {
                 if total > self.max_bytes {
                     return self.fail(UploadState::TooLarge);
                 }
+                if let (Some(copy), Some(data)) = (&mut self.copy, frame.data_ref()) {
+                    copy.push(data);
+                }
                 if self.body.is_end_stream() {
                     self.progress.finish(UploadState::Done);
+                    self.finish_copy();
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
@@ -443,6 +468,7 @@ impl Upload {
     }
 
     fn fail(&mut self, state: UploadState) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
+        self.copy = None;
         self.progress.finish(state);
         Poll::Ready(Some(Err(UploadError(state))))
     }

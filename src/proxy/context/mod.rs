@@ -5,6 +5,7 @@
 //! `worker_context` is what connections need of their worker; `recent` keeps answers to other proxies, and
 //! `recorded_answer` their text in a shared store. State of a wider scope goes to the widest struct that needs it.
 
+pub(crate) mod mirror_places;
 pub(crate) mod recent;
 pub(crate) mod recorded_answer;
 pub(crate) mod worker_context;
@@ -33,6 +34,7 @@ use crate::proxy::connection::settings::ConnectionSettings;
 use crate::proxy::connection::state::ConnectionState;
 use crate::proxy::connection::stream::LargeWrites;
 use crate::proxy::connection::upgrade::{TunnelCount, Upgrade};
+use crate::proxy::context::mirror_places::MirrorPlaces;
 use crate::proxy::context::recent::RecentAnswers;
 use crate::proxy::head::hop::{Hop, Via};
 use crate::proxy::head::inspector::Inspector;
@@ -95,6 +97,8 @@ pub struct WorkerState {
     pub large_writes: Rc<LargeWrites>,
     /// Places for the rests of request bodies that are discarded after their responses.
     pub discards: Rc<DiscardPlaces>,
+    /// Places for copies of requests.
+    pub mirror_places: Rc<MirrorPlaces>,
     pub compression: Rc<WorkerCompression>,
     /// Buffer that tunnels use for each read.
     pub tunnel_buffer: RefCell<Vec<u8>>,
@@ -254,6 +258,7 @@ impl WorkerState {
             is_draining: Cell::new(false),
             write_buffer: RefCell::default(),
             large_writes: Rc::default(),
+            mirror_places: Rc::default(),
             discards: Rc::default(),
             compression: Rc::new(WorkerCompression::new(&process.metrics)),
             tunnel_buffer: RefCell::default(),

@@ -33,6 +33,30 @@ pub enum BodyFault {
     CutOff,
 }
 
+/// A body that is in memory.
+pub struct WholeBody(Bytes);
+
+impl WholeBody {
+    pub fn new(bytes: Bytes) -> WholeBody {
+        WholeBody(bytes)
+    }
+}
+
+impl BodyStream for WholeBody {
+    fn poll_frame(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyFault>>> {
+        let rest = std::mem::take(&mut self.0);
+        Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest))))
+    }
+
+    fn is_end(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.len() as u64)
+    }
+}
+
 impl RequestBody {
     /// Makes the body of a request that has none.
     pub fn empty() -> RequestBody {

@@ -39,6 +39,7 @@ use crate::proxy::steps::early_hints::EarlyHints;
 use crate::proxy::steps::forward;
 use crate::proxy::steps::forward::ForwardedResponse;
 use crate::proxy::steps::limits;
+use crate::proxy::steps::mirror;
 use crate::proxy::steps::outgoing_request;
 use crate::proxy::steps::outgoing_request::OutgoingRequest;
 use crate::proxy::steps::request_body;
@@ -92,6 +93,9 @@ pub async fn dispatch(
         }
         _ => None,
     };
+    if route.mirror.is_some() {
+        mirror::remove_mark(&mut request.received.parts.headers);
+    }
     let unwritten = rewrite_headers(request, routed, &forwarding);
     let upload = request_body::open_upload(request, route).await?;
     match action {
@@ -100,6 +104,9 @@ pub async fn dispatch(
             let mut outgoing = build_outgoing(request, routed, unwritten, upload, offer);
             outgoing.priority = route.priority;
             (outgoing.hash, outgoing.proxy_header) = (hash, proxy_header(client, identity.ip, servers));
+            if let Some(mirror) = &route.mirror {
+                mirror::copy_request(request, routed, mirror, unwritten, &mut outgoing);
+            }
             send_upstream(request, routed, servers, &mut outgoing, breakers).await
         }
         AdmittedAction::Echo => {

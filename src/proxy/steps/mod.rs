@@ -12,7 +12,7 @@
 //!   a file
 //! - `outgoing_request`: the request as servers get it; `forward`: the flow of one request over all of its attempts;
 //!   `select`: from an upstream to a connection; `breaker_watch`: reports the results to circuit breakers; `early_hints`:
-//!   interim responses
+//!   interim responses; `mirror`: copies of requests for another upstream
 //! - `tunnel`: upgraded connections; `client_io`: the byte stream in front of a parser
 //! - `response`: what the client gets; `compress`: compression; `finish_response`: the end of every request
 
@@ -29,6 +29,7 @@ pub(crate) mod forward;
 pub(crate) mod forwarded_head;
 pub(crate) mod limits;
 mod live;
+pub(crate) mod mirror;
 pub(crate) mod outgoing_request;
 pub(crate) mod pipeline;
 pub(crate) mod preflight;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use http::request::Parts;
-use http::{HeaderName, Method, Version};
+use http::{HeaderName, Method};
 
 use crate::canonical::find_sent_piece;
 use crate::proxy::account::linger::Linger;
@@ -66,35 +66,38 @@ impl OutgoingRequest {
     ) -> OutgoingRequest {
         let Parts { method, headers, version, .. } = parts;
         let framing = match upload.as_ref().map(|upload| upload.size_hint().exact()) {
-            None if *version == Version::HTTP_2 && has_usual_body(method) => Framing::Length(0),
-            None => Framing::None,
+            None => Framing::of_bodiless(*version, method),
             Some(Some(length)) => Framing::Length(length),
             Some(None) => Framing::Chunked,
         };
+        let head = RequestHead::encode(method, target, headers, host, framing, write_more);
         OutgoingRequest {
-            client: Blame::from_ip(client),
+            trailers: (framing == Framing::Chunked).then(|| headers::announced_trailers(headers).collect()),
+            linger,
+            ..OutgoingRequest::of_parts(Blame::from_ip(client), method.clone(), head, upload)
+        }
+    }
+
+    /// Makes a request of its head and its body, without anything that is special.
+    pub fn of_parts(client: Blame, method: Method, head: RequestHead, upload: Option<Upload>) -> OutgoingRequest {
+        OutgoingRequest {
+            client,
             hash: None,
             priority: Priority::default(),
             proxy_header: None,
-            method: method.clone(),
-            head: RequestHead::encode(method, target, headers, host, framing, write_more),
+            method,
+            head,
             upload,
             expects_continue: false,
             client_limit: None,
             respond_by: None,
-            trailers: (framing == Framing::Chunked).then(|| headers::announced_trailers(headers).collect()),
-            linger,
+            trailers: None,
+            linger: None,
             offer: None,
             has_sent_bytes: false,
             clock: None,
         }
     }
-}
-
-/// Returns whether requests with `method` usually have a body. Over HTTP/1.1 they state a length even without one (RFC
-/// 9110, section 8.6), which HTTP/2 marks by a flag.
-fn has_usual_body(method: &Method) -> bool {
-    matches!(*method, Method::POST | Method::PUT | Method::PATCH)
 }
 
 /// Returns the target to forward, with the rewrites of the route. What is left of the path stays in its spelling for

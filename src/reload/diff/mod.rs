@@ -212,6 +212,7 @@ fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + u
         cors,
         parsing: reading,
         split,
+        mirror,
         // Only explanations show them.
         timeout_origins: _,
     } = route;
@@ -224,6 +225,7 @@ fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + u
         let branches = split.branches.iter().map(|branch| (name_of(branch.upstream), branch.weight));
         (branches.collect::<Vec<_>>(), &split.key)
     });
+    let mirror = mirror.as_ref().map(|mirror| (name_of(mirror.upstream), mirror.percent, mirror.max_body));
     // Candidates and wider tiers are added by themselves.
     let limits = limits.iter().filter(|limit| limit.candidate_of.is_none() && !limit.is_wider_tier());
     let limits: Vec<&str> = limits.map(|limit| limit.name.as_str()).collect();
@@ -238,7 +240,7 @@ fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + u
             timeouts,
             (refuse, error_pages),
             ratelimit_headers,
-            (upgrades, request_trailers, split),
+            (upgrades, request_trailers, split, mirror),
             (compress, cors),
             reading,
         ),

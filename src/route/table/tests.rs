@@ -33,6 +33,7 @@ fn route(host: &str, path: &str, methods: &str, version: Option<&str>) -> Route 
         params: Vec::new(),
         action: Action::Echo,
         split: None,
+        mirror: None,
         limits: Vec::new(),
         auth: None,
         allow: Arc::default(),

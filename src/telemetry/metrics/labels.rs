@@ -46,6 +46,20 @@ labels! {
 }
 
 labels! {
+    /// What became of the copy of a request; the `outcome` label of `mirror_total`.
+    MirrorOutcome:
+    /// A server responded, with any status.
+    Answered = "answered",
+    /// No server responded in time.
+    Failed = "failed",
+    BodyTooLarge = "body_too_large",
+    /// The client did not send its whole body, or the server did not want it.
+    BodyIncomplete = "body_incomplete",
+    /// As many copies as possible were on their way.
+    Busy = "busy",
+}
+
+labels! {
     /// Protocol of a client connection; the `protocol` label of `connections`.
     Protocol:
     Http11 = "http/1.1",

@@ -48,7 +48,8 @@ use crate::telemetry::metrics::counter::Counters;
 pub use crate::telemetry::metrics::counts::Code;
 use crate::telemetry::metrics::families::Families;
 pub use crate::telemetry::metrics::labels::{
-    CandidateEffect, Decision, ForwardAuthOutcome, HandshakeResult, OrderResult, PasswordCheck, Protocol, SpanResult,
+    CandidateEffect, Decision, ForwardAuthOutcome, HandshakeResult, MirrorOutcome, OrderResult, PasswordCheck,
+    Protocol, SpanResult,
 };
 pub use crate::telemetry::metrics::limits::{
     FairGauges, HeadroomCounts, HeadroomSums, LeaseCounts, LeftOver, LimitGauges, LimitRegistry,

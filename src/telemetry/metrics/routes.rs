@@ -16,7 +16,7 @@ use crate::telemetry::metrics::counts::{
     BUCKETS, BucketExemplars, Code, Codes, Durations, ExportedSeries, Histogram, LabelCounts, find_bucket,
 };
 use crate::telemetry::metrics::exposition::openmetrics::FamilyExemplars;
-use crate::telemetry::metrics::labels::{CandidateEffect, Decision, ForwardAuthOutcome};
+use crate::telemetry::metrics::labels::{CandidateEffect, Decision, ForwardAuthOutcome, MirrorOutcome};
 use crate::telemetry::metrics::record_families::{FamilyRow, RecordCollector};
 use crate::telemetry::metrics::shards::{Count, Shards};
 
@@ -26,7 +26,7 @@ const DURATION_FAMILY: &str = "sluicegate_request_duration_seconds";
 const NO_LIMIT: &str = "_none";
 
 /// The families with the label `route`.
-const FAMILIES: [FamilyRow<RouteRecord>; 7] = [
+const FAMILIES: [FamilyRow<RouteRecord>; 8] = [
     FamilyRow {
         name: "requests_total",
         help: "Requests with a response.",
@@ -106,6 +106,17 @@ const FAMILIES: [FamilyRow<RouteRecord>; 7] = [
             }
         },
     },
+    FamilyRow {
+        name: "mirror_total",
+        help: "Copies of requests for another upstream, and requests that were not copied.",
+        kind: COUNTER,
+        labels: &["outcome"],
+        collect: |route, series| {
+            for (index, count) in route.count_mirrors() {
+                series.add_counter(count, &[MirrorOutcome::LABELS[index]]);
+            }
+        },
+    },
 ];
 
 /// Counts of one worker for a route. The fields that every request writes come first, in two cache lines.
@@ -119,6 +130,8 @@ pub struct RouteCounts {
     pub rejections: LabelCounts<REJECTION_LABELS>,
     /// Requests to the auth server.
     pub forward_auth: LabelCounts<{ ForwardAuthOutcome::ALL.len() }>,
+    /// Copies of requests.
+    pub mirrors: LabelCounts<{ MirrorOutcome::ALL.len() }>,
     /// Traces of sampled requests.
     pub exemplars: Exemplars<{ BUCKETS.len() + 1 }>,
 }
@@ -145,6 +158,7 @@ pub struct RouteRecord {
     pub shards: Shards<RouteCounts>,
     pub rejections: ExportedSeries,
     pub forward_auth: ExportedSeries,
+    pub mirrors: ExportedSeries,
     /// Requests in progress while the route has `max_in_flight`; exact over all workers.
     capped: AtomicI64,
     codes: Mutex<Vec<Code>>,
@@ -225,6 +239,11 @@ impl RouteRecord {
     /// Returns the series of requests to the auth server.
     pub fn count_forward_auth(&self) -> Vec<(usize, u64)> {
         self.forward_auth.list_series(self.shards.iter().map(|part| &part.forward_auth))
+    }
+
+    /// Returns the series of copies of requests.
+    pub fn count_mirrors(&self) -> Vec<(usize, u64)> {
+        self.mirrors.list_series(self.shards.iter().map(|part| &part.mirrors))
     }
 
     /// Returns the number of requests in progress.

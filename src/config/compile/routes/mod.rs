@@ -12,6 +12,7 @@ mod files;
 pub(crate) mod forward_auth;
 pub(crate) mod header_lists;
 pub(crate) mod identity_header;
+mod mirror;
 pub(crate) mod over;
 mod redirect;
 mod redirect_loop;
@@ -159,6 +160,7 @@ fn compile_route(
     let params = matcher.as_ref().map(|matcher| list_params(&matcher.path)).unwrap_or_default();
     let split = split::compile_split(section, &params, context.keys, upstreams);
     let action = action::compile_action(section, matcher.as_ref(), split.as_ref(), upstreams);
+    let mirror = mirror::compile_mirror(section, upstreams);
     let limits = compile_limit_list(section, context);
     let allow = compile_networks(section, &route::ALLOW, context);
     let deny = compile_networks(section, &route::DENY, context);
@@ -222,6 +224,7 @@ fn compile_route(
         request_trailers: section.get(&route::REQUEST_TRAILERS),
         cors,
         split: split.map(Box::new),
+        mirror: mirror.map(Box::new),
         compress: compress.is_enabled.then(|| shared.compressions.share_value(compress.settings)),
     };
     let redirect = section.node(&route::REDIRECT).map_or(place, |node| node.place);

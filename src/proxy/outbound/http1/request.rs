@@ -1,7 +1,7 @@
 //! Writes the head of a request as bytes of HTTP/1.1.
 
 use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Version};
 
 /// Initial capacity for a head; most heads fit.
 const HEAD_SIZE: usize = 1024;
@@ -15,6 +15,15 @@ pub enum Framing {
     None,
     Length(u64),
     Chunked,
+}
+
+impl Framing {
+    /// Returns the framing of a request without a body. Over HTTP/1.1, requests whose method usually has a body state a length
+    /// even without one (RFC 9110, section 8.6), which HTTP/2 marks by a flag.
+    pub fn of_bodiless(version: Version, method: &Method) -> Framing {
+        let has_usual_body = matches!(*method, Method::POST | Method::PUT | Method::PATCH);
+        if version == Version::HTTP_2 && has_usual_body { Framing::Length(0) } else { Framing::None }
+    }
 }
 
 /// Which `Host` the server gets.
