@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderValue};
 use http_range_header::{RangeUnsatisfiableError, parse_range_header_with_max_ranges};
 
 /// The most ranges of one response.
-const RANGES_MAX: NonZeroUsize = NonZeroUsize::new(16).unwrap();
+const RANGES_MAX: NonZeroUsize = NonZeroUsize::MIN.saturating_add(15);
 /// Bytes that each of several ranges costs beside its own: the head of its part.
 const PART_COST: u64 = 256;
 
