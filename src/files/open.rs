@@ -131,7 +131,7 @@ fn open_entry(root: &OwnedFd, name: &Path, link: &mut Option<PathBuf>) -> Result
             file: file.into(),
             name: name.to_owned(),
             length: u64::try_from(found.st_size).unwrap_or(0),
-            modified: modification_time(found.st_mtime, found.st_mtime_nsec.into()),
+            modified: modification_time(found.st_mtime, found.st_mtime_nsec),
             suffix: None,
         })),
         FileType::Directory => Some(Entry::Folder),
