@@ -210,10 +210,17 @@ impl Nat64Prefix {
     }
 }
 
+/// Returns the address that a host in a URL is; IPv6 is in brackets there.
+pub fn host_address(host: &str) -> Option<IpAddr> {
+    match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        Some(ip) => ip.parse().ok().filter(IpAddr::is_ipv6),
+        None => host.parse().ok().filter(IpAddr::is_ipv4),
+    }
+}
+
 /// Returns whether packets to this host never leave the machine.
 pub fn is_this_machine(host: &str) -> bool {
-    let ip: Result<IpAddr, _> = host.trim_matches(['[', ']']).parse();
-    host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
+    host == "localhost" || host_address(host).is_some_and(|ip| ip.is_loopback())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! One certificate, from the order to the chain (RFC 8555). Called by the manager under the lock of the state
 //! directory.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use instant_acme::{
@@ -14,6 +15,7 @@ use tokio::time::sleep;
 use crate::acme::client::{AcmeClient, RetryAfter};
 use crate::acme::state::{StateDirectory, StateError, StateLock, StoredCertificate};
 use crate::config::AcmeSettings;
+use crate::net::host_address;
 use crate::telemetry::metrics::OrderResult;
 use crate::tls::{ChallengeKind, NamedKey};
 
@@ -146,8 +148,14 @@ impl OrderClient<'_> {
         name: &str,
         kind: ChallengeKind,
     ) -> Result<StoredCertificate, OrderError> {
-        let identifiers = [Identifier::Dns(name.to_owned())];
-        let mut order = account.new_order(&NewOrder::new(&identifiers)).await?;
+        let address = host_address(name);
+        let identifiers = [address.map_or_else(|| Identifier::Dns(name.to_owned()), Identifier::Ip)];
+        let mut request = NewOrder::new(&identifiers);
+        if let Some(profile) = &self.settings.profile {
+            check_profile(account, profile)?;
+            request = request.profile(profile);
+        }
+        let mut order = account.new_order(&request).await?;
         self.publish_proof(&mut order, name, kind).await?;
         match order.poll_ready(&polling()).await {
             Ok(OrderStatus::Ready) => {}
@@ -156,7 +164,7 @@ impl OrderClient<'_> {
             Err(error) => return Err(error.into()),
         }
         let key = KeyPair::generate().map_err(generation_error)?;
-        let mut params = CertificateParams::new([name.to_owned()]).map_err(generation_error)?;
+        let mut params = CertificateParams::new([subject_of(name)]).map_err(generation_error)?;
         params.distinguished_name = DistinguishedName::new();
         order.finalize_csr(params.serialize_request(&key).map_err(generation_error)?.der()).await?;
         let chain = order.poll_certificate(&polling()).await?;
@@ -188,7 +196,7 @@ impl OrderClient<'_> {
                 ChallengeKind::Http01 => return Err(OrderError::Refused("its token is against RFC 8555".to_owned())),
                 ChallengeKind::TlsAlpn01 => {
                     let pem = build_challenge_certificate(name, proof.digest().as_ref()).map_err(generation_error)?;
-                    self.state.write_challenge(self.lock, kind, name, &pem)?;
+                    self.state.write_challenge(self.lock, kind, &server_name_of(name), &pem)?;
                 }
             }
             sleep(SPREAD).await;
@@ -201,6 +209,40 @@ impl OrderClient<'_> {
             })?;
         }
         Ok(())
+    }
+}
+
+/// Checks that the server offers a profile, so that the error names those that it does.
+fn check_profile(account: &Account, profile: &str) -> Result<(), OrderError> {
+    let offered: Vec<&str> = account.profiles().map(|offered| offered.name).collect();
+    match offered.contains(&profile) {
+        true => Ok(()),
+        false if offered.is_empty() => Err(OrderError::Refused("it has no profiles: remove `profile`".to_owned())),
+        false => {
+            let offered = shorten_message(&offered.join(", "));
+            Err(OrderError::Refused(format!("it has no profile {profile:?}, but {offered}")))
+        }
+    }
+}
+
+/// Returns how a certificate contains a name: addresses without the brackets of URLs.
+fn subject_of(name: &str) -> String {
+    host_address(name).map_or_else(|| name.to_owned(), |ip| ip.to_string())
+}
+
+/// Returns the server name in the handshake of tls-alpn-01. That for an address is its name in the reverse tree of DNS
+/// (RFC 8738).
+fn server_name_of(name: &str) -> String {
+    match host_address(name) {
+        None => name.to_owned(),
+        Some(IpAddr::V4(ip)) => {
+            let [a, b, c, d] = ip.octets();
+            format!("{d}.{c}.{b}.{a}.in-addr.arpa")
+        }
+        Some(IpAddr::V6(ip)) => {
+            let digits = ip.octets().into_iter().rev().flat_map(|byte| [byte & 0xf, byte >> 4]);
+            digits.map(|digit| format!("{digit:x}.")).collect::<String>() + "ip6.arpa"
+        }
     }
 }
 
@@ -224,7 +266,7 @@ async fn read_validation_error(order: &mut Order, kind: ChallengeKind) -> Result
 
 /// Returns certificate and key for the handshake of tls-alpn-01 (RFC 8737).
 fn build_challenge_certificate(name: &str, digest: &[u8]) -> Result<String, rcgen::Error> {
-    let mut params = CertificateParams::new([name.to_owned()])?;
+    let mut params = CertificateParams::new([subject_of(name)])?;
     params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
     let key = KeyPair::generate()?;
     Ok(format!("{}{}", key.serialize_pem(), params.self_signed(&key)?.pem()))
@@ -251,6 +293,7 @@ impl From<Error> for OrderError {
             Error::Api(problem) if is_bad_nonce(&problem) => OrderError::BadNonce(describe_problem(&problem)),
             Error::Api(problem) => OrderError::Refused(describe_problem(&problem)),
             Error::Timeout(_) => OrderError::Timeout,
+            Error::Unsupported(what) => OrderError::Refused(format!("it does not support {what}")),
             Error::Json(error) => OrderError::Unreachable(format!("the response is not ACME: {error}")),
             other => OrderError::Unreachable(shorten_message(&other.to_string())),
         }
@@ -272,4 +315,21 @@ fn describe_problem(problem: &Problem) -> String {
 
 fn shorten_message(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(SAID_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_handshake_of_an_address_names_its_reverse() {
+        for (name, asked) in [
+            ("www.example.com", "www.example.com"),
+            ("192.0.2.7", "7.2.0.192.in-addr.arpa"),
+            ("[2001:db8::1]", "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa"),
+        ] {
+            assert_eq!(server_name_of(name), asked);
+        }
+        assert_eq!(subject_of("[2001:db8::1]"), "2001:db8::1");
+    }
 }

@@ -7,12 +7,17 @@ use crate::tls::CertificateValidity;
 /// Longest pause between two attempts, unless the first is longer.
 const LONGEST: Duration = Duration::from_secs(6 * 3600);
 
-/// Returns when a certificate is due, in seconds of Unix time: after about two thirds of its life. `chance` (0 to 1)
-/// is fixed per certificate, so that all gateways agree and not all certificates of a CA are due at once.
+/// Certificates with a shorter life are renewed earlier, so that some days are left to remove the cause of a failure.
+const SHORT_LIFE_S: i64 = 10 * 86_400;
+
+/// Returns when a certificate is due, in seconds of Unix time: after about two thirds of its life, or half of a short
+/// one. `chance` (0 to 1) is fixed per certificate, so that all gateways agree and not all certificates of a CA are due at
+/// once.
 pub fn renewal_s(term: &CertificateValidity, chance: f64) -> i64 {
     let life_s = term.not_after_s.saturating_sub(term.not_before_s).max(0);
     let early_s = life_s / 30 * i64::from(per_mille(chance)) / 1000;
-    (term.not_before_s + life_s / 3 * 2).saturating_sub(early_s)
+    let used_s = if life_s < SHORT_LIFE_S { life_s / 2 } else { life_s / 3 * 2 };
+    (term.not_before_s + used_s).saturating_sub(early_s)
 }
 
 /// Returns the pause after `failures` failures in a row (at least 1): `first`, doubled each time. `chance` varies it
@@ -39,6 +44,8 @@ mod tests {
         for chance in [0.0, 0.3, 0.5, 0.999] {
             assert!((57 * day_s..=60 * day_s).contains(&renewal_s(&term, chance)), "{chance}");
         }
+        let term = CertificateValidity { not_after_s: 6 * day_s, ..term };
+        assert_eq!(renewal_s(&term, 0.0), 3 * day_s);
         // An invalid certificate is due at once.
         let term = CertificateValidity { name: String::new(), not_before_s: 50, not_after_s: 10 };
         assert_eq!(renewal_s(&term, 1.0), 50);

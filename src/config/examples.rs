@@ -9,6 +9,8 @@ use crate::config::schema::{Schema, limit, listener, server};
 use crate::config::tree::{Node, Value};
 
 pub const FORWARD_AUTH_EXAMPLE: &str = "write auth = { forward = \"http://127.0.0.1:4180/oauth2/auth\" }";
+pub const TOKEN_AUTH_EXAMPLE: &str =
+    "write auth = { jwt = \"NAME\" }, and the keys in a section:\n\n[jwt.NAME]\nissuer = \"https://login.example.com\"";
 pub const CERTIFICATES_EXAMPLE: &str = "write certificates = [{ cert = \"chain.pem\", key = \"key.pem\" }]";
 
 /// Returns the remedy for a value of a wrong type.

@@ -2,7 +2,7 @@
 //! by `compile`.
 
 use crate::config::closest::find_closest;
-use crate::config::examples::{CERTIFICATES_EXAMPLE, FORWARD_AUTH_EXAMPLE};
+use crate::config::examples::{CERTIFICATES_EXAMPLE, FORWARD_AUTH_EXAMPLE, TOKEN_AUTH_EXAMPLE};
 use crate::config::schema::{self, Schema, listener, route};
 use crate::config::tree::{Node, TableEntry, Value};
 
@@ -11,6 +11,9 @@ pub const LIMIT_HELP: &str = "a limit has its own section and a name that routes
 
 /// Names of `auth` in other programs if another server decides.
 const FORWARD_AUTH: [&str; 3] = ["auth_request", "forward_auth", "forwardAuth"];
+/// Names of `auth` in other programs if clients send tokens.
+const TOKEN_AUTH: [&str; 6] =
+    ["auth_jwt", "auth_jwt_key_file", "auth_jwt_key_request", "jwt_authn", "jwks_uri", "remote_jwks"];
 /// Maximum number of sections listed for a misplaced key.
 const PLACES_MAX: usize = 3;
 
@@ -27,6 +30,7 @@ pub fn describe_unknown_key(schema: &Schema, entry: &TableEntry) -> String {
         return match option.name {
             name if name == route::LIMITS.name => LIMIT_HELP.to_owned(),
             name if name == route::AUTH.name && FORWARD_AUTH.contains(&key) => FORWARD_AUTH_EXAMPLE.to_owned(),
+            name if name == route::AUTH.name && TOKEN_AUTH.contains(&key) => TOKEN_AUTH_EXAMPLE.to_owned(),
             name if [route::AUTH.name, route::CORS.name].contains(&name) => option.example.to_owned(),
             name => format!("it is called `{name}` here"),
         };

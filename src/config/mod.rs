@@ -270,6 +270,8 @@ pub struct Acme {
 pub struct AcmeSettings {
     /// `https` URL of the ACME directory.
     pub directory: String,
+    /// The kind of certificate to order, as the server calls it. `None` leaves it to the server.
+    pub profile: Option<String>,
     /// `mailto` URLs of the account.
     pub contact: Vec<String>,
     /// Directory that stores the account, certificates and related state.

@@ -1,5 +1,6 @@
 //! Selects the certificate for a hostname: an exact name first, then a wildcard for one label, then the first
-//! certificate of the listener. The names of a certificate are its subject alternative names (RFC 9525): DNS names and
+//! certificate of the listener. A client that uses an address sends no name, and gets the first certificate with an
+//! address, if there is one. The names of a certificate are its subject alternative names (RFC 9525): DNS names and
 //! addresses. rustls selects one in each handshake. For each request, the gateway checks that the certificate that was
 //! shown is valid for the request's host.
 
@@ -10,6 +11,8 @@ use std::sync::Arc;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use x509_parser::prelude::{GeneralName, X509Certificate};
+
+use crate::net::host_address;
 
 /// A certificate chain with its key, its names and its validity.
 #[derive(Clone, Debug)]
@@ -59,6 +62,8 @@ pub struct Certificates {
     wildcard: HashMap<String, Vec<usize>>,
     /// The index of the first certificate, if there is one.
     default: Vec<usize>,
+    /// The index of the certificate for clients without SNI.
+    nameless: Vec<usize>,
 }
 
 impl Certificates {
@@ -74,9 +79,11 @@ impl Certificates {
             }
         }
         let default = if keys.is_empty() { Vec::new() } else { vec![0] };
+        let with_address = keys.iter().position(|key| key.names.iter().any(|name| host_address(name).is_some()));
+        let nameless = with_address.map_or_else(|| default.clone(), |place| vec![place]);
         let names = keys.iter().map(|named| named.names.clone()).collect();
         let (keys, validities) = keys.into_iter().map(|named| (named.key, named.validity)).unzip();
-        Certificates { keys, validities, names, awaited, exact, wildcard, default }
+        Certificates { keys, validities, names, awaited, exact, wildcard, default, nameless }
     }
 
     /// Returns whether the certificate shown for the server name `asked` is valid for `host`, too. Both are lower-case.
@@ -86,7 +93,7 @@ impl Certificates {
 
     /// Returns whether the certificate shown to a client without SNI is valid for `host`, or no other certificate is.
     pub fn default_covers(&self, host: &str) -> bool {
-        self.is_valid_for(&self.default, host) || self.indexes_valid_for(host).next().is_none()
+        self.is_valid_for(&self.nameless, host) || self.indexes_valid_for(host).next().is_none()
     }
 
     fn is_valid_for(&self, places: &[usize], host: &str) -> bool {
@@ -101,7 +108,7 @@ impl Certificates {
 
     /// Returns whether there is a certificate to show for this server name, or without SNI.
     pub fn has_certificate_for(&self, asked: Option<&str>) -> bool {
-        !asked.map_or(&*self.default, |name| self.select_indexes(&name.to_ascii_lowercase())).is_empty()
+        !asked.map_or(&*self.nameless, |name| self.select_indexes(&name.to_ascii_lowercase())).is_empty()
     }
 
     /// Returns the indexes of the certificates to show for `name`, which is lower-case.
@@ -114,7 +121,8 @@ impl Certificates {
 
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let places = hello.server_name().map_or(&*self.default, |name| self.select_indexes(&name.to_ascii_lowercase()));
+        let places =
+            hello.server_name().map_or(&*self.nameless, |name| self.select_indexes(&name.to_ascii_lowercase()));
         let usable = |place: &&usize| self.keys[**place].key.choose_scheme(hello.signature_schemes()).is_some();
         places.iter().find(usable).or(places.first()).map(|place| self.keys[*place].clone())
     }

@@ -263,3 +263,29 @@ fn names_come_and_go_with_the_config() {
     assert!(serves(&gateway, &trust, "a.test"));
     assert_eq!(orders(&gateway, "issued"), 2.0);
 }
+
+/// Clients that use an address send no server name (RFC 8738 for the challenges).
+#[test]
+fn an_address_gets_a_certificate_by_either_challenge() {
+    let pebble = Pebble::start();
+    for challenge in ["tls-alpn-01", "http-01"] {
+        let state = tempfile::tempdir().unwrap();
+        let acme = format!("challenges = [\"{challenge}\"]\n");
+        let names = ["www.test", "127.0.0.1"];
+        let gateway = Setting { acme: &acme, ..Setting::new(&pebble, state.path(), &names) }.start();
+        let trust = pebble.trust();
+        names.iter().for_each(|name| until_served(&gateway, &trust, name));
+        // The order of the names does not matter.
+        assert!(serves(&gateway, &trust, "127.0.0.1") && serves(&gateway, &trust, "www.test"), "{challenge}");
+        assert_eq!(orders(&gateway, "issued"), 2.0);
+    }
+}
+
+#[test]
+fn a_profile_that_the_server_lacks_is_an_error_that_says_so() {
+    let (pebble, state) = (Pebble::start(), tempfile::tempdir().unwrap());
+    let acme = "profile = \"shortlived\"\nbackoff = \"1h\"\n";
+    let gateway = Setting { acme, ..Setting::new(&pebble, state.path(), &["www.test"]) }.start();
+    wait_until("the order is refused", || orders(&gateway, "refused") == 1.0);
+    assert_eq!(gateway.log_lines(&["it has no profiles: remove `profile`"]), 1);
+}

@@ -20,7 +20,7 @@ pub const LAYERS: [(&str, &[&str]); 38] = [
     ("descriptors", &[]),
     ("files", &["template", "descriptors"]),
     ("replace_file", &[]),
-    ("tls", &["labels"]),
+    ("tls", &["labels", "net"]),
     ("telemetry", &["rate", "labels", "net", "grpc", "ends", "tls"]),
     ("limiting", &["text", "labels", "canonical", "names", "template", "net", "grpc", "ends", "tls", "telemetry"]),
     ("upstream", &["rate", "labels", "tls", "limiting"]),
@@ -140,7 +140,7 @@ pub const LAYERS: [(&str, &[&str]); 38] = [
     ("fuzzing", &["canonical", "grpc", "limiting", "envoy", "proxy"]),
     ("reload", &["labels", "config", "local_ca", "limiting", "route", "upstream", "worker"]),
     ("jwks", &["limiting", "net", "tls", "telemetry", "config", "snapshot"]),
-    ("acme", &["replace_file", "labels", "tls", "telemetry", "upstream", "config", "snapshot"]),
+    ("acme", &["replace_file", "labels", "net", "tls", "telemetry", "upstream", "config", "snapshot"]),
     (
         "admin",
         &[

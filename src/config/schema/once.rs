@@ -67,7 +67,20 @@ pub mod acme {
             .intro("[TLS](tls.md#certificates-from-an-acme-server-lets-encrypt) explains these options. One order runs at a time, for at most 5 minutes.\n\
                  Each request to the ACME server may take 30 s, and its response may have 256 KiB.");
 
-        DIRECTORY = option("directory", Text("https URL"), Described("Let's Encrypt"), "directory URL of the ACME server");
+        DIRECTORY = option("directory", Text("https URL"), Described("Let's Encrypt"), "directory URL of the ACME server")
+            .called(&["acme_ca", "caServer", "server"]);
+        STAGING: bool = option(
+            "staging",
+            Boolean,
+            Value("false"),
+            "use the staging server of Let's Encrypt, whose certificates no browser trusts and whose limits are high",
+        );
+        PROFILE = option(
+            "profile",
+            Text("string"),
+            Described("chosen by the server"),
+            "kind of certificate, as the server calls it: `\"shortlived\"` of Let's Encrypt is valid for 6 days",
+        );
         TERMS_AGREED: Option<bool> = option("terms_agreed", Boolean, Required, "you agree to the server's terms of service");
         CONTACT = option("contact", List { item: &Text("URL"), least: 0, most: 10 }, Absent, "`\"mailto:ADDRESS\"`")
             .shown_as("list, up to 10");

@@ -98,7 +98,7 @@ rows! {
         .ends(End::CredentialsMissing)
         .weaker(Weaker::Compiled)
         .example("write auth = { basic = \"users.htpasswd\" }")
-        .called(&["auth_basic", "auth_basic_user_file", "basic_auth", "basicauth", "basicAuth", "auth_request", "forward_auth", "forwardAuth", "auth_jwt", "auth_jwt_key_file", "jwt_authn"]);
+        .called(&["auth_basic", "auth_basic_user_file", "basic_auth", "basicauth", "basicAuth", "auth_request", "forward_auth", "forwardAuth", "auth_jwt", "auth_jwt_key_file", "auth_jwt_key_request", "jwt_authn", "jwks_uri", "remote_jwks"]);
     REWRITE = option("rewrite", Table(&rewrite::TABLE), Absent, "changes of path and host")
         .guide("routing.md#changing-the-request-and-the-response")
         .called(&["strip_path", "strip_prefix", "preserve_host"]);

@@ -1,5 +1,6 @@
 //! Section `[acme]`, and the names for which listeners order certificates. Called by `compile`.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,14 +14,17 @@ use crate::config::schema::row::ConfigOption;
 use crate::config::schema::{acme, listener};
 use crate::config::values::{TextFault, invalid_text, is_host};
 use crate::config::{Acme, AcmeSettings, ListenerSettings};
+use crate::net::host_address;
 use crate::tls::trust::TrustedRoots;
 use crate::tls::{ChallengeKind, ChallengeStore};
 
 const DIRECTORY: &str = "https://acme-v02.api.letsencrypt.org/directory";
+const STAGING_DIRECTORY: &str = "https://acme-staging-v02.api.letsencrypt.org/directory";
 const TERMS_HELP: &str = "read the terms of service of the ACME server, and write terms_agreed = true";
 const CA_HELP: &str = "give a file in PEM: the certificates that sign that of the ACME server itself";
 const CONTACT_HELP: &str = "write an e-mail address: \"mailto:admin@example.com\"";
-const NAME_HELP: &str = "write a host name like \"www.example.com\"";
+const NAME_HELP: &str = "write a host name like \"www.example.com\", or an address like \"192.0.2.7\"";
+const PROFILE_HELP: &str = "write a name that the server lists in its directory, like \"shortlived\"";
 const SECTION_HELP: &str = "add a section:\n\n[acme]\nterms_agreed = true";
 /// Maximum length of a name in bytes: files of the state directory contain it.
 const NAME_MAX: usize = 230;
@@ -69,6 +73,12 @@ impl<'a> AcmeSection<'a> {
                 );
             }
         }
+        let mut addresses = names.iter().filter(|name| host_address(&name.value).is_some());
+        if let (Some(_), Some(At { place, value })) = (addresses.next(), addresses.next()) {
+            let what = format!("`{value}` is a second address");
+            let help = "clients that use an address do not say which: write a [[listener]] for each";
+            return tls.report_fault_at(listener::tls::ACME.name, *place, &what, help);
+        }
         Some(names.into_iter().map(|at| at.value).collect())
     }
 
@@ -109,6 +119,7 @@ impl<'a> AcmeSection<'a> {
 
 fn compile_settings(section: &Section) -> Option<AcmeSettings> {
     let directory = section.parse_string(&acme::DIRECTORY, parse_directory);
+    let (is_staging, profile) = (section.get(&acme::STAGING), section.parse_string(&acme::PROFILE, parse_profile));
     let contact = section.read_strings(&acme::CONTACT, parse_contact);
     let state = section.parse_at(&acme::STATE, |text| match text {
         "" => invalid_text("the path is empty", "name a directory that the gateway may write to"),
@@ -154,8 +165,16 @@ fn compile_settings(section: &Section) -> Option<AcmeSettings> {
             CONTACT_HELP,
         );
     }
-    let directory = directory.unwrap_or_else(|| DIRECTORY.to_owned());
-    Some(AcmeSettings { directory, contact, state, ca, challenges, backoff })
+    if let (true, Some(_), Some(node)) = (is_staging, &directory, section.node(&acme::STAGING)) {
+        let what = "`directory` names the server already";
+        return section.report_fault(acme::STAGING.name, node, what, "remove one of the two");
+    }
+    if is_set(&acme::PROFILE) && profile.is_none() {
+        return None;
+    }
+    let default = if is_staging { STAGING_DIRECTORY } else { DIRECTORY };
+    let directory = directory.unwrap_or_else(|| default.to_owned());
+    Some(AcmeSettings { directory, profile, contact, state, ca, challenges, backoff })
 }
 
 fn read_challenges(section: &Section) -> Vec<ChallengeKind> {
@@ -196,11 +215,24 @@ fn parse_directory(text: &str) -> Result<String, TextFault> {
     }
 }
 
+fn parse_profile(text: &str) -> Result<String, TextFault> {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    match matches!(text.len(), 1..=64) && text.bytes().all(is_name) {
+        true => Ok(text.to_owned()),
+        false => invalid_text(format!("`{text}` is not the name of a profile"), PROFILE_HELP),
+    }
+}
+
 fn parse_contact(text: &str) -> Result<String, TextFault> {
     match text.strip_prefix("mailto:") {
         Some(address) if address.contains('@') && !address.contains([',', '?', ' ']) => Ok(text.to_owned()),
         _ => invalid_text(format!("`{text}` is not a contact"), CONTACT_HELP),
     }
+}
+
+/// Returns whether an authority may issue a certificate for the address: private ones are allowed, for those of your own.
+fn is_orderable(ip: IpAddr) -> bool {
+    !ip.is_unspecified() && !ip.is_multicast() && ip != IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
 fn check_name(text: &str) -> Result<String, TextFault> {
@@ -215,8 +247,12 @@ fn check_name(text: &str) -> Result<String, TextFault> {
         let help = "name each host, or get the certificate elsewhere and put it into `certificates`";
         return invalid_text("wildcard certificates require the challenge dns-01, which is not supported", help);
     }
-    if name.parse::<std::net::IpAddr>().is_ok() || name.starts_with('[') {
-        return invalid_text(format!("`{text}` is an address"), NAME_HELP);
+    // Addresses are written like hosts in URLs from here on.
+    if let Some(ip) = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok() {
+        return match is_orderable(ip) {
+            true => Ok(if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() }),
+            false => invalid_text(format!("`{text}` is the address of no host"), NAME_HELP),
+        };
     }
     let is_label = |label: &str| {
         matches!(label.len(), 1..=63)
