@@ -248,7 +248,7 @@ fn check_name(text: &str) -> Result<String, TextFault> {
         return invalid_text("wildcard certificates require the challenge dns-01, which is not supported", help);
     }
     // Addresses are written like hosts in URLs from here on.
-    if let Some(ip) = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok() {
+    if let Ok(ip) = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
         return match is_orderable(ip) {
             true => Ok(if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() }),
             false => invalid_text(format!("`{text}` is the address of no host"), NAME_HELP),
