@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::jwks::schedule::lifetime_of;
 use crate::limiting::source::jwt::jwk::KeySet;
-use crate::limiting::source::jwt::remote_keys::{KeyLocation, RemoteKeySettings};
+use crate::limiting::source::jwt::remote_keys::{IssuerLocation, RemoteKeySettings};
 use crate::net::is_this_machine;
 use crate::tls::trust::Trust;
 
@@ -69,8 +69,8 @@ impl KeyClient {
 
     async fn fetch_keys_unbounded(&self, settings: &RemoteKeySettings) -> Result<(KeySet, Duration), String> {
         let jwks_uri = match &settings.location {
-            KeyLocation::Jwks(url) => url.clone(),
-            KeyLocation::Issuer(issuer) => self.discover(issuer).await?,
+            IssuerLocation::Jwks(url) => url.clone(),
+            IssuerLocation::Issuer(issuer) => self.discover(issuer).await?,
         };
         let (headers, body) = self.get(&jwks_uri).await?;
         let keys = KeySet::from_jwks(&body, &settings.algorithms).map_err(|fault| format!("{jwks_uri}: {fault}"))?;

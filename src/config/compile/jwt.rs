@@ -14,7 +14,7 @@ use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::source::Source;
 use crate::limiting::source::jwt::jwk::{KeySet, VerificationKey, least_secret};
-use crate::limiting::source::jwt::remote_keys::{KeyLocation, RemoteKeySettings, RemoteKeys};
+use crate::limiting::source::jwt::remote_keys::{IssuerLocation, RemoteKeySettings, RemoteKeys};
 use crate::limiting::source::jwt::{Algorithm, KeySource, TokenVerifier};
 use crate::names::parse_forwarded_header;
 use crate::net::is_this_machine;
@@ -149,8 +149,8 @@ fn find_keys(section: &Section, name: &str, issuers: Option<&[At<String>]>) -> O
             let keys = read_key_set(section, node, &algorithms)?;
             return Some((KeySource::Fixed(Arc::new(keys)), algorithms));
         }
-        (Some(_), _) => KeyLocation::Jwks(section.parse_string(&jwt::JWKS, |text| parse_url(text, JWKS_HELP))?),
-        (None, Some(node)) => KeyLocation::Issuer(find_issuer(section, node, issuers?)?),
+        (Some(_), _) => IssuerLocation::Jwks(section.parse_string(&jwt::JWKS, |text| parse_url(text, JWKS_HELP))?),
+        (None, Some(node)) => IssuerLocation::Issuer(find_issuer(section, node, issuers?)?),
         (None, None) => return section.report_missing(format!("{} has no keys", section.title), KEYS_HELP),
     };
     if let Some(node) = section.node(&jwt::CA)

@@ -18,7 +18,7 @@ const REFRESHES_BEFORE_STALE: u32 = 2;
 
 /// Where an issuer publishes its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeyLocation {
+pub enum IssuerLocation {
     /// The URL of an OpenID issuer, whose discovery document names the key set.
     Issuer(String),
     /// The URL of a JSON Web Key Set.
@@ -37,7 +37,7 @@ pub struct RemoteKeys {
 pub struct RemoteKeySettings {
     /// The section: `jwt`, or `jwt.NAME`.
     pub name: String,
-    pub location: KeyLocation,
+    pub location: IssuerLocation,
     /// CAs that the issuer's own certificate is verified with, in PEM. `None`: the system's.
     pub ca: Option<String>,
     /// Accepted algorithms. Keys of others are skipped.
@@ -87,10 +87,10 @@ pub struct KeyStatus {
     pub fault: Option<String>,
 }
 
-impl KeyLocation {
+impl IssuerLocation {
     pub fn url(&self) -> &str {
         match self {
-            KeyLocation::Issuer(url) | KeyLocation::Jwks(url) => url,
+            IssuerLocation::Issuer(url) | IssuerLocation::Jwks(url) => url,
         }
     }
 }
@@ -208,7 +208,7 @@ mod tests {
     fn keys() -> RemoteKeys {
         RemoteKeys::new(RemoteKeySettings {
             name: "jwt".to_owned(),
-            location: KeyLocation::Issuer("https://id.test".to_owned()),
+            location: IssuerLocation::Issuer("https://id.test".to_owned()),
             ca: None,
             algorithms: vec![Algorithm::HS256],
             max_stale: Duration::from_secs(3600),
@@ -256,7 +256,7 @@ mod tests {
     fn a_reload_keeps_the_keys_of_the_same_issuer() {
         let (old, same) = (keys(), keys());
         let mut settings = old.settings.clone();
-        settings.location = KeyLocation::Issuer("https://other.test".to_owned());
+        settings.location = IssuerLocation::Issuer("https://other.test".to_owned());
         let other = RemoteKeys::new(settings);
         same.adopt(&old);
         other.adopt(&old);

@@ -305,7 +305,7 @@ fn every_algorithm_verifies_with_its_own_keys_only() {
         let bound = with_set(&[with(&rsa_jwk, json!({ "alg": "PS256" }))], ALL).unwrap();
         assert_eq!(sub(&bound, token).is_some(), *alg == "PS256", "{alg}");
         // The algorithms of the config bind all keys.
-        let accepted = with_set(&[rsa_jwk.clone()], &[Algorithm::RS512]).unwrap();
+        let accepted = with_set(std::slice::from_ref(&rsa_jwk), &[Algorithm::RS512]).unwrap();
         assert_eq!(sub(&accepted, token).is_some(), *alg == "RS512", "{alg}");
     }
     // A public key as the secret of a MAC, in each form in which somebody may have it.
@@ -313,7 +313,7 @@ fn every_algorithm_verifies_with_its_own_keys_only() {
     for secret in [modulus.as_bytes(), rsa_jwk.to_string().as_bytes(), pair.public_key().as_ref()] {
         let forged = token("HS256", &claims, hs(hmac::HMAC_SHA256, secret));
         let all: Vec<Algorithm> = [&[Algorithm::HS256], ALL].concat();
-        assert_eq!(sub(&with_set(&[rsa_jwk.clone()], &all).unwrap(), &forged), None);
+        assert_eq!(sub(&with_set(std::slice::from_ref(&rsa_jwk), &all).unwrap(), &forged), None);
     }
 }
 
@@ -346,7 +346,7 @@ fn keys_that_may_not_verify_are_skipped_with_the_reason() {
         (json!({ "kty": "AKP", "pub": "AQAB" }), ALL, "keys of type \"AKP\" are not supported"),
         (json!("text"), ALL, "invalid type"),
     ] {
-        let fault = with_set(&[jwk.clone()], accepted).map(|_| ()).unwrap_err();
+        let fault = with_set(std::slice::from_ref(&jwk), accepted).map(|_| ()).unwrap_err();
         assert!(fault.contains(reason), "{jwk}: {fault}");
         // Beside a good key, it is only left out.
         let both = KeySet::from_jwks(json!({ "keys": [jwk, rsa_jwk] }).to_string().as_bytes(), accepted).unwrap();
@@ -393,7 +393,7 @@ fn the_key_is_found_by_its_id() {
 fn a_token_of_a_withdrawn_key_is_not_remembered() {
     let settings = remote_keys::RemoteKeySettings {
         name: "jwt".to_owned(),
-        location: remote_keys::KeyLocation::Issuer("https://id.test".to_owned()),
+        location: remote_keys::IssuerLocation::Issuer("https://id.test".to_owned()),
         ca: None,
         algorithms: vec![Algorithm::HS256],
         max_stale: Duration::from_secs(3600),
