@@ -21,6 +21,7 @@ use sluicegate::limiting::usage::refusals::{RefusalCause, RefusalRecorders, Refu
 use sluicegate::proxy::outbound::http1::ResponseHeadReader;
 use sluicegate::proxy::outbound::http1::request::{Framing, HostSource, RequestHead};
 use sluicegate::telemetry::metrics::LimitRegistry;
+use sluicegate::upstream::HeadBounds;
 
 fn main() {
     divan::main();
@@ -172,6 +173,6 @@ fn read_response_head(bencher: Bencher<'_, '_>) {
     let bytes: &[u8] = b"HTTP/1.1 200 OK\r\nDate: Mon, 23 Nov 2026 00:00:00 GMT\r\nServer: app\r\n\
         Content-Type: text/html; charset=utf-8\r\nContent-Length: 128\r\nCache-Control: no-store\r\n\r\n";
     bencher.with_inputs(|| BytesMut::from(bytes)).bench_local_values(|mut received| {
-        ResponseHeadReader::default().take_head(&mut received, &Method::GET, None).unwrap()
+        ResponseHeadReader::new(HeadBounds::DEFAULT).take_head(&mut received, &Method::GET, None).unwrap()
     });
 }

@@ -2,7 +2,7 @@
 //! and drains. Called by the command line.
 //!
 //! Input: a [`ConfigSource`], edits of its files (`watch`), signals (`signals`), admin requests, DNS (`resolve`,
-//! `lookup`) and health checks (`probe`). Output: snapshots that the workers pick up with their next request
+//! `lookup`, `service`) and health checks (`probe`). Output: snapshots that the workers pick up with their next request
 //! (`reload`), listeners (`listeners`), live overrides (`overrides`), the state file (`store_state`, `state_file`), log
 //! lines about servers and breakers (`servers`) and refusals (`usage_log`), development certificates
 //! (`development_certs`), the load of the process (`process_overload`), systemd notifications (`systemd`) and the
@@ -45,7 +45,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, spawn_local};
 
-use crate::acme::{AcmeThread, certificates};
+use crate::acme::certificates;
 use crate::admin::lifecycle::{Lifecycle, SharedState};
 use crate::admin::store_link::StoreLink;
 use crate::config::{Config, Report};
@@ -55,13 +55,13 @@ use crate::control::listeners::Listeners;
 use crate::control::overrides::LiveOverrides;
 use crate::control::process_overload::OverloadMonitor;
 use crate::control::reload::Reloader;
+use crate::control::reload::fetchers::Fetchers;
 use crate::control::resolve::HostnameUpdater;
 use crate::control::signals::StopSignals;
 pub use crate::control::source::ConfigSource;
 use crate::control::store_state::StoreState;
 use crate::control::watch::WatchHandle;
 use crate::ends::{Counted, End};
-use crate::jwks::JwksThread;
 use crate::limiting::decision::ErrorKind;
 use crate::limiting::store::Stores;
 use crate::limiting::store::memory::MemoryStore;
@@ -273,8 +273,8 @@ async fn start_gateway(
     let count = config.server.workers;
     let fleet = create_fleet(&metrics).map_err(Error::Metrics)?;
     let (dns, mut state) = (HostnameUpdater::new(&fleet, &config), PersistentState::new(&metrics, &fleet));
-    let (mut acme, mut jwks) = (AcmeThread::new(&metrics), JwksThread::new(&metrics));
-    acme.provide_known(&config, None).await;
+    let mut fetchers = Fetchers::new(&metrics);
+    fetchers.acme.provide_known(&config, None).await;
     let shared = Arc::new(SharedState::default());
     shared.history.add_entry(HistoryEntry::new(1, &config.hash, "start", std::mem::take(&mut config.config_files)));
     let snapshot = Arc::new(Snapshot::new(1, config, &mut state));
@@ -325,26 +325,12 @@ async fn start_gateway(
     let contact = contact::serve_contact(&source, shared.clone());
     shared.enter_phase(Lifecycle::Ready);
     log_warnings(&snapshot.config);
-    acme.update(&current);
-    jwks.update(&current);
+    fetchers.update(&current);
     certs.start_renewal(&current, &metrics);
     tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
     systemd::notify_ready();
-    let reloader = Reloader {
-        source,
-        loader,
-        current,
-        metrics,
-        state,
-        shared,
-        listeners,
-        overrides,
-        link,
-        dns,
-        acme,
-        jwks,
-        certs,
-    };
+    let reloader =
+        Reloader { source, loader, current, metrics, state, shared, listeners, overrides, link, dns, fetchers, certs };
     Ok(ControlState { reloader, jobs, inbox, changes, handover, contact })
 }
 
@@ -444,9 +430,9 @@ fn watch_files_of(watch: Option<&WatchHandle>, reloader: &Reloader, outcome: &Re
 /// Drains: readiness fails first, so that load balancers stop sending; then the listeners close; then requests get
 /// time to finish.
 async fn drain_gateway(reloader: Reloader, stop: &mut StopSignals, handed_over: bool) -> Result<(), Error> {
-    let Reloader { current, shared, listeners, acme, jwks, link, .. } = reloader;
+    let Reloader { current, shared, listeners, fetchers, link, .. } = reloader;
     // ACME stops first, to release its lock: later challenges would reach closed listeners.
-    drop((acme, jwks));
+    drop(fetchers);
     let server = current.load().config.server.clone();
     shared.enter_phase(Lifecycle::Draining);
     listeners.close_after_responses();

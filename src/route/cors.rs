@@ -2,7 +2,7 @@
 //! are told. The protocol is that of the Fetch standard.
 //!
 //! Input: the config compiler builds a [`CorsPolicy`] per route. Output: the values of the `Access-Control-*` headers.
-//! `proxy::steps::preflight` recognizes preflights, and `proxy::steps::response::cors` writes the headers.
+//! `proxy::steps::response::preflight` recognizes preflights, and `proxy::steps::response::cors` writes the headers.
 
 use std::borrow::Cow;
 use std::net::Ipv6Addr;

@@ -58,7 +58,7 @@ fn their_bounds_are_options_of_the_upstream_and_those_of_requests_raise_them() {
             // Smaller requests mean nothing for responses.
             ("max_headers = 20\nmax_header_bytes = \"8KiB\"", "", false),
         ] {
-            let gateway = Gateway::with(server, &app(&[url.clone()], upstream));
+            let gateway = Gateway::with(server, &app(std::slice::from_ref(&url), upstream));
             let status = |path: &str| gateway.get(path).status();
             let of_large = if large { 200 } else { 502 };
             let case = format!("{name}: {server} / {upstream}");

@@ -100,7 +100,6 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         sets: &sets,
         page_files: &page_files,
         ratelimit_headers: &ratelimit_headers,
-        requests_client_certs: context.requests_client_certs,
     };
     let CompiledRoutes { routes, table, places } = compile_routes(sources, &route_sections, &context, &mut upstreams);
     let decide = compile_decide(decide.named_sections(sources), &routes, &context, &server.listeners);

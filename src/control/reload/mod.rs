@@ -9,6 +9,7 @@
 
 mod change;
 mod disk;
+pub mod fetchers;
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::{Value, json};
 use tokio::task::spawn_local;
 
-use crate::acme::{AcmeThread, certificates};
+use crate::acme::certificates;
 use crate::admin::lifecycle::{SharedState, format_rfc3339};
 use crate::admin::store_link::StoreLink;
 use crate::config::{Config, Report};
@@ -26,11 +27,11 @@ use crate::control::development_certs::DevelopmentCerts;
 use crate::control::listeners::Listeners;
 use crate::control::overrides::LiveOverrides;
 pub use crate::control::reload::disk::remove_edit_leftovers;
+use crate::control::reload::fetchers::Fetchers;
 use crate::control::resolve::HostnameUpdater;
 use crate::control::source::ConfigSource;
 use crate::control::{systemd, watch};
 use crate::heap;
-use crate::jwks::JwksThread;
 use crate::local_ca::{self, LocalCas};
 use crate::reload::diff::Diff;
 use crate::reload::history::HistoryEntry;
@@ -51,8 +52,7 @@ pub struct Reloader {
     pub overrides: Rc<LiveOverrides>,
     pub link: Rc<StoreLink>,
     pub dns: Rc<HostnameUpdater>,
-    pub acme: AcmeThread,
-    pub jwks: JwksThread,
+    pub fetchers: Fetchers,
     pub certs: Rc<DevelopmentCerts>,
 }
 
@@ -263,7 +263,7 @@ impl Reloader {
         if config.store != old.config.store {
             self.overrides.read_first(&config, &store.store()).await;
         }
-        self.acme.provide_known(&config, Some(&old.config)).await;
+        self.fetchers.acme.provide_known(&config, Some(&old.config)).await;
         config.adopt_sessions(&old.config);
         self.certs.issue_all(&config, cas);
         let generation = old.generation + 1;
@@ -280,8 +280,7 @@ impl Reloader {
         }
         self.listeners.open_audit_log();
         self.listeners.exchange_listeners(bindings, &snapshot.config);
-        self.acme.update(&self.current);
-        self.jwks.update(&self.current);
+        self.fetchers.update(&self.current);
         self.certs.start_renewal(&self.current, &self.metrics);
         self.metrics.record_config(&snapshot.config.hash, generation, snapshot.loaded_at);
         certificates::export_expiry(&snapshot.config, &self.metrics);

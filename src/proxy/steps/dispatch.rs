@@ -1,8 +1,6 @@
 //! Runs the route's action for a request that the limits have admitted. The headers are rewritten for the next hop, the
 //! body is opened, and the request goes to an upstream server, the echo server or the route's fixed response, or is answered with a file.
 
-use std::net::{IpAddr, SocketAddr};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,7 +18,6 @@ use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::linger::Linger;
 use crate::proxy::account::request_context::{Admitted, ClientBody, RequestContext, RoutedRequest};
 use crate::proxy::connection::upload::{Upload, UploadState};
-use crate::proxy::context::ClientConnection;
 use crate::proxy::head::extended_connect;
 use crate::proxy::head::headers;
 use crate::proxy::head::request_id;
@@ -35,14 +32,14 @@ use crate::proxy::outbound::send_clock::SendClock;
 use crate::proxy::render::accept;
 use crate::proxy::steps::breaker_watch;
 use crate::proxy::steps::door::Door;
-use crate::proxy::steps::early_hints::EarlyHints;
 use crate::proxy::steps::forward;
 use crate::proxy::steps::forward::ForwardedResponse;
 use crate::proxy::steps::limits;
 use crate::proxy::steps::mirror;
 use crate::proxy::steps::outgoing_request;
-use crate::proxy::steps::outgoing_request::OutgoingRequest;
+use crate::proxy::steps::outgoing_request::{OutgoingRequest, proxy_header};
 use crate::proxy::steps::request_body;
+use crate::proxy::steps::response::early_hints::EarlyHints;
 use crate::proxy::steps::response::edits;
 use crate::proxy::steps::response::local_responses;
 use crate::proxy::steps::response::locations::{LocationMap, UrlOrigin, has_locations};
@@ -290,13 +287,6 @@ fn build_outgoing(
         client_limit: request.received.client_timeout(route),
         ..outgoing
     }
-}
-
-/// Returns the PROXY protocol header that names the client at `ip`, if the upstream wants one. The port is 0 for a
-/// client behind a trusted proxy, because forwarding headers do not contain it.
-pub fn proxy_header(client: &ClientConnection, ip: IpAddr, servers: &WorkerUpstream) -> Option<Rc<[u8]>> {
-    let port = if ip == client.peer { client.port } else { 0 };
-    servers.proxy_protocol().map(|version| version.client_header(SocketAddr::new(ip, port), client.local_addr))
 }
 
 /// Sends the request to a server of the upstream, and prepares its response for the client.

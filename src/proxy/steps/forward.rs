@@ -26,8 +26,8 @@ use crate::proxy::outbound::select::endpoint::{StreamedResponse, WorkerEndpoint}
 use crate::proxy::outbound::select::retry_state::{Acquired, RetryState};
 use crate::proxy::outbound::select::worker_upstream::{OutcomeCounters, WorkerUpstream};
 use crate::proxy::outbound::sender::RequestSender;
-use crate::proxy::steps::early_hints::EarlyHints;
 use crate::proxy::steps::outgoing_request::OutgoingRequest;
+use crate::proxy::steps::response::early_hints::EarlyHints;
 use crate::proxy::steps::select::acquire::acquire;
 use crate::proxy::steps::select::retry::begin_retry;
 use crate::proxy::words::failure_log::UpstreamFailureLog;

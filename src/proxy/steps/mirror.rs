@@ -4,8 +4,9 @@
 //! request has arrived, and discards the response. The request itself neither waits for the copy nor fails with it: the copy
 //! has its own head, body, deadline and connection, and limits, charges and the log do not know it.
 //!
-//! Each worker makes at most [`PLACES`](crate::proxy::context::mirror_places::PLACES) copies at a time, those whose bodies still arrive included. So copies take bounded memory
-//! and connections, however slow the other upstream is; requests beyond them are not copied.
+//! Each worker makes at most [`PLACES`](crate::proxy::context::mirror_places::PLACES) copies at a time, those whose bodies still
+//! arrive included. So copies take bounded memory and connections, however slow the other upstream is; requests beyond them are
+//! not copied.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,10 +27,9 @@ use crate::proxy::context::mirror_places::MirrorPlace;
 use crate::proxy::head::body::{RequestBody, WholeBody};
 use crate::proxy::outbound::forwarded_headers::ForwardedHeadersWriter;
 use crate::proxy::outbound::http1::request::{Framing, HostSource, RequestHead};
-use crate::proxy::steps::dispatch::proxy_header;
 use crate::proxy::steps::forward::forward_request;
 use crate::proxy::steps::limits;
-use crate::proxy::steps::outgoing_request::{OutgoingRequest, rewrite_target};
+use crate::proxy::steps::outgoing_request::{OutgoingRequest, proxy_header, rewrite_target};
 use crate::route::Timeouts;
 use crate::route::mirror::Mirror;
 use crate::snapshot::RouteCounters;

@@ -4,15 +4,14 @@
 //!   the request came; `live`: how requests of clients and questions of other proxies pass
 //! - `arrival`: the first steps of every received request; `forwarded_head`: makes the head that everything reads and the
 //!   server gets
-//! - `preflight`: recognizes the preflights of browsers (CORS)
 //! - `auth`: authenticates the client
 //! - `shedding`: refuses requests because of the process rule or a circuit breaker
 //! - `limits`: applies the route's limits; `request_body`: reads and opens the body
 //! - `dispatch`: runs the route's action; `stated_headers`: what it tells the server of the client; `serve_file`: answers with
 //!   a file
 //! - `outgoing_request`: the request as servers get it; `forward`: the flow of one request over all of its attempts;
-//!   `select`: from an upstream to a connection; `breaker_watch`: reports the results to circuit breakers; `early_hints`:
-//!   interim responses; `mirror`: copies of requests for another upstream
+//!   `select`: from an upstream to a connection; `breaker_watch`: reports the results to circuit breakers;
+//!   `mirror`: copies of requests for another upstream
 //! - `tunnel`: upgraded connections; `client_io`: the byte stream in front of a parser
 //! - `response`: what the client gets; `compress`: compression; `finish_response`: the end of every request
 
@@ -23,7 +22,6 @@ pub(crate) mod client_io;
 pub(crate) mod compress;
 pub(crate) mod dispatch;
 pub(crate) mod door;
-pub(crate) mod early_hints;
 pub(crate) mod finish_response;
 pub(crate) mod forward;
 pub(crate) mod forwarded_head;
@@ -32,7 +30,6 @@ mod live;
 pub(crate) mod mirror;
 pub(crate) mod outgoing_request;
 pub(crate) mod pipeline;
-pub(crate) mod preflight;
 pub(crate) mod request_body;
 pub mod response;
 pub(crate) mod select;

@@ -2,7 +2,7 @@
 //! `forward`.
 
 use std::borrow::Cow;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,12 @@ use http::{HeaderName, Method};
 use crate::canonical::find_sent_piece;
 use crate::proxy::account::linger::Linger;
 use crate::proxy::connection::upload::Upload;
+use crate::proxy::context::ClientConnection;
 use crate::proxy::head::headers;
 use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::outbound::http1::request::{Framing, HostSource, RequestHead};
+use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;
 use crate::proxy::outbound::send_clock::SendClock;
 use crate::route::Rewrite;
 use crate::upstream::eject::Blame;
@@ -128,4 +130,11 @@ pub fn rewrite_target<'a>(admitted: &'a ValidatedHead, rewrite: &Rewrite) -> Cow
     }
     let slash = if rest.is_empty() { "/" } else { "" };
     Cow::Owned(query(format!("{}{rest}{slash}", rewrite.add_prefix)))
+}
+
+/// Returns the PROXY protocol header that names the client at `ip`, if the upstream wants one. The port is 0 for a
+/// client behind a trusted proxy, because forwarding headers do not contain it.
+pub fn proxy_header(client: &ClientConnection, ip: IpAddr, servers: &WorkerUpstream) -> Option<Rc<[u8]>> {
+    let port = if ip == client.peer { client.port } else { 0 };
+    servers.proxy_protocol().map(|version| version.client_header(SocketAddr::new(ip, port), client.local_addr))
 }

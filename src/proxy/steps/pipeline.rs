@@ -20,9 +20,9 @@ use crate::proxy::steps::forwarded_head::{
     check_described_head, fit_head_to_route, make_forwarded_head, remove_own_headers,
 };
 use crate::proxy::steps::limits::{apply_described_limits, apply_limits};
-use crate::proxy::steps::preflight::find_preflight;
 use crate::proxy::steps::response::cors::answer_preflight;
 use crate::proxy::steps::response::local_responses;
+use crate::proxy::steps::response::preflight::find_preflight;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::{ParsingRules, Route};
 

@@ -242,7 +242,7 @@ impl RouteRecord {
     }
 
     /// Returns the series of copies of requests.
-    pub fn count_mirrors(&self) -> Vec<(usize, u64)> {
+    fn count_mirrors(&self) -> Vec<(usize, u64)> {
         self.mirrors.list_series(self.shards.iter().map(|part| &part.mirrors))
     }
 

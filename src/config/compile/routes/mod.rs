@@ -75,8 +75,6 @@ pub struct RouteContext<'a> {
     pub page_files: &'a PageFiles,
     /// Dialects of the rate limit headers of all routes that do not list others.
     pub ratelimit_headers: &'a [Dialect],
-    /// Some listener requests client certificates.
-    pub requests_client_certs: bool,
 }
 
 /// All routes, their table, and where each is written.
@@ -162,8 +160,7 @@ fn compile_route(
     let action = action::compile_action(section, matcher.as_ref(), split.as_ref(), upstreams);
     let mirror = mirror::compile_mirror(section, upstreams);
     let limits = compile_limit_list(section, context);
-    let allow = compile_networks(section, &route::ALLOW, context);
-    let deny = compile_networks(section, &route::DENY, context);
+    let [allow, deny] = [&route::ALLOW, &route::DENY].map(|list| compile_networks(section, list, context));
     let rewrite = rewrite::compile_rewrite(section, matcher.as_ref());
     let request_headers = edit::compile_request_edit(section);
     let response_headers = edit::compile_response_edit(section);
@@ -175,10 +172,10 @@ fn compile_route(
     let refuse = compile_refuse(section);
     let error_pages = compile_error_pages(section, context.defaults.error_pages.as_ref(), context.page_files);
     let ratelimit_headers = read_dialects(section, &route::RATELIMIT_HEADERS);
-    let upgrades = bodies::compile_upgrades(section);
     let compress = compress::compile_compress(section, &route::compress::TABLE, &context.defaults.compress);
     let cors = cors::read_cors(section, context.defaults.cors.as_ref());
-    let parsing = compile_parsing(section, context.defaults.strictness);
+    let (upgrades, parsing) =
+        (bodies::compile_upgrades(section), compile_parsing(section, context.defaults.strictness));
     let matcher = matcher?;
     let name_place = name.as_ref().map(|at| at.place);
     let path = section.read_string(&route::PATH).unwrap_or_else(|| route::PATH.default_str().to_owned());
@@ -187,9 +184,8 @@ fn compile_route(
     let (auth, of_auth) = auth.map(|CompiledAuth { auth, limits }| (Box::new(auth), limits)).unzip();
     let limits = join_limits(section, of_auth.unwrap_or_default(), limits?)?;
     check_readable(section, &limits, auth.as_deref(), context)?;
-    let request_headers = request_headers?;
+    let (request_headers, action) = (request_headers?, action?);
     warn_of_unverified(section, &request_headers, auth.as_deref(), context);
-    let action = action?;
     over::check_forwarding(section, &limits, &action)?;
     check_descriptors(section, &limits)?;
     let limits = Some(limits).filter(|limits| check_params(section, limits, &params))?;

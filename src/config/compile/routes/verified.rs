@@ -34,7 +34,7 @@ pub fn warn_of_unverified(section: &Section, edit: &HeaderEdit, auth: Option<&Ro
             {
                 Some("nothing verifies the tokens of this route: there is no [jwt]")
             }
-            ClientFact::Certificate(_) | ClientFact::Source(Source::Tls(_)) if !context.requests_client_certs => {
+            ClientFact::Certificate(_) | ClientFact::Source(Source::Tls(_)) if !context.keys.requests_client_certs => {
                 Some("no listener has a `client_ca`")
             }
             _ => None,

@@ -8,7 +8,7 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::steps::preflight::Preflight;
+use crate::proxy::steps::response::preflight::Preflight;
 use crate::proxy::words::known_headers::find_single;
 use crate::route::cors::{CORS_HEADERS, CorsPolicy};
 

@@ -5,7 +5,8 @@
 //! - `refusal_response`: errors with configured bodies; `problem`: problem documents; `grpc`: errors for gRPC clients;
 //!   `api_error`: errors of LLM APIs; `refusal_record`: the list of the last refusals
 //! - `error_page`: errors for browsers and as text, the files of `error_pages`, and replaced responses of servers
-//! - `cors`: headers for pages of other origins, and responses to preflights
+//! - `preflight`: recognizes the preflights of browsers (CORS); `cors`: responses to them, and headers for pages of other origins
+//! - `early_hints`: interim responses (103)
 //! - `local_responses`: echo server, redirects, ACME proof
 //! - `locations`: URLs and cookies of a server as those of the client
 //! - `edits`: the header changes of the route; `unread_body`: request bodies that nobody read
@@ -14,11 +15,13 @@
 
 pub(crate) mod api_error;
 pub(crate) mod cors;
+pub(crate) mod early_hints;
 pub(crate) mod edits;
 pub(crate) mod error_page;
 pub(crate) mod grpc;
 pub(crate) mod local_responses;
 pub(crate) mod locations;
+pub(crate) mod preflight;
 pub mod problem;
 pub(crate) mod refusal_record;
 pub(crate) mod refusal_response;

@@ -27,10 +27,10 @@ use crate::proxy::steps::auth::forward::auth_request::build_auth_request;
 use crate::proxy::steps::auth::forward::auth_response::{
     accept_identity, discard_body, prepare_refusal, remove_client_headers,
 };
-use crate::proxy::steps::dispatch;
 use crate::proxy::steps::forward;
 use crate::proxy::steps::forward::ForwardedResponse;
 use crate::proxy::steps::limits;
+use crate::proxy::steps::outgoing_request;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::Timeouts;
 use crate::telemetry::metrics::ForwardAuthOutcome;
@@ -131,7 +131,7 @@ async fn exchange(
     let servers = &request.view.upstreams[rule.upstream];
     let mut outgoing = build_auth_request(request, routed, rule)?;
     outgoing.hash = limits::hash_key(request, routed, rule.upstream);
-    outgoing.proxy_header = dispatch::proxy_header(request.client, routed.identity.ip, servers);
+    outgoing.proxy_header = outgoing_request::proxy_header(request.client, routed.identity.ip, servers);
     let (deadline, limit) = (request.account.deadline(), rule.timeout);
     outgoing.respond_by = Some(Instant::now() + limit);
     let of_route = &routed.route.timeouts;
