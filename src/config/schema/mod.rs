@@ -87,6 +87,7 @@ pub const ALL: &[&Schema] = &[
     &route::rewrite::TABLE,
     &route::rewrite_query::TABLE,
     &route::split::TABLE,
+    &route::mirror::TABLE,
     &route::request_headers::TABLE,
     &route::response_headers::TABLE,
     &refuse::TABLE,

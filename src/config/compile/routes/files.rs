@@ -35,7 +35,7 @@ pub fn compile_files(section: &Section, node: &Node) -> Option<Arc<FileFolder>> 
     let path = section.sources.resolve_absolute(node.place.file, &written);
     let candidates = compile_candidates(section);
     let cache_control = compile_cache_control(section);
-    check_folder(section, node, &path)?;
+    check_folder(section, node, (&written, &path))?;
     let candidates = candidates?;
     warn_of_missing_files(section, &path, &candidates);
     let candidates = candidates.into_iter().map(|at| at.value).collect();
@@ -123,10 +123,9 @@ fn compile_cache_control(section: &Section) -> Option<HeaderValue> {
     })
 }
 
-/// Reports a folder from which no file can be served.
-fn check_folder(section: &Section, node: &Node, path: &Path) -> Option<()> {
+/// Reports a folder from which no file can be served: its name in the config, and its path.
+fn check_folder(section: &Section, node: &Node, (shown, path): (&str, &Path)) -> Option<()> {
     let Err(error) = open_folder(path).and_then(|_| fs::read_dir(path)) else { return Some(()) };
-    let shown = path.display();
     let (what, help) = match error.kind() {
         ErrorKind::NotFound => (
             format!("there is no folder `{shown}`"),
