@@ -115,6 +115,7 @@ fn parse_service(
     let authority = format!("{SERVICE_PREFIX}{name}");
     let origin = Origin { scheme, authority, is_service: true, head_bounds: HeadBounds::DEFAULT };
     match origin.is_secure() && ServerName::try_from(origin.bare_host()).is_err() {
+        _ if origin.bare_host().starts_with('_') => invalid_text(format!("`{written}` has no domain"), HELP),
         true => invalid_text(format!("no certificate can contain the name `{}`", origin.bare_host()), HELP),
         false => Ok(origin),
     }

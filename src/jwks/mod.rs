@@ -42,8 +42,11 @@ impl JwksThread {
 
     /// Starts or updates the thread for a config that has come into force.
     pub fn update(&mut self, current: &CurrentSnapshot) {
+        let config = &current.load().config;
+        // Before the gateway is ready, so that the metrics are complete from the first scrape.
+        config.token_keys.iter().for_each(|keys| self.metrics.tokens.export_section(&keys.settings.name));
         self.changed.notify_one();
-        if current.load().config.token_keys.is_empty() || self.stop.is_some() {
+        if config.token_keys.is_empty() || self.stop.is_some() {
             return;
         }
         let (stop, stopped) = oneshot::channel();

@@ -35,6 +35,7 @@ issuer = "http://127.0.0.1:9"
 path = "/"
 upstream = "app"
 limits = ["shared"]
+mirror = { upstream = "app" }
 auth = { forward = "app" }
 
 [[route]]

@@ -175,7 +175,7 @@ impl<'a> Context<'a, '_> {
         if let Some(directive) = pass {
             rewrite = self.translate_forwarding(directive, matcher, scope, forward, &mut body);
         } else if body.closed.is_none() {
-            let number = self.out.remarks.add(at, "nginx serves files here, which Sluicegate does not");
+            let number = self.out.remarks.add(at, "nginx serves files here: write a route with `files`");
             body.close(number);
         }
         body.add_rewrite(&rewrite);
