@@ -9,7 +9,7 @@
 //! hand-over to a new process (`handover`, `contact`, `local`).
 //!
 //! Nothing here blocks without a bound: files are read and signals received on threads of their own. To add a
-//! background task, give it a `run` function that never returns, and spawn it in [`start`].
+//! background task, give it a `run` function that never returns, and spawn it in [`start_gateway`].
 
 pub mod contact;
 mod development_certs;

@@ -22,7 +22,7 @@ pub fn notify_ready() {
     send_states(&[NotifyState::Ready, NotifyState::Status("serving")]);
 }
 
-/// Reports the start of a reload; [`reloaded`] must follow.
+/// Reports the start of a reload; [`notify_reloaded`] must follow.
 pub fn notify_reloading() {
     // Since version 253, the time tells which of several reloads is meant.
     match NotifyState::monotonic_usec_now() {

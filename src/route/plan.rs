@@ -123,7 +123,7 @@ impl<'a> TablePlan<'a> {
         *param
     }
 
-    /// See [`RouteTable::find_shadowed`](super::table::RouteTable::conflicts).
+    /// See [`RouteTable::find_shadowed`](super::table::RouteTable::find_shadowed).
     pub fn find_shadowed(&self, routes: &[Route]) -> Vec<(usize, usize)> {
         let mut open_on: Vec<usize> = vec![0; routes.len()];
         let mut shadowed_by: Vec<Option<usize>> = vec![None; routes.len()];

@@ -185,7 +185,7 @@ impl RequestDeadline {
         self.state.cut();
     }
 
-    /// Returns whether the stream (HTTP/2 only) was [cut](Self::cut). If not, `reader` is woken when it is.
+    /// Returns whether the stream (HTTP/2 only) was [cut](Self::cut_stream). If not, `reader` is woken when it is.
     pub fn poll_stream_cut(&self, reader: &Waker) -> bool {
         register(&self.state.body_reader, reader);
         self.state.is_cut()

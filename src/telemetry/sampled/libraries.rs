@@ -1,5 +1,5 @@
 //! Samples log lines of libraries: peers decide how often a library logs, and the library does not use
-//! [`Sampled`](super::Sampled). The command line installs it; the control thread reports what was left out.
+//! [`LogSampler`](super::LogSampler). The command line installs it; the control thread reports what was left out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};

@@ -20,7 +20,7 @@ static STATE: Mutex<StderrState> = Mutex::new(StderrState { is_stuck: false, los
 
 struct StderrState {
     is_stuck: bool,
-    /// Lines lost since the last call of [`lost`].
+    /// Lines lost since the last call of [`take_lost_count`].
     lost: u64,
 }
 
