@@ -14,7 +14,7 @@ pub struct Validators {
     pub modified: Option<SystemTime>,
 }
 
-/// What the conditions of a request say.
+/// Result of the conditions of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
     Send,
@@ -25,8 +25,8 @@ pub enum Judgement {
 }
 
 impl Validators {
-    /// Makes those of a file. `coding`: the content coding of a compressed copy, which is a representation of its own. `now`: a
-    /// modification in the future counts as now.
+    /// Creates the validators of a file. `coding`: the content coding of a compressed copy; each coding has another entity tag. `now`:
+    /// a modification in the future counts as now.
     pub fn new(modified: Option<SystemTime>, length: u64, coding: &str, now: SystemTime) -> Validators {
         let Some(age) = modified.and_then(|modified| modified.duration_since(SystemTime::UNIX_EPOCH).ok()) else {
             return Validators::default();

@@ -1,5 +1,11 @@
 //! `mirror`: copies of requests go to another upstream, whose responses nobody gets.
 
+use http::HeaderName;
+
+/// Marks a copy, so that the application can leave out what must happen once, such as sending mail. Removed from requests of
+/// clients, like the other headers that only the gateway may set.
+pub const MIRRORED_HEADER: HeaderName = HeaderName::from_static("x-mirrored");
+
 /// A compiled `mirror`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mirror {

@@ -142,7 +142,7 @@ pub struct Origin {
     pub head_bounds: HeadBounds,
 }
 
-/// What the names of services begin with, in `authority` and as the names that are looked up. No hostname contains a colon.
+/// Prefix of the names of services, in `authority` and in the names that are looked up. No hostname contains a colon.
 pub const SERVICE_PREFIX: &str = "srv:";
 
 /// Bounds of the head of a response. Each interim response counts by itself.

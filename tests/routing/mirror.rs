@@ -172,3 +172,23 @@ fn a_request_that_is_sent_again_is_copied_once() {
     (0..20).for_each(|_| assert_eq!(gateway.get("/").text(), "the app"));
     count(&gateway, "answered", 1.0);
 }
+
+#[test]
+fn no_spelling_of_the_mark_passes_from_a_client_on_any_route() {
+    let (app, shadow) = (Upstream::text("the app"), Upstream::text("the shadow"));
+    let routes = format!(
+        "[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{app}\"\n\
+         [[route]]\npath = \"/copied\"\nupstream = \"{app}\"\nmirror = {{ upstream = \"{shadow}\" }}\n",
+        app = app.url(),
+        shadow = shadow.url()
+    );
+    let gateway = Gateway::with("underscore_headers = \"keep\"", &routes);
+    for path in ["/", "/copied"] {
+        let sent = get(path, "x-mirrored: true\r\nx_mirrored: true\r\nx-other: 1\r\nx_other: 1\r\n");
+        assert_eq!(gateway.fetch(&sent).status(), 200);
+        let seen = app.request();
+        let names: Vec<String> = seen.fields().map(|(name, _)| name.to_ascii_lowercase()).collect();
+        let has = |name: &str| names.iter().any(|other| other == name);
+        assert_eq!(["x-mirrored", "x_mirrored", "x-other", "x_other"].map(has), [false, false, true, true], "{path}");
+    }
+}

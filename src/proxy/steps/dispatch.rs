@@ -90,9 +90,6 @@ pub async fn dispatch(
         }
         _ => None,
     };
-    if route.mirror.is_some() {
-        mirror::remove_mark(&mut request.received.parts.headers);
-    }
     let unwritten = rewrite_headers(request, routed, &forwarding);
     let upload = request_body::open_upload(request, route).await?;
     match action {

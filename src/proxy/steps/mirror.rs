@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http::header::{EXPECT, TRAILER};
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderValue, Method};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
@@ -31,14 +31,11 @@ use crate::proxy::steps::forward::forward_request;
 use crate::proxy::steps::limits;
 use crate::proxy::steps::outgoing_request::{OutgoingRequest, proxy_header, rewrite_target};
 use crate::route::Timeouts;
-use crate::route::mirror::Mirror;
+use crate::route::mirror::{MIRRORED_HEADER, Mirror};
 use crate::snapshot::RouteCounters;
 use crate::telemetry::metrics::MirrorOutcome;
 use crate::upstream::eject::Blame;
 use crate::upstream::priority::Priority;
-
-/// Marks a copy, so that the application can leave out what must happen once, such as sending mail.
-const MARK: HeaderName = HeaderName::from_static("x-mirrored");
 
 /// A copy on its way.
 struct RequestCopy {
@@ -58,11 +55,6 @@ struct RequestCopy {
     /// How the head of a request without a body is framed.
     bodiless: Framing,
     _place: MirrorPlace,
-}
-
-/// Removes the mark from a request of a client, which must not make the application take it for a copy.
-pub fn remove_mark(headers: &mut HeaderMap) {
-    headers.remove(MARK);
 }
 
 /// Copies a share of the requests. `unwritten`: the forwarding headers, if those of the request do not contain them. A request
@@ -90,7 +82,7 @@ pub fn copy_request(
     // The copy has its whole body, and no trailers.
     headers.remove(EXPECT);
     headers.remove(TRAILER);
-    headers.insert(MARK, HeaderValue::from_static("true"));
+    headers.insert(MIRRORED_HEADER, HeaderValue::from_static("true"));
     let mut lines = Vec::new();
     if let Some(forwarding) = unwritten {
         forwarding.write_lines(&mut lines, head.authority());

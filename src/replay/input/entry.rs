@@ -56,7 +56,7 @@ impl LoggedHeaders {
         }
     }
 
-    /// Those of the combined format.
+    /// Returns the headers that the combined format logs.
     pub fn agents() -> LoggedHeaders {
         LoggedHeaders::Listed(vec![USER_AGENT, REFERER])
     }

@@ -10,10 +10,11 @@ use crate::limiting::limit::over::EXCEEDED_HEADER;
 use crate::limiting::source::Source;
 use crate::limiting::source::jwt::TokenVerifier;
 use crate::route::Route;
+use crate::route::mirror::MIRRORED_HEADER;
 use crate::upstream::Upstream;
 
 /// Returns the request headers that only the gateway may set, each once: those in which some route states an identity,
-/// also by `request_headers`, and the one that names exceeded limits.
+/// also by `request_headers`, the one that names exceeded limits, and the one that marks copies of requests.
 pub fn list_own_headers(routes: &[Route]) -> Arc<[HeaderName]> {
     let mut names: Vec<HeaderName> = Vec::new();
     for auth in routes.iter().filter_map(|route| route.auth.as_ref()) {
@@ -32,6 +33,9 @@ pub fn list_own_headers(routes: &[Route]) -> Arc<[HeaderName]> {
     }
     if routes.iter().flat_map(|route| &route.limits).any(|limit| limit.forwards_excess()) {
         names.push(EXCEEDED_HEADER);
+    }
+    if routes.iter().any(|route| route.mirror.is_some()) {
+        names.push(MIRRORED_HEADER);
     }
     names.into()
 }

@@ -81,7 +81,7 @@ pub struct KeyStatus {
     pub keys: usize,
     /// When the keys were fetched, in seconds of Unix time.
     pub fetched_s: Option<i64>,
-    /// The keys may not serve any more, or there are none.
+    /// There are no keys, or they are older than `max_stale`.
     pub is_unusable: bool,
     /// Why the last refresh failed.
     pub fault: Option<String>,
