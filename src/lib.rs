@@ -24,6 +24,7 @@ mod explain;
 mod files;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod geo;
 mod grpc;
 mod heap;
 pub mod import;

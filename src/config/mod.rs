@@ -58,6 +58,7 @@ pub(crate) use crate::config::values::{parse_rate, percent_decode};
 use http::HeaderValue;
 
 use crate::envoy::rules::RateLimitDomains;
+use crate::geo::GeoDatabase;
 use crate::labels::labels;
 use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::LimitTable;
@@ -148,6 +149,8 @@ pub struct Config {
     pub ratelimit_headers: Vec<Dialect>,
     /// How tokens are verified, if limits use claims.
     pub jwt: Option<Arc<TokenVerifier>>,
+    /// Finds the countries of clients.
+    pub geo: Option<Arc<GeoDatabase>>,
     /// The keys of tokens that are fetched from issuers, one for each section.
     pub token_keys: Vec<Arc<RemoteKeys>>,
     /// Request headers that only the gateway may set: those in which some route states an identity, and

@@ -15,7 +15,7 @@ use crate::config::diagnostics::hidden::Substitution;
 use crate::config::diagnostics::report::{Diagnostic, Place, Report, SourceText};
 use crate::config::texts::TextOverlay;
 use crate::config::unreadable;
-use crate::config::unreadable::Unreadable;
+use crate::config::unreadable::{FILE_SIZE_MAX, Unreadable};
 use crate::limiting::limit::when::Pattern;
 use crate::names::TextFault;
 
@@ -153,9 +153,20 @@ impl SourceTexts {
             self.add_to_digest(text.as_bytes());
             return Ok(text.to_owned());
         }
-        let bytes = unreadable::read_bytes(path)?;
+        let bytes = unreadable::read_bytes(path, FILE_SIZE_MAX)?;
         self.add_to_digest(&bytes);
         String::from_utf8(bytes).map_err(|error| Unreadable::not_utf8(path, &error))
+    }
+
+    /// Reads a file of at most `max` bytes that is not text, and watches it.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub fn read_bytes(&self, path: &Path, max: u64) -> Result<Vec<u8>, Unreadable> {
+        self.watch_path(path.to_owned());
+        let bytes = unreadable::read_bytes(path, max)?;
+        self.add_to_digest(&bytes);
+        Ok(bytes)
     }
 
     /// Watches `path`, which need not be a file.

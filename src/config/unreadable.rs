@@ -86,7 +86,8 @@ pub fn open_file(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)
 }
 
-pub fn read_bytes(path: &Path) -> Result<Vec<u8>, Unreadable> {
+/// Reads a regular file of at most `max` bytes.
+pub fn read_bytes(path: &Path, max: u64) -> Result<Vec<u8>, Unreadable> {
     let plain = |error: std::io::Error| Unreadable::from_error(path, &error);
     // Opening a pipe without a writer would block forever.
     let kind = path.metadata().map_err(plain)?;
@@ -98,10 +99,10 @@ pub fn read_bytes(path: &Path) -> Result<Vec<u8>, Unreadable> {
         return Err(other_reason("it is not a regular file", "name a file of text".to_owned()));
     }
     let mut bytes = Vec::new();
-    open_file(path).and_then(|file| file.take(FILE_SIZE_MAX + 1).read_to_end(&mut bytes)).map_err(plain)?;
-    if bytes.len() as u64 > FILE_SIZE_MAX {
+    open_file(path).and_then(|file| file.take(max + 1).read_to_end(&mut bytes)).map_err(plain)?;
+    if bytes.len() as u64 > max {
         let help = "split it with `include`, or put long lists into files of [set.NAME]".to_owned();
-        return Err(other_reason(format!("it is larger than {} MiB", FILE_SIZE_MAX / 1024 / 1024), help));
+        return Err(other_reason(format!("it is larger than {} MiB", max / 1024 / 1024), help));
     }
     Ok(bytes)
 }

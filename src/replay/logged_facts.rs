@@ -87,7 +87,7 @@ impl LoggedFacts<'_> {
         match source {
             Source::Header(name) => self.entry.headers.has(name),
             Source::Host => !self.no_host,
-            Source::Ip(_) => self.is_client_known(),
+            Source::Ip(_) | Source::Country => self.is_client_known(),
             Source::User => self.facts.user.is_some(),
             Source::Query(_) => {
                 self.entry.format != AccessLogFormat::Json

@@ -39,8 +39,9 @@ pub const CLAIM_WORD: &str = "jwt:";
 
 impl ClientFact {
     /// The names of the placeholders. A claim is called `jwt:` and its name.
-    pub const NAMES: [(&str, ClientFact); 8] = [
+    pub const NAMES: [(&str, ClientFact); 9] = [
         ("client_ip", ClientFact::ClientIp),
+        ("country", ClientFact::Source(Source::Country)),
         ("tls_subject", ClientFact::Source(Source::Tls(CertificateName::Subject))),
         ("tls_san", ClientFact::Source(Source::Tls(CertificateName::San))),
         ("tls_fingerprint", ClientFact::Certificate(CertificateForm::Fingerprint)),

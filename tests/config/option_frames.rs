@@ -217,7 +217,7 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
         "limit.lease" => frame("[limit.l]\nrate = \"1000/s\"\nburst = 2001\n[limit.l.lease]\n", "", after),
         "limit.when" => {
             let more = format!(
-                "{JWT}{LISTENER}tls = {{ client_ca = \"conf/tls/sample-ca.pem\", {} }}\n",
+                "{JWT}[geo]\nfile = \"conf/countries.mmdb\"\n{LISTENER}tls = {{ client_ca = \"conf/tls/sample-ca.pem\", {} }}\n",
                 CERTIFICATES.trim_end()
             );
             let route = LIMIT_ROUTE.trim_end().to_owned() + "\nauth = { basic = \"conf/users.htpasswd\" }\n";

@@ -26,11 +26,12 @@ const LISTS: [(&str, &str); 6] = [
 ];
 
 /// Values of options whose presence counts.
-const VALUES: [&str; 14] = [
+const VALUES: [&str; 15] = [
     "\"zz\"",
     "\"example.com\"",
     "\"/zz\"",
     "\"GET\"",
+    "\"DE\"",
     "\"192.0.2.1\"",
     "\"header:x-id\"",
     "\"json:/a\"",

@@ -6,6 +6,7 @@ mod cached_denials;
 mod candidates;
 mod client_view;
 mod contract;
+mod countries;
 mod credentials;
 mod decisions;
 mod fair;

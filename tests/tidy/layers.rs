@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::source::crate_files;
 
 /// The modules of the crate, lowest first, each with the lower modules that it may use.
-pub const LAYERS: [(&str, &[&str]); 38] = [
+pub const LAYERS: [(&str, &[&str]); 39] = [
     ("rate", &[]),
     ("text", &[]),
     ("labels", &[]),
@@ -14,6 +14,7 @@ pub const LAYERS: [(&str, &[&str]); 38] = [
     ("names", &["received_headers"]),
     ("template", &[]),
     ("net", &[]),
+    ("geo", &[]),
     ("grpc", &["labels"]),
     ("ends", &["labels", "grpc"]),
     ("heap", &[]),
@@ -22,7 +23,10 @@ pub const LAYERS: [(&str, &[&str]); 38] = [
     ("replace_file", &[]),
     ("tls", &["labels", "net"]),
     ("telemetry", &["rate", "labels", "net", "grpc", "ends", "tls"]),
-    ("limiting", &["text", "labels", "canonical", "names", "template", "net", "grpc", "ends", "tls", "telemetry"]),
+    (
+        "limiting",
+        &["text", "labels", "canonical", "names", "template", "net", "geo", "grpc", "ends", "tls", "telemetry"],
+    ),
     ("upstream", &["rate", "labels", "tls", "limiting"]),
     ("overload", &["rate", "labels", "upstream"]),
     ("auth", &["ends", "net", "telemetry", "limiting"]),
@@ -39,6 +43,7 @@ pub const LAYERS: [(&str, &[&str]); 38] = [
             "telemetry",
             "names",
             "template",
+            "geo",
             "net",
             "grpc",
             "ends",
@@ -66,6 +71,7 @@ pub const LAYERS: [(&str, &[&str]); 38] = [
             "descriptors",
             "files",
             "heap",
+            "geo",
             "net",
             "grpc",
             "ends",

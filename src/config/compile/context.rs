@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::config::compile::geo::GEO_HELP;
 use crate::config::compile::jwt::JWT_HELP;
 use crate::config::compile::named_set::ListedItem;
 use crate::config::compile::names::Definitions;
@@ -14,6 +15,8 @@ pub struct LimitContext<'a> {
     pub on_error: OnError,
     pub sets: &'a Definitions<ListedItem>,
     pub has_jwt: bool,
+    /// There is a `[geo]` section.
+    pub has_geo: bool,
     /// Some listener requests client certificates.
     pub requests_client_certs: bool,
     /// Maximum number of keys of the whole store.
@@ -30,9 +33,12 @@ impl LimitContext<'_> {
         self.refunded.get(limit).or_else(|| self.refunded.get(incumbent?))
     }
 
-    /// Returns `source`, or an error if it reads tokens or certificates and nothing configures how these are verified.
+    /// Returns `source`, or an error if it reads tokens, certificates or countries, and nothing configures how these are verified or found.
     pub fn check_readable(&self, source: Source) -> Result<Source, TextFault> {
         match source.kind().origin() {
+            SourceOrigin::Request if source == Source::Country && !self.has_geo => {
+                invalid_text("there is no [geo] section to find countries with", GEO_HELP)
+            }
             SourceOrigin::Token if !self.has_jwt => {
                 invalid_text("there is no [jwt] section to verify tokens with", JWT_HELP)
             }

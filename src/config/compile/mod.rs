@@ -2,8 +2,8 @@
 //!
 //! Input: parsed tables. Output: the compiled config; every mistake goes to `sources`. `server`, `limits`, `upstreams`,
 //! `routes` and `decide` compile their kind of section; `context` and `names` carry what sections know of each other,
-//! `matcher`, `edit`, `compress`, `cors`, `jwt` and `named_set` read what several kinds use: match conditions, header changes,
-//! compression, cross-origin rules, token verification and lists of values. `shared` stores equal values once, `pages` reads error pages, `numbers` converts integers, `unused` warns about
+//! `matcher`, `edit`, `compress`, `cors`, `jwt`, `geo` and `named_set` read what several kinds use: match conditions, header
+//! changes, compression, cross-origin rules, token verification, countries and lists of values. `shared` stores equal values once, `pages` reads error pages, `numbers` converts integers, `unused` warns about
 //! limits and upstreams that no route uses, and `lint` about configs that protect less than they seem to.
 //!
 //! To add a section, add its schema, a file here, and its call in [`compile`].
@@ -14,6 +14,7 @@ mod context;
 mod cors;
 mod decide;
 pub(crate) mod edit;
+mod geo;
 pub(crate) mod jwt;
 mod limits;
 mod lint;
@@ -59,14 +60,10 @@ use crate::route::{Route, Strictness};
 
 /// Compiles the config. Returns `None` if anything is wrong; `sources` then holds every mistake.
 pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config> {
-    let roots: Vec<Section> =
-        documents.iter().map(|table| Section::new(sources, &root::TABLE, "the top level", table)).collect();
-    let [server, admin, acme, store, headers, jwt, upstreams, sets, limits, decide] = merge_tables(sources, &roots);
-    let has_acme = roots.iter().any(|root| root.node(&root::ACME).is_some());
-    let no_route = roots.iter().all(has_no_route) && decide.table.entries.is_empty();
-    let lists = [&root::ROUTE, &root::LISTENER, &root::RLS];
-    let [route_sections, listeners, rls] = lists.map(|list| list_sections(sources, &roots, list));
-    report_root_keys(roots);
+    let TopLevel { sections, lists: [route_sections, listeners, rls], has_acme, has_route } =
+        read_top(sources, documents);
+    let [server, admin, acme, store, headers, geo, jwt, upstreams, sets, limits, decide] = sections;
+    let no_route = !has_route && decide.table.entries.is_empty();
     let acme = acme.to_section(sources);
     let acme = AcmeSection::read(&acme, has_acme);
     let page_files = PageFiles::default();
@@ -82,11 +79,13 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         refunded: limits::overload::list_refunded_limits(&route_sections, &upstreams, &limits),
         on_error: store.on_error,
         sets: &sets,
+        has_geo: !geo.table.entries.is_empty(),
         has_jwt: !jwt.table.entries.is_empty(),
         requests_client_certs: listeners.iter().any(listener::requests_client_certs),
         max_keys: store.max_keys,
         hasher: &find_hasher(admin.as_ref()),
     };
+    let geo = geo::compile_geo(&geo.to_section(sources), context.has_geo);
     let (jwt, roots) = (compile_jwt(sources, jwt), SystemRoots::default());
     let mut upstreams = upstreams::compile_upstreams(upstreams, (&roots, &server.settings), &context);
     let limits = limits::compile_limits(limits, &context, &upstreams.names);
@@ -122,6 +121,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         store,
         ratelimit_headers,
         token_keys: jwt.list_remote_keys(),
+        geo,
         jwt: jwt.default,
         identity_headers: list_own_headers(&routes),
         table,
@@ -149,6 +149,28 @@ fn warn(
 ) {
     unused::warn_unused(sources, routes, decide.routes.iter().chain(&rls.routes), limits, upstreams);
     lint::warn_of_gaps(sources, texts, settings, (routes, &decide.routes), limits);
+}
+
+/// What the top level of all files contains.
+struct TopLevel<'a> {
+    sections: [Merged; 11],
+    /// `[[route]]`, `[[listener]]`, `[[rls]]`.
+    lists: [Vec<Section<'a>>; 3],
+    has_acme: bool,
+    has_route: bool,
+}
+
+fn read_top<'a>(sources: &'a SourceTexts, documents: &'a [Table]) -> TopLevel<'a> {
+    let roots: Vec<Section> =
+        documents.iter().map(|table| Section::new(sources, &root::TABLE, "the top level", table)).collect();
+    let top = TopLevel {
+        sections: merge_tables(sources, &roots),
+        lists: [&root::ROUTE, &root::LISTENER, &root::RLS].map(|list| list_sections(sources, &roots, list)),
+        has_acme: roots.iter().any(|root| root.node(&root::ACME).is_some()),
+        has_route: !roots.iter().all(has_no_route),
+    };
+    report_root_keys(roots);
+    top
 }
 
 /// Returns the hasher of keys. If `[admin]` has a mistake, overrides with hashes get no second one.
@@ -193,13 +215,14 @@ fn compile_jwt(sources: &SourceTexts, jwt: Merged) -> jwt::TokenVerifiers {
     jwt::compile_verifiers(&default.to_section(sources), named.named_sections(sources))
 }
 
-fn merge_tables(sources: &SourceTexts, roots: &[Section]) -> [Merged; 10] {
+fn merge_tables(sources: &SourceTexts, roots: &[Section]) -> [Merged; 11] {
     [
         root::SERVER.option,
         root::ADMIN.option,
         root::ACME.option,
         root::STORE.option,
         root::HEADERS.option,
+        root::GEO.option,
         root::JWT.option,
         root::UPSTREAM.option,
         root::SET.option,

@@ -248,7 +248,7 @@ fn has_entry(pattern: &DescriptorPattern, name: &str) -> bool {
 /// Returns whether a descriptor that the pattern matches has a value of the source.
 fn has_value(source: &Source, pattern: &DescriptorPattern) -> bool {
     match source {
-        Source::Ip(_) => has_entry(pattern, ADDRESS_ENTRY),
+        Source::Ip(_) | Source::Country => has_entry(pattern, ADDRESS_ENTRY),
         Source::Descriptor(name) => has_entry(pattern, name),
         _ => false,
     }

@@ -333,6 +333,10 @@ pub mod when {
         CLIENT = option("client", list_from(1, &Text("address")), Absent, "address of the client")
             .shown_as("addresses, networks, sets")
             .weaker(Weaker::Added);
+        COUNTRY = option("country", PATTERNS, Absent, "country of the client, as two letters such as `DE`; `XX` if it is unknown. Needs `[geo]`")
+            .shown_as("patterns")
+            .weaker(Weaker::Added)
+            .called(&["geo", "geoip"]);
         HEADER = option("header", Map(&PATTERNS), Absent, "headers by name").shown_as("table of patterns")
             .weaker(Weaker::Added)
             .secrecy(Secrecy::SecretByKey)

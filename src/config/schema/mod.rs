@@ -23,7 +23,7 @@ mod shared;
 pub mod upstream;
 pub mod value_type;
 
-pub use crate::config::schema::once::{acme, admin, admin_token, headers, jwt, root, set, store};
+pub use crate::config::schema::once::{acme, admin, admin_token, geo, headers, jwt, root, set, store};
 use crate::config::schema::row::ConfigOption;
 pub use crate::config::schema::shared::refuse;
 
@@ -71,6 +71,7 @@ pub const ALL: &[&Schema] = &[
     &upstream::health::TABLE,
     &upstream::retry::TABLE,
     &upstream::tls::TABLE,
+    &geo::TABLE,
     &set::TABLE,
     &limit::TABLE,
     &limit::lease::TABLE,

@@ -35,6 +35,7 @@ pub mod root {
         JWT = option("jwt", TableOrNamed(&jwt::TABLE), Absent, "verification of tokens");
         UPSTREAM = option("upstream", Named(&upstream::TABLE), Absent, "servers that requests go to")
             .called(route::UPSTREAM.option.aliases);
+        GEO = option("geo", Table(&geo::TABLE), Absent, "the database of countries");
         SET = option("set", Named(&set::TABLE), Absent, "lists of addresses or strings");
         LIMIT = option("limit", Named(&limit::TABLE), Absent, "limits")
             .called(&["rate_limit", "ratelimit"]);
@@ -323,6 +324,24 @@ pub mod jwt {
         .metric("sluicegate_jwt_keys_fetched_timestamp_seconds")
         .unset("86400000")
         .weaker(Weaker::More);
+    }
+}
+
+/// Options of `geo`.
+pub mod geo {
+    use super::*;
+
+    rows! {
+        table("geo").title("[geo]")
+            .intro("[Countries](../guides/countries.md) shows how limits, headers and the log use the country of a client.");
+
+        FILE = option(
+            "file",
+            Path("file"),
+            Required,
+            "database in the format of MaxMind (`.mmdb`) with countries, at most 512 MiB; a changed file is loaded at once",
+        )
+        .called(&["database", "geoip2", "geoip_country"]);
     }
 }
 

@@ -259,6 +259,7 @@ fn is_digest(value: &str) -> bool {
 fn default_visibility(kind: SourceKind) -> KeyVisibility {
     match kind {
         SourceKind::Ip
+        | SourceKind::Country
         | SourceKind::Host
         | SourceKind::Path
         | SourceKind::Method

@@ -191,7 +191,7 @@ impl Limit {
 
     /// Returns whether the limit reads the address of the client.
     pub fn reads_address(&self) -> bool {
-        self.when.reads_client() || self.key.sources().any(|source| matches!(source, Source::Ip(_)))
+        self.when.reads_client() || self.key.sources().any(Source::reads_address)
     }
 
     /// Returns whether the response reports the true cost of a request.

@@ -66,7 +66,8 @@ impl PartialEq for Expression {
 
 impl When {
     /// Sources whose values are compared as text. The client address is compared with networks instead.
-    pub const SOURCES: [SourceKind; 12] = [
+    pub const SOURCES: [SourceKind; 13] = [
+        SourceKind::Country,
         SourceKind::Method,
         SourceKind::Path,
         SourceKind::Host,
@@ -138,7 +139,10 @@ impl When {
 
     /// Returns whether a condition reads the address of the client.
     pub fn reads_client(&self) -> bool {
-        self.0.iter().any(|condition| matches!(condition, Condition::Client { .. }))
+        self.0.iter().any(|condition| match condition {
+            Condition::Text { source, .. } => source.reads_address(),
+            Condition::Client { .. } => true,
+        })
     }
 
     /// Sources that are compared as text. The client address, which every request has, is not among them.

@@ -8,6 +8,7 @@
 //! | `host` | lower case, without port and without a dot at the end |
 //! | `path`, `target` | as routes read it: no `//`, no `.` and `..`, `%XX` only where needed and in upper case |
 //! | `method` | upper case |
+//! | `country` | two letters in upper case; `XX` if it is unknown |
 //! | `credential` | see [`canonicalize_credential`] |
 //! | `header` | without spaces around it; `authorization` with a scheme like `Bearer`, and one space after it |
 //! | `cookie` | decoded, with `+` for a space |

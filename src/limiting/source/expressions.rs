@@ -84,6 +84,7 @@ impl Source {
                 byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._~!$&'()*+;=[]:".contains(&byte)
             }),
             Source::Method => is_ascii(|byte| byte.is_ascii_graphic() && !byte.is_ascii_lowercase()),
+            Source::Country => c.is_ascii_uppercase(),
             Source::Cookie(_) => c != ' ',
             Source::Header(name) if *name == HOST => !c.is_ascii_uppercase(),
             _ => true,
@@ -94,6 +95,7 @@ impl Source {
     fn describe_impossible(&self, c: char) -> (String, String) {
         match self {
             Source::Method if c.is_ascii_lowercase() => ("methods are in upper case".to_owned(), String::new()),
+            Source::Country => ("countries are two upper-case letters".to_owned(), String::new()),
             Source::Host | Source::Header(_) if c.is_ascii_uppercase() => {
                 ("hosts are compared in lower case".to_owned(), String::new())
             }

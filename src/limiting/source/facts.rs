@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use http::HeaderMap;
 
+use crate::geo::GeoDatabase;
 use crate::limiting::source::body::BodyFacts;
 use crate::limiting::source::canonical::Ambiguous;
 use crate::limiting::source::inputs::{FoundValue, Repeated};
@@ -25,6 +26,8 @@ pub struct Facts<'a> {
     pub params: &'a [PathParam],
     /// Claims of the verified token, if there is one and a limit of the route reads them.
     pub claims: Option<TokenClaims>,
+    /// Finds the country of the client, if a database is configured.
+    pub geo: Option<&'a GeoDatabase>,
     /// Verified certificate of the client.
     pub certificate: Option<&'a ClientCertificate>,
     /// The identity that the `auth` of the route verified.
@@ -76,6 +79,7 @@ impl<'a> Facts<'a> {
             route,
             params: &[],
             claims: None,
+            geo: None,
             certificate: None,
             user: None,
             body: BodyFacts::None,
@@ -93,6 +97,10 @@ impl Facts<'_> {
     pub fn value(&self, source: &Source, repeated: Repeated) -> Result<Option<SourceValue<'_>>, Ambiguous> {
         let found = match source {
             Source::Ip(_) => return Ok(Some(SourceValue::Ip(self.client))),
+            Source::Country => match self.geo {
+                Some(geo) => text_value(geo.find_country(self.client)),
+                None => Ok(None),
+            },
             Source::Host => text_value(self.host),
             Source::Path => text_value(self.path),
             Source::Target => match self.query {

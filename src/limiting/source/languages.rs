@@ -61,6 +61,7 @@ impl Source {
             Source::QueryString => (QUERY, ""),
             Source::Host => (HOST_NAME, ""),
             Source::Method => ("[!-`{-~]+", ""),
+            Source::Country => ("[A-Z]{2}", ""),
             Source::Cookie(_) => ("[^ ]*", ""),
             Source::Header(name) => match *name {
                 HOST => (&AUTHORITY, ""),

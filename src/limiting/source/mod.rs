@@ -89,6 +89,8 @@ macro_rules! sources {
 sources! {
     /// Network of the client: addresses with the same leading bits are equal.
     Ip(Prefixes) = "ip", Request;
+    /// Country of the client, such as `DE`; `XX` if it is unknown.
+    Country = "country", Request;
     Host = "host", Request;
     Path = "path", Request;
     /// The canonical path, and the query as it is forwarded.
@@ -192,6 +194,7 @@ impl SourceKind {
             SourceKind::Ip => {
                 rest.strip_prefix('/')?.split_once('/').map(|(v4, v6)| parse_prefixes(v4, v6).map(Source::Ip))
             }
+            SourceKind::Country => alone(Source::Country),
             SourceKind::Host => alone(Source::Host),
             SourceKind::Path => alone(Source::Path),
             SourceKind::Target => alone(Source::Target),
@@ -272,6 +275,7 @@ impl Source {
     fn argument(&self) -> Option<&str> {
         match self {
             Source::Ip(_)
+            | Source::Country
             | Source::Host
             | Source::Path
             | Source::Target
@@ -305,6 +309,11 @@ impl Source {
             Source::Header(_) | Source::Credential(_) => name.eq_ignore_ascii_case(&self.to_string()),
             _ => name == self.to_string(),
         }
+    }
+
+    /// Returns whether the value follows from the address of the client.
+    pub fn reads_address(&self) -> bool {
+        matches!(self, Source::Ip(_) | Source::Country)
     }
 
     /// Returns the part of an address that counts.

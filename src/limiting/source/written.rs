@@ -5,6 +5,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::canonical;
+use crate::geo::is_country_code;
 use crate::limiting::source::canonical::{Ambiguous, canonicalize_credential, canonicalize_scheme, title_scheme};
 use crate::limiting::source::{Prefixes, Source, SourceValue};
 use crate::names::{TextFault, invalid_text};
@@ -13,6 +14,7 @@ use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, TE, UPGRADE}
 use http::{HeaderName, Method};
 
 const CREDENTIAL_HELP: &str = "write the token alone, or the scheme and what follows it, like `Basic dXNlcjpwYXNz`";
+const COUNTRY_HELP: &str = "write the two letters of ISO 3166-1, like `DE`; `XX` is an unknown country";
 const HOST_HELP: &str =
     "write a name like `api.example.com`, without scheme and path, and not in Unicode but with xn--";
 
@@ -31,6 +33,7 @@ impl Source {
             Source::Target => canonicalize_target(&text)?.into_bytes(),
             Source::QueryString => check_query(&text).map(|()| value)?,
             Source::Method => check_method(&text).map(|()| value)?,
+            Source::Country => check_country(&text).map(|()| value)?,
             Source::Header(name) => self.canonicalize_value(check_header(name, &value)?.into()).into_owned(),
             Source::Credential(_) => match canonicalize_credential(&value) {
                 Ok(Some(credential)) => credential.into_owned(),
@@ -84,6 +87,7 @@ impl Source {
     pub fn check_written_integer(&self) -> Result<(), TextFault> {
         match self {
             Source::Path => invalid_text("no path is an integer, as all start with `/`", "write a path like \"/7\""),
+            Source::Country => invalid_text("no country is an integer", COUNTRY_HELP),
             _ => Ok(()),
         }
     }
@@ -97,6 +101,7 @@ impl Source {
             }
             Source::Host => HOST_HELP,
             Source::Method => "methods are in upper case, like `GET`",
+            Source::Country => COUNTRY_HELP,
             Source::Header(name) => match *name {
                 AUTHORIZATION => "write the scheme as `Bearer` or `Basic`, with one space after it",
                 UPGRADE => "it reads `websocket` however clients write it",
@@ -115,6 +120,17 @@ fn check_spelling(written: &str, canonical: &str) -> Result<(), TextFault> {
     match written == canonical && !written.is_empty() {
         true => Ok(()),
         false => invalid_text(format!("no request has `{written}`"), format!("write `{canonical}`")),
+    }
+}
+
+fn check_country(text: &str) -> Result<(), TextFault> {
+    if is_country_code(text) {
+        return Ok(());
+    }
+    let upper = text.to_ascii_uppercase();
+    match is_country_code(&upper) {
+        true => invalid_text(format!("no country is `{text}`"), format!("write `{upper}`")),
+        false => invalid_text(format!("`{text}` is not the code of a country"), COUNTRY_HELP),
     }
 }
 

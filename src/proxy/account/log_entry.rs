@@ -14,6 +14,7 @@ use jiff::Timestamp;
 
 use crate::config::ServerSettings;
 use crate::ends::End;
+use crate::geo::GeoDatabase;
 use crate::limiting::Verdict;
 use crate::proxy::connection::upload::UploadProgress;
 use crate::proxy::context::{ClientConnection, WorkerState};
@@ -109,6 +110,13 @@ impl LogEntry {
     pub fn record_target(&mut self, host: &str, path: &str) {
         host.clone_into(&mut self.record.host);
         path.clone_into(&mut self.record.path);
+    }
+
+    /// Records the country of the client if the log shows it.
+    pub fn record_country(&mut self, geo: &GeoDatabase) {
+        if self.log.as_ref().is_some_and(|log| log.shows_country()) {
+            self.record.country = Some(geo.find_country(self.record.client).to_owned());
+        }
     }
 
     /// Records the identity that was verified.

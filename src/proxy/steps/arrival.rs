@@ -2,6 +2,7 @@
 
 use http::Method;
 
+use crate::config::Config;
 use crate::ends::End;
 use crate::proxy::account::log_entry::LogEntry;
 use crate::proxy::account::request_context::{Received, RequestContext};
@@ -17,7 +18,7 @@ use crate::proxy::words::trace;
 /// Opens the access log entry and the span of the request, if they are enabled or an operator taps requests.
 pub fn open_log_entry(request: &mut RequestContext<'_>) {
     let identity = request.identity;
-    let server = &request.view.snapshot.config.server;
+    let Config { server, geo, .. } = &request.view.snapshot.config;
     let headers = &request.received.parts.headers;
     let span = server.spans.as_ref().and_then(|spans| trace::open_span(spans, headers));
     let is_tapped = request.client.worker.process.taps.is_active();
@@ -27,6 +28,7 @@ pub fn open_log_entry(request: &mut RequestContext<'_>) {
     }
     if is_logged {
         let mut entry = LogEntry::open(request.client, server, identity.ip, &request.received.parts, span);
+        geo.iter().for_each(|geo| entry.record_country(geo));
         if is_tapped {
             entry.record_for_taps();
         }

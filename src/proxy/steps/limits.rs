@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 
+use crate::config::Config;
 use crate::limiting::key::Key;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::jwt::TokenClaims;
@@ -223,10 +224,12 @@ pub fn hash_of_key<'a, D: Door<'a>>(door: &D, routed: RoutedRequest<'_>, key: &K
 }
 
 /// Returns the facts that keys and conditions can read from the request, without its body.
-pub fn request_facts<'f, 'a, D: Door<'a>>(door: &'f D, routed: RoutedRequest<'f>, needs_claims: bool) -> Facts<'f> {
+pub fn request_facts<'f, 'a: 'f, D: Door<'a>>(door: &'f D, routed: RoutedRequest<'f>, needs_claims: bool) -> Facts<'f> {
+    let config: &'f Config = door.config();
     Facts {
         claims: needs_claims.then(|| read_claims(door)).flatten(),
         certificate: door.certificate(),
+        geo: config.geo.as_deref(),
         user: door.admission().user.as_deref(),
         body_length: door.body_length(),
         ..head_facts(routed, door.headers())
@@ -235,7 +238,7 @@ pub fn request_facts<'f, 'a, D: Door<'a>>(door: &'f D, routed: RoutedRequest<'f>
 
 /// Evaluates all limits of the route for a request that another proxy describes. Certificate and body of the question are
 /// those of that proxy.
-pub fn evaluate_described<'f, 'a, D: Door<'a>>(door: &'f D, routed: RoutedRequest<'f>) -> EvaluatedLimits<'f> {
+pub fn evaluate_described<'f, 'a: 'f, D: Door<'a>>(door: &'f D, routed: RoutedRequest<'f>) -> EvaluatedLimits<'f> {
     let route = routed.route;
     let needs_claims = needs_claims(door, &route.limits);
     let facts = Facts { certificate: None, body_length: None, ..request_facts(door, routed, needs_claims) };

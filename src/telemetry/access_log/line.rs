@@ -131,6 +131,7 @@ fn field_value(field: LogField, record: &LogRecord) -> FieldValue<'_> {
         LogField::RequestId => optional_value(record.request_id.as_deref()),
         LogField::TraceId => optional_value(record.trace_id.as_deref()),
         LogField::Client => FieldValue::Text(Cow::Owned(record.client.to_string())),
+        LogField::Country => optional_value(record.country.as_deref()),
         LogField::User => optional_value(record.user.as_deref()),
         LogField::Method => text_value(&record.method),
         LogField::Host => text_value(&record.host),

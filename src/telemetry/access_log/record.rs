@@ -19,6 +19,8 @@ pub struct LogRecord {
     pub request_id: Option<String>,
     pub trace_id: Option<String>,
     pub client: IpAddr,
+    /// Country of the client, if the log shows it.
+    pub country: Option<String>,
     /// Identity that the `auth` of the route verified.
     pub user: Option<String>,
     /// Empty if the head could not be read, like host and path.
@@ -166,6 +168,7 @@ impl Default for LogRecord {
             request_id: None,
             trace_id: None,
             client: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            country: None,
             user: None,
             method: String::new(),
             host: String::new(),

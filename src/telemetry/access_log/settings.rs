@@ -25,6 +25,15 @@ impl AccessLogSettings {
         }
     }
 
+    /// Returns whether lines contain the country of the client.
+    pub fn shows_country(&self) -> bool {
+        match &self.format {
+            LineFormat::Json => true,
+            LineFormat::Combined => false,
+            LineFormat::Template(template) => template.contains_field(LogField::Country),
+        }
+    }
+
     /// Returns whether lines contain the keys of all limits.
     pub fn shows_all_keys(&self) -> bool {
         match &self.format {

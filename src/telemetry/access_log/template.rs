@@ -10,6 +10,7 @@ labels! {
     RequestId = "request_id",
     TraceId = "trace_id",
     Client = "client",
+    Country = "country",
     User = "user",
     Method = "method",
     Host = "host",

@@ -29,6 +29,7 @@ pub fn warn_of_unverified(section: &Section, edit: &HeaderEdit, auth: Option<&Ro
     for (name, text) in &edit.stated {
         let reason = text.placeholders().find_map(|fact| match fact {
             ClientFact::Source(Source::User) if !has_user(auth) => Some("the route has no `auth` that finds a user"),
+            ClientFact::Source(Source::Country) if !context.keys.has_geo => Some("there is no [geo]"),
             ClientFact::Source(source)
                 if source.kind().origin() == SourceOrigin::Token && !has_token(auth, context) =>
             {

@@ -69,6 +69,7 @@ pub async fn decide_request(
     let no_headers = HeaderMap::new();
     let entries = question.descriptors.first().map(plan::entries_of).unwrap_or_default();
     let call = head_facts(RoutedRequest { route, head, identity: &identity }, &no_headers);
+    let call = Facts { geo: config.geo.as_deref(), ..call };
     let facts = plan::add_descriptor(&entries, &call);
     let statuses = match decide_descriptors(request, (domain, route), question, &facts, call::find_end(request)).await {
         Ok(statuses) => statuses,
