@@ -3,7 +3,7 @@
 CARGO ?= cargo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 # Programs the tests talk to, by Debian package. Each is installed when missing.
-TEST_PROGRAMS = redis-server:redis-server pebble:pebble promtool:prometheus curl:curl openssl:openssl python3:python3-venv faketime:faketime kill:procps script:bsdutils setpriv:util-linux node:nodejs npm:npm h2load:nghttp2-client chromium:chromium certutil:libnss3-tools update-ca-certificates:ca-certificates nginx:nginx haproxy:haproxy caddy:caddy htpasswd:apache2-utils argon2:argon2
+TEST_PROGRAMS = redis-server:redis-server pebble:pebble knotd:knot knsupdate:knot-dnsutils promtool:prometheus curl:curl openssl:openssl python3:python3-venv faketime:faketime kill:procps script:bsdutils setpriv:util-linux node:nodejs npm:npm h2load:nghttp2-client chromium:chromium certutil:libnss3-tools update-ca-certificates:ca-certificates nginx:nginx haproxy:haproxy caddy:caddy htpasswd:apache2-utils argon2:argon2
 
 # The version of mdBook that `make book` installs.
 MDBOOK = 0.5.4

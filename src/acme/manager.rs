@@ -305,20 +305,12 @@ impl AcmeAccountState {
                 "ordering a certificate; until it is there, TLS handshakes for that name fail"
             ),
         }
-        let kinds = match usize::try_from(failures) {
-            // Each challenge is tried once, then one at a time in turn, because servers count failures.
-            Ok(0) => self.settings.challenges.clone(),
-            Ok(at) => self
-                .settings
-                .challenges
-                .iter()
-                .cycle()
-                .skip(at % self.settings.challenges.len())
-                .take(1)
-                .copied()
-                .collect(),
-            Err(_) => Vec::new(),
-        };
+        let mut kinds = self.settings.challenges.clone();
+        kinds.retain(|kind| kind.can_prove(name));
+        // Each challenge is tried once, then one at a time in turn, because servers count failures.
+        if let (1.., Some(turn)) = (failures, usize::try_from(failures).unwrap_or_default().checked_rem(kinds.len())) {
+            kinds = vec![kinds[turn]];
+        }
         let job = PendingOrder {
             settings: self.settings.clone(),
             state: self.state.clone(),

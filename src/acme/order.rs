@@ -13,6 +13,8 @@ use rustls::pki_types::PrivateKeyDer;
 use tokio::time::sleep;
 
 use crate::acme::client::{AcmeClient, RetryAfter};
+use crate::acme::dns;
+use crate::acme::dns::DnsRecord;
 use crate::acme::state::{StateDirectory, StateError, StateLock, StoredCertificate};
 use crate::config::AcmeSettings;
 use crate::net::host_address;
@@ -37,6 +39,8 @@ const TOKEN_MAX: usize = 128;
 pub enum OrderError {
     #[error("the ACME server could not validate the challenge by {}: {detail}", kind.label())]
     Challenge { kind: ChallengeKind, detail: String },
+    #[error("`dns_program` of [acme] {0}")]
+    DnsProgram(String),
     #[error("the ACME server refused: {0}")]
     Refused(String),
     /// The server rejected several nonces in a row.
@@ -60,7 +64,7 @@ pub struct OrderClient<'a> {
 impl OrderError {
     pub fn result(&self) -> OrderResult {
         match self {
-            OrderError::Challenge { .. } => OrderResult::ChallengeFailed,
+            OrderError::Challenge { .. } | OrderError::DnsProgram(_) => OrderResult::ChallengeFailed,
             OrderError::Refused(_) | OrderError::BadNonce(_) => OrderResult::Refused,
             OrderError::Unreachable(_) => OrderResult::Unreachable,
             OrderError::Timeout => OrderResult::Timeout,
@@ -76,6 +80,10 @@ impl OrderError {
             OrderError::Challenge { kind: ChallengeKind::Http01, .. } => {
                 format!("port 80 of {name} must lead, for anybody, to a listener without `tls` of this gateway")
             }
+            OrderError::Challenge { kind: ChallengeKind::Dns01, .. } => format!(
+                "all servers of the zone of {name} must have the record within `dns_wait` after `dns_program` has ended"
+            ),
+            OrderError::DnsProgram(_) => "call the program by hand with the same arguments".to_owned(),
             OrderError::Refused(_) => "the server's message says what to change".to_owned(),
             OrderError::Unreachable(_) => {
                 "check `directory` in [acme], `ca` if the server is a private one, and the way there".to_owned()
@@ -132,7 +140,11 @@ impl OrderClient<'_> {
     ) -> Result<StoredCertificate, OrderError> {
         let mut result = Err(OrderError::Refused("it has none of the challenges that are left".to_owned()));
         for kind in kinds {
-            result = self.order_with_challenge(account, name, *kind).await;
+            let mut record = None;
+            result = self.order_with_challenge(account, name, *kind, &mut record).await;
+            if let (Some(program), Some(record)) = (&self.settings.dns, &record) {
+                dns::remove_record(program, record).await;
+            }
             self.state.remove_challenges(self.lock)?;
             match &result {
                 Err(fault @ OrderError::Challenge { .. }) => tracing::info!(name, "{fault}"),
@@ -147,6 +159,7 @@ impl OrderClient<'_> {
         account: &Account,
         name: &str,
         kind: ChallengeKind,
+        record: &mut Option<DnsRecord>,
     ) -> Result<StoredCertificate, OrderError> {
         let address = host_address(name);
         let identifiers = [address.map_or_else(|| Identifier::Dns(name.to_owned()), Identifier::Ip)];
@@ -156,7 +169,7 @@ impl OrderClient<'_> {
             request = request.profile(profile);
         }
         let mut order = account.new_order(&request).await?;
-        self.publish_proof(&mut order, name, kind).await?;
+        self.publish_proof(&mut order, name, kind, record).await?;
         match order.poll_ready(&polling()).await {
             Ok(OrderStatus::Ready) => {}
             Err(Error::Api(problem)) if is_bad_nonce(&problem) => return Err(Error::Api(problem).into()),
@@ -174,7 +187,14 @@ impl OrderClient<'_> {
     }
 
     /// Publishes the proof to every gateway and asks the server to validate it.
-    async fn publish_proof(&self, order: &mut Order, name: &str, kind: ChallengeKind) -> Result<(), OrderError> {
+    /// `record`: the DNS record that has been published, if there is one.
+    async fn publish_proof(
+        &self,
+        order: &mut Order,
+        name: &str,
+        kind: ChallengeKind,
+        record: &mut Option<DnsRecord>,
+    ) -> Result<(), OrderError> {
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
             let mut authorization = authorization?;
@@ -184,12 +204,18 @@ impl OrderClient<'_> {
             let challenge_type = match kind {
                 ChallengeKind::TlsAlpn01 => ChallengeType::TlsAlpn01,
                 ChallengeKind::Http01 => ChallengeType::Http01,
+                ChallengeKind::Dns01 => ChallengeType::Dns01,
             };
             let Some(mut challenge) = authorization.challenge(challenge_type) else {
                 return Err(OrderError::Challenge { kind, detail: "it does not offer it".to_owned() });
             };
             let proof = challenge.key_authorization();
             match kind {
+                ChallengeKind::Dns01 => {
+                    let Some(program) = &self.settings.dns else { continue };
+                    let record = record.insert(DnsRecord::of_challenge(name, proof.dns_value()));
+                    dns::publish_record(program, record).await.map_err(OrderError::DnsProgram)?;
+                }
                 ChallengeKind::Http01 if is_token(&challenge.token) => {
                     self.state.write_challenge(self.lock, kind, &challenge.token, proof.as_str())?;
                 }

@@ -249,11 +249,11 @@ impl StateDirectory {
     }
 
     pub fn certificate_path(&self, name: &str) -> PathBuf {
-        self.root.join("certificates").join(format!("{name}.pem"))
+        self.root.join("certificates").join(format!("{}.pem", file_stem(name)))
     }
 
     pub fn attempt_path(&self, name: &str) -> PathBuf {
-        self.root.join("attempts").join(format!("{name}.json"))
+        self.root.join("attempts").join(format!("{}.json", file_stem(name)))
     }
 
     /// Writes a file atomically and returns once it is on disk.
@@ -277,6 +277,11 @@ pub fn now_s() -> u64 {
 fn account_key(pem: &str) -> Option<PrivatePkcs8KeyDer<'static>> {
     let PrivateKeyDer::Pkcs8(key) = pem::private_key(pem).ok()? else { return None };
     Key::from_pkcs8_der(key.clone_key()).ok().map(|_| key)
+}
+
+/// Returns a name as files contain it: a shell would expand the `*` of a wildcard.
+fn file_stem(name: &str) -> String {
+    name.replace('*', "_")
 }
 
 fn read_file(path: &Path) -> io::Result<String> {

@@ -283,8 +283,19 @@ pub struct AcmeSettings {
     pub ca: Option<String>,
     /// Challenges that can be answered here, in the order in which they are tried; never empty.
     pub challenges: Vec<ChallengeKind>,
+    /// How the records of `dns-01` are published; present if `challenges` has it.
+    pub dns: Option<DnsProgram>,
     /// Pause after the first failure.
     pub backoff: Duration,
+}
+
+/// The program that publishes and removes TXT records in the DNS zone of the operator.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DnsProgram {
+    /// The program and its first arguments; never empty.
+    pub command: Vec<String>,
+    /// How long the record takes until all servers of the zone have it.
+    pub wait: Duration,
 }
 
 labels! {

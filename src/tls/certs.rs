@@ -115,7 +115,14 @@ impl Certificates {
     fn select_indexes(&self, name: &str) -> &[usize] {
         let parent = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
         let indexes = self.exact.get(name).or_else(parent);
-        indexes.map_or_else(|| if self.awaited.contains(name) { &[] } else { &*self.default }, Vec::as_slice)
+        indexes.map_or_else(|| if self.is_awaited(name) { &[] } else { &*self.default }, Vec::as_slice)
+    }
+
+    /// Returns whether a certificate for the name, or for a wildcard that matches it, has not been issued yet.
+    fn is_awaited(&self, name: &str) -> bool {
+        let wildcard = || Some(format!("*.{}", name.split_once('.')?.1));
+        self.awaited.contains(name)
+            || !self.awaited.is_empty() && wildcard().is_some_and(|wildcard| self.awaited.contains(&wildcard))
     }
 }
 

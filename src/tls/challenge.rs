@@ -12,6 +12,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{Error, ServerConfig};
 
 use crate::labels::labels;
+use crate::net::host_address;
 use crate::tls::{crypto_provider, pem};
 
 labels! {
@@ -19,6 +20,18 @@ labels! {
     ChallengeKind:
     TlsAlpn01 = "tls-alpn-01",
     Http01 = "http-01",
+    /// A TXT record, which a program of the operator publishes. The only one for wildcards.
+    Dns01 = "dns-01",
+}
+
+impl ChallengeKind {
+    /// Returns whether the challenge exists for the name: a host, a wildcard, or an address as in URLs.
+    pub fn can_prove(self, name: &str) -> bool {
+        match self {
+            ChallengeKind::TlsAlpn01 | ChallengeKind::Http01 => !name.starts_with("*."),
+            ChallengeKind::Dns01 => host_address(name).is_none(),
+        }
+    }
 }
 
 /// The only protocol that an ACME server offers in the handshake of a `tls-alpn-01` challenge (ALPN).

@@ -40,6 +40,14 @@ impl Pebble {
         }
     }
 
+    /// Has Pebble ask this name server.
+    pub fn with_name_server(addr: SocketAddr) -> Pebble {
+        let mut pebble = Pebble::down();
+        pebble.dns = addr;
+        pebble.run(&[("PEBBLE_VA_NOSLEEP", "1")], 0);
+        pebble
+    }
+
     /// Starts Pebble without delays. Its certificates are valid for years.
     pub fn start() -> Pebble {
         let mut pebble = Pebble::down();

@@ -95,8 +95,22 @@ pub mod acme {
         CHALLENGES = option(
             "challenges",
             list_from(1, &Words(ChallengeKind::LABELS)),
-            Value("[\"tls-alpn-01\", \"http-01\"]"),
-            "in the order in which they are tried",
+            Described("`[\"tls-alpn-01\", \"http-01\"]`, or `[\"dns-01\"]` with `dns_program`"),
+            "in the order in which they are tried. Names with a wildcard use `dns-01` only, and addresses the others",
+        );
+        DNS_PROGRAM = option(
+            "dns_program",
+            list_from(1, &Text("string")),
+            Absent,
+            "program, and its first arguments, that publishes the record of `dns-01`. It gets the arguments `present` or `cleanup`, the name of the record, and its text",
+        )
+        .guide("tls.md#dns-01-and-wildcards")
+        .called(&["dns", "dnsChallenge", "manual_auth_hook"]);
+        DNS_WAIT: Duration = option(
+            "dns_wait",
+            duration(0, 10 * MINUTE),
+            Value("\"10s\""),
+            "wait after the program has published a record, until all servers of the zone have it",
         );
         BACKOFF: Duration = option("backoff", duration(SECOND, DAY), Value("\"5m\""), "wait after a failure; doubles up to 6 h");
     }

@@ -12,8 +12,9 @@ use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
 use crate::config::schema::row::ConfigOption;
 use crate::config::schema::{acme, listener};
+use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text, is_host};
-use crate::config::{Acme, AcmeSettings, ListenerSettings};
+use crate::config::{Acme, AcmeSettings, DnsProgram, ListenerSettings};
 use crate::net::host_address;
 use crate::tls::trust::TrustedRoots;
 use crate::tls::{ChallengeKind, ChallengeStore};
@@ -25,6 +26,7 @@ const CA_HELP: &str = "give a file in PEM: the certificates that sign that of th
 const CONTACT_HELP: &str = "write an e-mail address: \"mailto:admin@example.com\"";
 const NAME_HELP: &str = "write a host name like \"www.example.com\", or an address like \"192.0.2.7\"";
 const PROFILE_HELP: &str = "write a name that the server lists in its directory, like \"shortlived\"";
+const DNS_HELP: &str = "add dns_program = [\"/usr/local/bin/acme-dns\"] to [acme], or name each host";
 const SECTION_HELP: &str = "add a section:\n\n[acme]\nterms_agreed = true";
 /// Maximum length of a name in bytes: files of the state directory contain it.
 const NAME_MAX: usize = 230;
@@ -71,6 +73,16 @@ impl<'a> AcmeSection<'a> {
                     &format!("`{value}` occurs twice"),
                     "remove one of the two",
                 );
+            }
+        }
+        for At { place, value } in &names {
+            let challenges = self.settings.as_ref().map(|settings| settings.challenges.as_slice());
+            if challenges.is_some_and(|kinds| !kinds.iter().any(|kind| kind.can_prove(value))) {
+                let (what, help) = match value.starts_with("*.") {
+                    true => ("a wildcard needs the challenge dns-01", DNS_HELP),
+                    false => ("an address needs another challenge than dns-01", "add \"tls-alpn-01\" to `challenges`"),
+                };
+                return tls.report_fault_at(listener::tls::ACME.name, *place, what, help);
             }
         }
         let mut addresses = names.iter().filter(|name| host_address(&name.value).is_some());
@@ -126,7 +138,7 @@ fn compile_settings(section: &Section) -> Option<AcmeSettings> {
         path => Ok(path.to_owned()),
     });
     let ca = section.read_file(&acme::CA);
-    let challenges = read_challenges(section);
+    let (dns, challenges) = (read_dns_program(section), read_challenges(section));
     let backoff = section.get(&acme::BACKOFF);
     match section.get(&acme::TERMS_AGREED) {
         Some(true) => {}
@@ -174,13 +186,54 @@ fn compile_settings(section: &Section) -> Option<AcmeSettings> {
     }
     let default = if is_staging { STAGING_DIRECTORY } else { DIRECTORY };
     let directory = directory.unwrap_or_else(|| default.to_owned());
-    Some(AcmeSettings { directory, profile, contact, state, ca, challenges, backoff })
+    Some(AcmeSettings { directory, profile, contact, state, ca, challenges, dns, backoff })
+}
+
+/// Reads the program that publishes DNS records, and checks that `challenges` says the same.
+fn read_dns_program(section: &Section) -> Option<DnsProgram> {
+    let wait = section.get(&acme::DNS_WAIT);
+    let command = section.read_strings(&acme::DNS_PROGRAM, |text| match text {
+        "" => invalid_text("the text is empty", "write the program first, like [\"/usr/local/bin/acme-dns\"]"),
+        text => Ok(text.to_owned()),
+    });
+    let lists_dns = |node: &Node| matches!(&node.value, Value::Array(items) if items.iter().any(is_dns));
+    let (program, challenges) = (section.node(&acme::DNS_PROGRAM), section.node(&acme::CHALLENGES));
+    match (program, challenges) {
+        (None, Some(node)) if lists_dns(node) => {
+            let what = "dns-01 needs a program that publishes its records";
+            return section.report_fault(acme::CHALLENGES.name, node, what, DNS_HELP);
+        }
+        (Some(program), Some(node)) if !lists_dns(node) => {
+            let what = "no challenge uses the program";
+            return section.report_fault(acme::DNS_PROGRAM.name, program, what, "add \"dns-01\" to `challenges`");
+        }
+        _ => {}
+    }
+    let mut words = command?.into_iter();
+    let Some(program) = words.next() else {
+        return section.report_fault(acme::DNS_PROGRAM.name, program?, "the list is empty", DNS_HELP);
+    };
+    // A name without a slash is searched for in `PATH`.
+    let path = match program.value.contains('/') {
+        true => section.sources.resolve_absolute(program.place.file, &program.value).display().to_string(),
+        false => program.value,
+    };
+    Some(DnsProgram { command: [path].into_iter().chain(words.map(|word| word.value)).collect(), wait })
+}
+
+fn is_dns(item: &Node) -> bool {
+    matches!(&item.value, Value::String(text) if text.value == ChallengeKind::Dns01.label())
 }
 
 fn read_challenges(section: &Section) -> Vec<ChallengeKind> {
     let words: Vec<_> = ChallengeKind::ALL.iter().map(|kind| (kind.label(), *kind)).collect();
     let kinds = section.read_strings(&acme::CHALLENGES, |text| crate::config::reader::find_choice(text, &words));
-    let Some(kinds) = kinds else { return ChallengeKind::ALL.to_vec() };
+    let Some(kinds) = kinds else {
+        return match section.node(&acme::DNS_PROGRAM) {
+            Some(_) => vec![ChallengeKind::Dns01],
+            None => vec![ChallengeKind::TlsAlpn01, ChallengeKind::Http01],
+        };
+    };
     for (i, At { place, value }) in kinds.iter().enumerate() {
         if kinds[..i].iter().any(|earlier| earlier.value == *value) {
             section.report_fault_at::<()>(
@@ -243,10 +296,6 @@ fn check_name(text: &str) -> Result<String, TextFault> {
             "write the name in its ASCII form, which starts with xn--",
         );
     }
-    if name.starts_with("*.") {
-        let help = "name each host, or get the certificate elsewhere and put it into `certificates`";
-        return invalid_text("wildcard certificates require the challenge dns-01, which is not supported", help);
-    }
     // Addresses are written like hosts in URLs from here on.
     if let Ok(ip) = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
         return match is_orderable(ip) {
@@ -260,7 +309,10 @@ fn check_name(text: &str) -> Result<String, TextFault> {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    match is_host(&name) && name.split('.').all(is_label) && name.len() <= NAME_MAX {
+    let host = name.strip_prefix("*.").unwrap_or(&name);
+    // A wildcard below a single label would be that of a whole top-level domain.
+    let is_wildcard_of_one = host.len() < name.len() && !host.contains('.');
+    match is_host(host) && host.split('.').all(is_label) && name.len() <= NAME_MAX && !is_wildcard_of_one {
         true => Ok(name),
         false => invalid_text(format!("`{text}` is not a host name that a certificate can be ordered for"), NAME_HELP),
     }
