@@ -78,7 +78,13 @@ pub fn frame_of(entry: &OptionEntry) -> Frame {
         }
         "store" => {
             let secure = matches!(key, "ca" | "client_cert" | "client_key");
-            frame("[store]\n", if secure { "url = \"rediss://127.0.0.1:9\"\n" } else { "" }, ROUTE)
+            let beside = match key {
+                _ if secure => "url = \"rediss://127.0.0.1:9\"\n",
+                "username" => "url = \"redis://127.0.0.1:9\"\npassword = \"p\"\n",
+                "password" => "url = \"redis://127.0.0.1:9\"\n",
+                _ => "",
+            };
+            frame("[store]\n", beside, ROUTE)
         }
         "jwt" if matches!(key, "jwks" | "ca" | "max_stale") => {
             let issuer = if key == "jwks" { "" } else { "issuer = \"https://id.test\"\n" };
@@ -222,6 +228,10 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
             );
             let route = LIMIT_ROUTE.trim_end().to_owned() + "\nauth = { basic = \"conf/users.htpasswd\" }\n";
             frame("[limit.l]\nrate = \"10/s\"\n[limit.l.when]\n", "", route + &more)
+        }
+        "limit.key" => {
+            let beside = "source = \"header:x-user\"\nnormalize = [\"trim\"]\n";
+            Frame { inline: true, ..frame("[limit.l]\nrate = \"10/s\"\n", beside, after) }
         }
         "limit.fair" => {
             let beside = "key = \"header:x-tenant\"\n";

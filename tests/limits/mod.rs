@@ -12,6 +12,7 @@ mod decisions;
 mod fair;
 mod integers;
 mod key_alternatives;
+mod key_spellings;
 mod matching;
 mod matching_program;
 mod over;

@@ -14,6 +14,9 @@ fn with_password(server: &RedisServer, password: &str) -> String {
     server.url().replace("redis://", &format!("redis://:{password}@"))
 }
 
+/// A password whose characters all mean something in URLs or TOML strings.
+const PASSWORD: &str = r#"p@s:s/w?o#r%d%20&=+[ü] "\x"#;
+
 #[test]
 fn a_server_that_wants_a_password_does_not_respond() {
     let server = RedisServer::start(&["--requirepass", "right"]);
@@ -35,7 +38,8 @@ fn the_documented_permissions_are_enough() {
     let manual = include_str!("../../docs/guides/several-gateways.md");
     let line = manual.lines().find(|line| line.contains("ACL SETUSER")).unwrap().trim();
     let rules: Vec<&str> = line.split(' ').skip(3).filter(|rule| *rule != ">PASSWORD").collect();
-    let server = RedisServer::start(&[]);
+    // The gateway reads the policy, which needs a permission of its own.
+    let server = RedisServer::start(&["--maxmemory-policy", "volatile-lru"]);
     let limits = [
         ("window", "algorithm = \"fixed_window\"\nrate = \"2/h\""),
         ("bucket", "rate = \"2/h\"\nrefund_on = [500]"),
@@ -55,13 +59,13 @@ fn the_documented_permissions_are_enough() {
         })
         .collect();
     let start = |user: &str| {
-        let url = server.url().replace("redis://", &format!("redis://{user}:secret@"));
-        Gateway::start(&format!("[store]\nurl = \"{url}\"\ndeadline = \"5s\"\n{parts}"))
+        let login = format!("username = \"{user}\"\npassword = '{PASSWORD}'\n");
+        Gateway::start(&format!("[store]\nurl = \"{}\"\n{login}deadline = \"5s\"\n{parts}", server.url()))
     };
     let set_user = |user: &str, rules: &[&str]| {
         let mut client = server.client();
         let mut command = redis::cmd("ACL");
-        command.arg("SETUSER").arg(user).arg(">secret").arg(rules);
+        command.arg("SETUSER").arg(user).arg(format!(">{PASSWORD}")).arg(rules);
         let () = command.query(&mut client).unwrap();
     };
     set_user("all", &rules);
@@ -75,8 +79,14 @@ fn the_documented_permissions_are_enough() {
         assert_eq!(gateway.get(&format!("/{name}")).status(), 200, "{name}");
     }
     gateway.assert_metric("store_gateways", &[], 1.0);
+    wait_until("the policy was read", || gateway.log().contains("maxmemory-policy"));
     let log = gateway.log();
     assert!(!log.contains("NoPerm") && !log.contains("overrides"), "{log}");
+    let mut client = server.client();
+    let denied: Vec<redis::Value> = redis::cmd("ACL").arg("LOG").query(&mut client).unwrap();
+    assert!(denied.is_empty(), "{denied:?}");
+    let flushed = redis::cmd("ACL").arg(&["DRYRUN", "all", "FLUSHALL"]).query::<String>(&mut client).unwrap();
+    assert!(flushed.contains("no permissions"), "{flushed}");
     for needed in ["+@read", "+@write", "+evalsha", "+time"].iter().filter(|rule| rules.contains(rule)) {
         let fewer: Vec<&str> = rules.iter().copied().filter(|rule| rule != needed).collect();
         let user = needed.trim_start_matches(['+', '@']);
@@ -130,4 +140,24 @@ fn a_changed_password_is_reported_even_after_the_connection_broke() {
     let responses = || gateway.log().matches("the limit store is available").count();
     wait_until("the store responds again", || responses() == 2);
     wait_until("limits are decided again", || gateway.get("/").status() == 200);
+}
+
+#[test]
+fn a_password_beside_the_url_is_used_and_never_shown() {
+    let server = RedisServer::start(&["--requirepass", PASSWORD, "--maxmemory-policy", "allkeys-lru"]);
+    let store = |password: &str| {
+        let url = server.url();
+        format!("[store]\nurl = \"{url}\"\npassword = '{password}'\ndeadline = \"5s\"\n[[route]]\nrespond = {{}}\n")
+    };
+    let gateway = Gateway::start(&store(PASSWORD));
+    gateway.wait_for_store();
+    wait_until("the policy is reported", || gateway.metric("store_may_evict", &[]) == Some(1.0));
+    let log = gateway.log();
+    assert!(log.contains("noeviction") && log.contains("allkeys-lru"), "{log}");
+    let shown = gateway.admin("/-/config").text();
+    assert!(shown.contains("password") && !shown.contains("p@s:s"), "{shown}");
+    // A changed password applies to a running gateway.
+    assert_eq!(gateway.reload(&store("wrong-one")).status(), 200);
+    wait_until("the log has the line", || gateway.log().contains("WRONGPASS"));
+    assert!(!gateway.log().contains("wrong-one"), "{}", gateway.log());
 }

@@ -25,7 +25,7 @@ pub mod value_type;
 
 pub use crate::config::schema::once::{acme, admin, admin_token, geo, headers, jwt, root, set, store};
 use crate::config::schema::row::ConfigOption;
-pub use crate::config::schema::shared::refuse;
+pub use crate::config::schema::shared::{key_part, refuse};
 
 /// The options of one kind of table.
 #[derive(Debug)]
@@ -74,6 +74,7 @@ pub const ALL: &[&Schema] = &[
     &geo::TABLE,
     &set::TABLE,
     &limit::TABLE,
+    &key_part::TABLE,
     &limit::lease::TABLE,
     &limit::when::TABLE,
     &limit::fair::TABLE,

@@ -216,6 +216,21 @@ pub mod store {
         )
         .metric("sluicegate_store_up")
         .keywords(&["memory:"]);
+        USERNAME = option(
+            "username",
+            Text("string"),
+            Absent,
+            "user for the Redis servers that store the state, if it is not in `url`; sentinels do not get it",
+        )
+        .called(&["user"]);
+        PASSWORD = option(
+            "password",
+            Text("string"),
+            Absent,
+            "password for them, if it is not in `url`; any characters, nothing is escaped",
+        )
+        .called(&["pass", "auth", "requirepass"])
+        .secrecy(Secrecy::Secret);
         PREFIX = option(
             "prefix",
             Text("1 to 32 letters, digits, `_`, `.`, `-`, `:`"),

@@ -1,14 +1,35 @@
 //! Types and tables that several sections have.
 
-use crate::config::schema::row::DefaultValue::{Absent, Described, Value};
+use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Value};
 use crate::config::schema::row::{Row, Secrecy, option, rows, table};
 use crate::config::schema::value_type::ValueType::{self, *};
-use crate::config::schema::value_type::{integer, list};
+use crate::config::schema::value_type::{integer, list, list_from};
+use crate::limiting::key::Normalization;
 use crate::limiting::settlement::sources::UsageDialect;
 
 pub(super) const DIALECTS: ValueType = list(&Words(&["draft-11", "draft-07", "draft-03", "legacy", "off"]));
 pub(super) const LIMIT_NAMES: ValueType = List { item: &Text("name"), least: 0, most: 16 };
-pub(super) const KEY_PARTS: ValueType = List { item: &Text("key part"), least: 1, most: 16 };
+pub(super) const KEY_PARTS: ValueType =
+    List { item: &Either(&[Text("key part"), Table(&key_part::TABLE)]), least: 1, most: 16 };
+
+/// Options of a part of a key that is a table.
+pub mod key_part {
+    use super::*;
+
+    rows! {
+        table("limit.key");
+
+        SOURCE = option("source", Text("key part"), Required, "the key part");
+        NORMALIZE: Vec<Normalization> = option(
+            "normalize",
+            list_from(1, &Words(Normalization::LABELS)),
+            Required,
+            "the steps that make spellings of its value one, in this order",
+        )
+        .guide("keys.md#spellings")
+        .called(&["ignore_case", "case_insensitive"]);
+    }
+}
 
 /// Options of `route.refuse`.
 pub mod refuse {

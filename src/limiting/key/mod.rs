@@ -1,16 +1,20 @@
 //! The key of a limit: the parts of a request that decide whose budget it uses. Also the cost of a request. `state_key`
-//! turns the values of a key into the name of the budget, and `shown_key` into text for logs and spans.
+//! turns the values of a key into the name of the budget, and `shown_key` into text for logs and spans. `part` is one
+//! part of a key, and `normalize` makes several spellings of a value one.
 //!
 //! Input: the parts of a compiled limit, and the values of a request (`SourceValues`). Output: names of budgets, and prices.
 //! To add a kind of part, add a variant to `KeyPart`; a new source of values goes to `source`.
 
+mod normalize;
+mod part;
 pub mod shown_key;
 pub(crate) mod state_key;
 
-use std::borrow::Cow;
 use std::fmt;
 
 use crate::labels::labels;
+pub use crate::limiting::key::normalize::Normalization;
+pub use crate::limiting::key::part::{KeyPart, NormalizedPart};
 use crate::limiting::integers::{COST_MAX, NotInteger, ValueError, units};
 use crate::limiting::settlement::reserve::Reserve;
 use crate::limiting::source::{
@@ -20,17 +24,6 @@ use crate::limiting::source::{
 /// Parts of a key in config order; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key(pub Vec<KeyPart>);
-
-/// One part of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeyPart {
-    /// One budget for all requests.
-    All,
-    Source(Source),
-    /// Two or more sources of the same value, such as a header and a cookie. The first that the request contains
-    /// counts; further ones must have the same value.
-    Alternatives(Vec<Source>),
-}
 
 labels! {
     /// Handling of a request that does not contain a part of the key.
@@ -113,141 +106,6 @@ impl Key {
             BodyFacts::Json(_) => SourceKind::Json,
         };
         (self.reads_body() && !self.sources().any(|source| source.kind() == read)).then_some(UnreadableBody::Type)
-    }
-}
-
-impl KeyPart {
-    /// Name of [`KeyPart::All`].
-    pub const ALL: &str = "all";
-    /// Separator of alternatives.
-    pub const OR: &str = " | ";
-
-    pub fn sources(&self) -> &[Source] {
-        match self {
-            KeyPart::All => &[],
-            KeyPart::Source(source) => std::slice::from_ref(source),
-            KeyPart::Alternatives(sources) => sources,
-        }
-    }
-
-    /// Finds the source called `name`. The name of the whole part selects the first alternative.
-    pub fn find_source(&self, name: &str) -> Option<&Source> {
-        let own = self.sources().iter().find(|source| source.is_called(name));
-        own.or_else(|| self.sources().first().filter(|_| self.to_string() == name))
-    }
-
-    /// Returns the value of the request that selects the budget, in canonical form; `None` if there is none.
-    ///
-    /// # Errors
-    /// The request has several values, and `repeated` does not choose one.
-    pub fn value<'v>(
-        &self,
-        facts: &'v impl SourceValues,
-        repeated: Repeated,
-    ) -> Result<Option<SourceValue<'v>>, Ambiguous> {
-        match self {
-            KeyPart::All => Ok(None),
-            KeyPart::Source(source) => Ok(facts.value(source, repeated)?.map(|value| match value {
-                SourceValue::Ip(ip) => SourceValue::Ip(source.network_of(ip)),
-                SourceValue::Bytes(value) => SourceValue::Bytes(source.canonicalize_value(value)),
-                digest @ SourceValue::Digest(_) => digest,
-            })),
-            KeyPart::Alternatives(sources) => {
-                let mut found: Option<Cow<[u8]>> = None;
-                for source in sources {
-                    let Some(value) = facts.value(source, repeated)? else { continue };
-                    let value = self.canonicalize_value(source.value_text(value));
-                    match (&found, repeated) {
-                        (Some(first), Repeated::Refuse) if *first != value => return Err(Ambiguous),
-                        (Some(_), Repeated::Refuse) => {}
-                        (None | Some(_), _) => found = Some(value),
-                    }
-                    if repeated == Repeated::First {
-                        break;
-                    }
-                }
-                Ok(found.map(SourceValue::Bytes))
-            }
-        }
-    }
-
-    /// Canonicalizes a value like [`Source::canonicalize_value`]. Alternatives share one form, whichever of them has
-    /// the value.
-    fn canonicalize_value<'v>(&self, value: Cow<'v, [u8]>) -> Cow<'v, [u8]> {
-        self.sources().iter().fold(value, |value, source| source.canonicalize_value(value))
-    }
-
-    /// Appends the name that the part has in state keys.
-    pub fn write_name(&self, text: &mut String) {
-        if *self == KeyPart::All {
-            text.push_str(KeyPart::ALL);
-        }
-        for (place, source) in self.sources().iter().enumerate() {
-            if place > 0 {
-                text.push('|');
-            }
-            source.write_name(text);
-        }
-    }
-
-    /// Returns the name that the part has in state keys.
-    pub fn state_name(&self) -> String {
-        let mut name = String::new();
-        self.write_name(&mut name);
-        name
-    }
-
-    /// Returns the value that a state key contains for the part; `written` is the text after the name.
-    pub fn value_from_state(&self, written: &str) -> Option<SourceValue<'static>> {
-        match (written.strip_prefix('='), written.strip_prefix('#'), self) {
-            (Some(ip), _, KeyPart::Source(Source::Ip(_))) => ip.parse().ok().map(SourceValue::Ip),
-            (Some(value), ..) => Some(SourceValue::Bytes(value.as_bytes().to_vec().into())),
-            (_, Some(digits), _) => Some(SourceValue::Digest(digits.to_owned().into())),
-            (None, None, _) => None,
-        }
-    }
-
-    /// Returns the name that the part has in messages to clients.
-    pub fn display_name(&self) -> String {
-        match self {
-            KeyPart::All => KeyPart::ALL.to_owned(),
-            KeyPart::Source(source) => source.display_name(),
-            KeyPart::Alternatives(sources) => sources.iter().map(Source::display_name).collect::<Vec<_>>().join(" or "),
-        }
-    }
-
-    /// Canonicalizes a value from an override or the admin API, as requests have it.
-    ///
-    /// # Errors
-    /// The part cannot have such a value.
-    pub fn canonicalize_written(&self, written: Vec<u8>) -> Result<Vec<u8>, String> {
-        match self {
-            KeyPart::All => Ok(written),
-            KeyPart::Source(source) => read_written(source, written),
-            // The value is of one of them: the first that can have it.
-            KeyPart::Alternatives(sources) => {
-                let of = |source: &Source| read_written(source, written.clone());
-                let found = sources.iter().find_map(|source| of(source).ok()).map_or_else(|| of(&sources[0]), Ok)?;
-                Ok(self.canonicalize_value(found.into()).into_owned())
-            }
-        }
-    }
-}
-
-fn read_written(source: &Source, written: Vec<u8>) -> Result<Vec<u8>, String> {
-    let value = source.parse_written(written).map_err(|fault| fault.to_string())?;
-    Ok(source.value_text(value).into_owned())
-}
-
-impl fmt::Display for KeyPart {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            KeyPart::All => f.write_str(KeyPart::ALL),
-            KeyPart::Source(source) => source.fmt(f),
-            KeyPart::Alternatives(sources) => {
-                f.write_str(&sources.iter().map(Source::to_string).collect::<Vec<_>>().join(KeyPart::OR))
-            }
-        }
     }
 }
 

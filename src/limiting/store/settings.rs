@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use redis::RedisConnectionInfo;
+
 pub use crate::limiting::gateways::GATEWAYS_MAX;
 use crate::limiting::limit::OnError;
 use crate::limiting::store::address::Address;
@@ -13,6 +15,8 @@ use crate::limiting::store::redis_tls::RedisTls;
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoreSettings {
     pub kind: StoreKind,
+    /// Login that is not in the URL.
+    pub login: StoreLogin,
     pub prefix: String,
     /// Longest time that a request waits for the store.
     pub deadline: Duration,
@@ -52,6 +56,38 @@ impl StoreSettings {
 pub enum StoreKind {
     Memory,
     Redis(RedisUrl),
+}
+
+/// User and password for the servers that store the state, beside those of the URL. A sentinel does not get them. The
+/// `Debug` output is only a short hash.
+#[derive(Clone, Default, PartialEq)]
+pub struct StoreLogin {
+    pub username: Option<String>,
+    pub password: Option<String>,
+}
+
+impl StoreLogin {
+    /// Returns the login of a URL with this one added.
+    pub fn add_to(&self, mut login: RedisConnectionInfo) -> RedisConnectionInfo {
+        if let Some(username) = &self.username {
+            login = login.set_username(username);
+        }
+        if let Some(password) = &self.password {
+            login = login.set_password(password);
+        }
+        login
+    }
+}
+
+impl fmt::Debug for StoreLogin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut sha = sha1_smol::Sha1::new();
+        for text in [&self.username, &self.password] {
+            sha.update(text.as_deref().unwrap_or_default().as_bytes());
+            sha.update(&[0]);
+        }
+        write!(f, "StoreLogin({})", &sha.digest().to_string()[..8])
+    }
 }
 
 /// A URL for [`Address`]. It may contain a password, so its `Debug` output is only a short hash.

@@ -50,6 +50,8 @@ pub struct StoreMetrics {
     pub evictions: IntCounterVec,
     /// Keys that have leases.
     pub hot_keys: IntGauge,
+    /// Whether Redis may evict budgets in use.
+    pub may_evict: IntGauge,
     pub(super) errors: IntCounterVec,
     pub(super) denial_cache_hits: Counters,
 }
@@ -95,6 +97,10 @@ impl StoreMetrics {
                 &["limit"],
             )?,
             hot_keys: families.gauge("store_hot_keys", "Keys that this gateway has leases of, or requests some.")?,
+            may_evict: families.gauge(
+                "store_may_evict",
+                "1 if Redis has a maxmemory-policy other than noeviction, so that it may evict budgets in use, else 0.",
+            )?,
             errors: families.counters("store_errors_total", "Decisions that the store failed to make.", &["kind"])?,
             denial_cache_hits: families.sharded_counters(
                 "store_denial_cache_hits_total",

@@ -33,7 +33,7 @@ use sluicegate::limiting::limit::over::Over;
 use sluicegate::limiting::limit::{Limit, Mode, OnError};
 use sluicegate::limiting::store::redis::RedisStore;
 use sluicegate::limiting::store::redis_tls::RedisTls;
-use sluicegate::limiting::store::settings::{RedisUrl, StoreKind, StoreSettings};
+use sluicegate::limiting::store::settings::{RedisUrl, StoreKind, StoreLogin, StoreSettings};
 use sluicegate::telemetry::metrics::Metrics;
 
 use crate::support::machine::Stopwatch;
@@ -386,6 +386,7 @@ pub const DEADLINE: Duration = Duration::from_millis(100);
 pub fn settings(deadline: Duration) -> StoreSettings {
     StoreSettings {
         kind: StoreKind::Redis(RedisUrl(String::new())),
+        login: StoreLogin::default(),
         prefix: "sg".to_owned(),
         deadline,
         on_error: OnError::Local,

@@ -39,7 +39,7 @@ use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
-use crate::config::schema::limit;
+use crate::config::schema::{key_part, limit};
 use crate::config::schema::row::ConfigOption;
 use crate::config::source::SourceTexts;
 use crate::config::tree::{Node, Value};
@@ -47,7 +47,7 @@ use crate::config::values;
 use crate::config::values::TextFault;
 use crate::limiting::algorithm::{SPECS, Spec};
 use crate::limiting::decision::LimitRef;
-use crate::limiting::key::{Cost, Key, KeyPart, Missing};
+use crate::limiting::key::{Cost, Key, KeyPart, Missing, Normalization, NormalizedPart};
 use crate::limiting::limit::Limit;
 use crate::limiting::limit::charge_rules::ChargeRules;
 use crate::limiting::limit::over::Over;
@@ -292,7 +292,13 @@ pub fn compile_key_option(
     node: &Node,
     context: &LimitContext,
 ) -> Option<Key> {
-    let parts = section.read_strings(option, values::parse_key_part)?;
+    let items = match &node.value {
+        Value::Array(items) => items.as_slice(),
+        _ => std::slice::from_ref(node),
+    };
+    // Every part is read, to find all mistakes, before one of them fails the key.
+    let parts: Vec<_> = items.iter().map(|item| read_key_part(section, option, item)).collect();
+    let parts: Vec<At<KeyPart>> = parts.into_iter().collect::<Option<_>>()?;
     if parts.is_empty() {
         return section.report_fault(
             option.name,
@@ -326,6 +332,53 @@ pub fn compile_key_option(
         key.push(part);
     }
     Some(Key(key))
+}
+
+/// Reads a part of a key: a string, or a table with `normalize`.
+fn read_key_part(section: &Section, option: &ConfigOption, item: &Node) -> Option<At<KeyPart>> {
+    let value = match &item.value {
+        Value::String(_) => section.parse_node(option.name, item, values::parse_key_part)?,
+        Value::Table(table) => {
+            let title = format!("`{}` of {}", option.name, section.title);
+            let part = Section::new(section.sources, &key_part::TABLE, title, table);
+            let (source, steps) = (part.parse_at(&key_part::SOURCE, values::parse_key_part), read_steps(&part));
+            if part.node(&key_part::SOURCE).is_none() {
+                let message = format!("{} has no source", part.title);
+                part.report_missing::<()>(message, "write { source = \"form:email\", normalize = [\"lowercase\"] }");
+            }
+            part.report_unknown();
+            let (At { place, value: source }, steps) = (source?, steps?);
+            if source.sources().iter().all(|source| source.kind() == SourceKind::Ip) {
+                let what = format!("`{source}` has one spelling only");
+                let help = format!("write \"{source}\" in place of the table");
+                return part.report_fault_at(key_part::SOURCE.name, place, &what, &help);
+            }
+            KeyPart::Normalized(Box::new(NormalizedPart { part: source, steps }))
+        }
+        _ => return section.report_wrong_type(option.name, "a string, a table, or a list of them", item),
+    };
+    Some(At { place: item.place, value })
+}
+
+/// Reads the steps of a normalization.
+fn read_steps(part: &Section) -> Option<Vec<Normalization>> {
+    let Some(node) = part.node(&key_part::NORMALIZE) else {
+        let message = format!("{} has no normalize", part.title);
+        let help = "write normalize = [\"lowercase\"], or the source alone in place of the table";
+        return part.report_missing(message, help);
+    };
+    let steps = part.read(&key_part::NORMALIZE)?;
+    if steps.is_empty() {
+        let help = "write normalize = [\"lowercase\"], or the source alone in place of the table";
+        return part.report_fault(key_part::NORMALIZE.name, node, "the list is empty", help);
+    }
+    match steps.iter().enumerate().find(|(at, step)| steps[..*at].contains(step)) {
+        Some((_, step)) => {
+            let what = format!("`{}` occurs twice", step.label());
+            part.report_fault(key_part::NORMALIZE.name, node, &what, "remove one of the two")
+        }
+        None => Some(steps),
+    }
 }
 
 /// Reports a key that no request can have completely: no body is both a form and JSON.

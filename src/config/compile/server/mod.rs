@@ -37,7 +37,7 @@ use crate::config::values::{TextFault, invalid_text};
 use crate::config::{Admin, AdminContact, Hints, ListenerSettings, ServerSettings, Strictness, values};
 use crate::limiting::store::address::Address;
 use crate::limiting::store::redis_tls::{RedisTls, TlsFiles};
-use crate::limiting::store::settings::{RedisUrl, StoreKind, StoreSettings};
+use crate::limiting::store::settings::{RedisUrl, StoreKind, StoreLogin, StoreSettings};
 use crate::net::ListenAddr;
 use crate::route::error_pages::ErrorPages;
 use crate::route::{Dialect, SettingOrigin, TimeoutOrigins, Timeouts};
@@ -278,6 +278,7 @@ pub fn compile_store(section: &Section) -> StoreSettings {
     let kind = section.parse_string(&store::URL, parse_store_kind).unwrap_or(StoreKind::Memory);
     let settings = StoreSettings {
         tls: read_store_tls(section, &kind),
+        login: read_store_login(section, &kind),
         kind,
         prefix: section
             .parse_string(&store::PREFIX, parse_key_prefix)
@@ -310,6 +311,34 @@ fn parse_store_kind(text: &str) -> Result<StoreKind, TextFault> {
         Err(mistake) if text.starts_with("redis") => invalid_text(mistake.what, mistake.help),
         Err(_) => invalid_text("it names no store", "write \"memory:\" or \"redis://HOST:PORT\""),
     }
+}
+
+/// Reads the login of Redis; an empty text means none, and the memory needs none. No message repeats a part of it.
+fn read_store_login(section: &Section, kind: &StoreKind) -> StoreLogin {
+    let read = |option: &ConfigOption| section.read_string(option).filter(|text| !text.is_empty());
+    let login = StoreLogin { username: read(&store::USERNAME), password: read(&store::PASSWORD) };
+    let StoreKind::Redis(url) = kind else { return StoreLogin::default() };
+    let address = Address::parse(&url.0).ok();
+    let of_url = address.as_ref().map(|address| (address.login.username(), address.login.password()));
+    let (url_name, url_password) = of_url.unwrap_or_default();
+    let fault = |option: &ConfigOption, what: &str, help: &str| {
+        if let Some(node) = section.node(option) {
+            section.report_fault::<()>(option.name, node, what, help);
+        }
+    };
+    for (option, own, of_url) in
+        [(&store::USERNAME, &login.username, url_name), (&store::PASSWORD, &login.password, url_password)]
+    {
+        if let (Some(own), Some(of_url)) = (own, of_url)
+            && own != of_url
+        {
+            fault(option, "`url` has another one", "write it in one of the two places");
+        }
+    }
+    if login.username.is_some() && login.password.is_none() && url_password.is_none() {
+        fault(&store::USERNAME, "it has no password", "set `password`, for example \"${file:/run/secrets/redis}\"");
+    }
+    login
 }
 
 /// Reads the TLS files of the store and watches them; an empty path means none.

@@ -12,6 +12,7 @@
 //! - `slot`: computes the hash slot of a key and parses the replies of nodes; pure functions.
 //! - `cluster`: finds the node of a slot, and decides over several slots.
 //! - `denials`: refusals that a worker remembers, so that exhausted keys cost Redis nothing.
+//! - `eviction`: warns about a server that may evict keys in use.
 //! - `hashes`: reads the hashes with live overrides.
 //! - `scan`: visits all state keys, to find the key that a hash stands for.
 //! - `heartbeat`: reports this gateway to Redis and learns how many there are.
@@ -20,6 +21,7 @@ pub mod cluster;
 pub mod codec;
 pub mod connection;
 pub mod denials;
+mod eviction;
 mod hashes;
 mod heartbeat;
 pub(crate) mod msgpack;
@@ -145,6 +147,11 @@ impl RedisStore {
         let (servers, mut report) = (Rc::new(servers), JoinSet::new());
         let (asked, key) = (servers.clone(), gateways_key(&settings.prefix));
         let claim = Rc::new(all.gateways.create_claim());
+        let watch = (servers.clone(), key.clone(), claim.clone(), metrics.store.may_evict.clone());
+        report.spawn_local(restart_on_panic(metrics.store.task_restarts.clone(), move || {
+            let (asked, key, claim, may_evict) = watch.clone();
+            async move { eviction::watch_policy(async |cmd| asked.send(&key, cmd).await, &claim, &may_evict).await }
+        }));
         report.spawn_local(restart_on_panic(metrics.store.task_restarts.clone(), move || {
             let (asked, key, claim) = (asked.clone(), key.clone(), claim.clone());
             async move { heartbeat::run_reports(async |cmd| asked.send(&key, cmd).await, &key, &claim).await }
@@ -351,7 +358,7 @@ fn open_servers(
     metrics: &Metrics,
 ) -> RedisServers {
     let tls = address.tls.then(|| tls.clone());
-    let dialer = Dialer { login: address.login, tls };
+    let dialer = Dialer { login: settings.login.add_to(address.login), tls };
     let context = LaneContext {
         dialer: dialer.clone(),
         deadline: settings.deadline,
