@@ -70,6 +70,9 @@ pub struct ExplainOptions {
     /// Identity that an auth server would state
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
+    /// Time of the request, such as 2026-11-30T09:00:00Z or 2026-11-30T10:00:00+01:00 [default: now]
+    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "admin")]
+    at: Option<i64>,
     /// Ask the gateway with this admin listener, which knows the live state of limits. The token comes from the config
     #[arg(long, value_name = "URL")]
     admin: Option<String>,
@@ -92,7 +95,7 @@ pub fn run_explain(options: &ExplainOptions) -> ExitCode {
     let result = match &options.admin {
         Some(url) => ask_gateway(url, &options.config.config, &topic.to_json()),
         None => match config::load_config(&options.config.config) {
-            Ok(config) => topic.explain_offline(&config).map_err(|why| (BAD_CONFIG, why)),
+            Ok(config) => topic.explain_offline(&config, options.at).map_err(|why| (BAD_CONFIG, why)),
             Err(report) => return report_bad_config(&report),
         },
     };
@@ -138,6 +141,13 @@ fn parse_header(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
+/// Parses a time in ms since 1970.
+fn parse_time(text: &str) -> Result<i64, String> {
+    let time = text.parse::<jiff::Timestamp>();
+    time.map(jiff::Timestamp::as_millisecond)
+        .map_err(|_| "write a time with its offset: 2026-11-30T09:00:00Z".to_owned())
+}
+
 impl ExplainTopic {
     /// Returns the body of `POST /-/explain`.
     fn to_json(&self) -> Value {
@@ -147,10 +157,10 @@ impl ExplainTopic {
         }
     }
 
-    fn explain_offline(&self, config: &Config) -> Result<Explanation, String> {
+    fn explain_offline(&self, config: &Config, at_ms: Option<i64>) -> Result<Explanation, String> {
         match self {
-            ExplainTopic::Request(input) => explain_offline(input, config),
-            ExplainTopic::RateLimit(input) => explain_rate_limit_offline(input, config),
+            ExplainTopic::Request(input) => explain_offline(input, config, at_ms),
+            ExplainTopic::RateLimit(input) => explain_rate_limit_offline(input, config, at_ms),
         }
     }
 }

@@ -39,6 +39,14 @@ fn describe_condition(
             let not = if *inside { "" } else { "not " };
             ("client".to_owned(), Some(format!("{not}{}", texts.join(", "))), Some(facts.client.to_string()))
         }
+        Condition::Time(schedule) => {
+            let found = schedule.describe_time(facts.now_ms());
+            (
+                "time".to_owned(),
+                Some(schedule.to_string()),
+                found.map(|time| format!("{time} by the clock of this machine")),
+            )
+        }
         Condition::Text { source, test } => {
             let is_shown = is_shown(display, source);
             let found = facts.text(source, limit.repeated).ok().flatten();

@@ -151,8 +151,11 @@ async fn decide_request(
     }
     let route = config.route_at(domain.route);
     let no_headers = HeaderMap::new();
-    let call = Facts::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), &route.name, &no_headers);
-    let facts = Facts { geo: config.geo.as_deref(), ..call };
+    let facts = Facts {
+        stated_ms: context.stated_ms,
+        geo: config.geo.as_deref(),
+        ..Facts::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), &route.name, &no_headers)
+    };
     let mut preview =
         Preview { context, question, checks: RefCell::default(), limits: RefCell::default(), verdict: None };
     let statuses = decide_descriptors(&mut preview, (domain, route), question, &facts, None).await?;

@@ -120,6 +120,10 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
         self.context.config
     }
 
+    fn stated_ms(&self) -> Option<i64> {
+        self.context.stated_ms
+    }
+
     fn headers(&self) -> &HeaderMap {
         &self.parsed.parts.headers
     }

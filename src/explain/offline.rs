@@ -50,7 +50,8 @@ impl OfflineLimiter {
     }
 
     fn context<'a>(&'a self, config: &'a Config, display: &'a KeyDisplay, op: Op) -> ExplainContext<'a> {
-        ExplainContext { config, limiter: &self.limiter, display, op, explains_hidden: true, is_live: false }
+        let stated_ms = Some(self.timeline.now_ms());
+        ExplainContext { config, limiter: &self.limiter, display, op, explains_hidden: true, is_live: false, stated_ms }
     }
 }
 
@@ -59,24 +60,28 @@ fn explain_now<T>(explaining: impl Future<Output = T>) -> Result<T, String> {
     run_now(explaining).ok_or_else(|| "the store in memory did not respond".to_owned())
 }
 
-/// Explains a rate limit request with unused limits, at the present time.
+/// Explains a rate limit request with unused limits, at `at_ms` or now.
 ///
 /// # Errors
 /// The metrics of the limiter cannot be created.
-pub fn explain_rate_limit_offline(input: &RateLimitInput, config: &Config) -> Result<Explanation, String> {
+pub fn explain_rate_limit_offline(
+    input: &RateLimitInput,
+    config: &Config,
+    at_ms: Option<i64>,
+) -> Result<Explanation, String> {
     let limiter = OfflineLimiter::new(config)?;
-    limiter.timeline.set_now(clock::now_ms());
+    limiter.timeline.set_now(at_ms.unwrap_or_else(clock::now_ms));
     let display = plain_display();
     explain_now(explain_rate_limit(input, &limiter.context(config, &display, Op::Peek)))
 }
 
-/// Explains a request with unused limits, at the present time.
+/// Explains a request with unused limits, at `at_ms` or now.
 ///
 /// # Errors
 /// The input is not a request that a client can send.
-pub fn explain_offline(input: &ExplainInput, config: &Config) -> Result<Explanation, String> {
+pub fn explain_offline(input: &ExplainInput, config: &Config, at_ms: Option<i64>) -> Result<Explanation, String> {
     let limiter = OfflineLimiter::new(config)?;
-    limiter.timeline.set_now(clock::now_ms());
+    limiter.timeline.set_now(at_ms.unwrap_or_else(clock::now_ms));
     limiter.explain(input, config, Op::Peek).map(|(explanation, _)| explanation)
 }
 

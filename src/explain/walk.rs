@@ -31,6 +31,8 @@ pub struct ExplainContext<'a> {
     pub explains_hidden: bool,
     /// The limiter has the live state of a gateway.
     pub is_live: bool,
+    /// The time of the request, in ms since 1970, if it is not the present.
+    pub stated_ms: Option<i64>,
 }
 
 /// A charge that [`Op::Take`] made, for a correction at the end of the request.

@@ -148,6 +148,10 @@ impl<'r> Door<'r> for LoggedRequest<'r> {
         self.replay.config
     }
 
+    fn stated_ms(&self) -> Option<i64> {
+        Some(self.now_ms)
+    }
+
     fn headers(&self) -> &HeaderMap {
         &self.parts.headers
     }

@@ -190,6 +190,7 @@ fn limit_with(key: &str) -> String {
     let spec = SPECS.iter().find(|spec| spec.has_param(key)).unwrap_or(&SPECS[0]);
     let leading = match spec.leading.name {
         "rate" if key == "week_start" => "rate = \"10/week\"\n",
+        "rate" if key == "resets_on" => "rate = \"10/month\"\n",
         "rate" => "rate = \"10/day\"\n",
         _ => "in_flight = 5\n",
     };
@@ -227,7 +228,8 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
                 CERTIFICATES.trim_end()
             );
             let route = LIMIT_ROUTE.trim_end().to_owned() + "\nauth = { basic = \"conf/users.htpasswd\" }\n";
-            frame("[limit.l]\nrate = \"10/s\"\n[limit.l.when]\n", "", route + &more)
+            let beside = if key == "zone" { "days = \"mon\"\n" } else { "" };
+            frame("[limit.l]\nrate = \"10/s\"\n[limit.l.when]\n", beside, route + &more)
         }
         "limit.key" => {
             let beside = "source = \"header:x-user\"\nnormalize = [\"trim\"]\n";
@@ -244,7 +246,7 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
         }
         "limit.overrides" => {
             let amount = if key == "in_flight" { "" } else { "rate = \"5/s\"\n" };
-            let amount = if key == "key" { "rate = \"5/s\"\n" } else { amount };
+            let amount = if ["key", "until", "note"].contains(&key) { "rate = \"5/s\"\n" } else { amount };
             let amount = if limit.contains("in_flight") { "in_flight = 3\n" } else { amount };
             frame(format!("[limit.l]\n{limit}[[limit.l.overrides]]\n"), format!("key = \"192.0.2.7\"\n{amount}"), after)
         }

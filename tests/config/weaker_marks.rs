@@ -26,13 +26,15 @@ const LISTS: [(&str, &str); 6] = [
 ];
 
 /// Values of options whose presence counts.
-const VALUES: [&str; 15] = [
+const VALUES: [&str; 17] = [
     "\"zz\"",
     "\"example.com\"",
     "\"/zz\"",
     "\"GET\"",
     "\"DE\"",
     "\"192.0.2.1\"",
+    "\"08:00-18:00\"",
+    "\"mon\"",
     "\"header:x-id\"",
     "\"json:/a\"",
     "\"first\"",

@@ -4,6 +4,7 @@ mod api;
 mod commands;
 mod doors;
 mod random_requests;
+mod times;
 
 use std::path::Path;
 use std::process::Output;

@@ -37,6 +37,7 @@ impl LimitsApi {
             op: Op::Peek,
             explains_hidden: role.includes(Role::Limits),
             is_live: true,
+            stated_ms: None,
         };
         let explanation = if root.get("rls").is_some() {
             let input = parse_rate_limit(&root);

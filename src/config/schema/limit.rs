@@ -200,6 +200,15 @@ rows! {
     RESETS_AT = option("resets_at", OfAlgorithm, Value("\"00:00\""), "local time at which days, weeks, months and years begin")
         .shown_as("`\"HH:MM\"`");
     WEEK_START = option("week_start", OfAlgorithm, Value("\"monday\""), "first day of weeks").shown_as("weekday");
+    RESETS_ON = option(
+        "resets_on",
+        Either(&[Integer { least: 1, most: 31 }, Text("source")]),
+        Value("1"),
+        "day on which months begin; in a shorter month, its last day",
+    )
+    .shown_as("1 to 31, `\"jwt:CLAIM\"`, `\"header:NAME\"`, `\"descriptor:NAME\"`")
+    .guide("../guides/plans.md#months-that-begin-when-a-customer-pays")
+    .called(&["month_start", "starts_on", "billing_day"]);
     STATE = option("state", OfAlgorithm, Value("\"list\""), "how Redis stores the entries of a new key");
     QUEUE = option("queue", OfAlgorithm, Value("\"0ms\""), "longest wait of a request")
         .metric("sluicegate_rejections_total")
@@ -337,6 +346,19 @@ pub mod when {
             .shown_as("patterns")
             .weaker(Weaker::Added)
             .called(&["geo", "geoip"]);
+        TIME = option("time", list_from(1, &Text("HH:MM-HH:MM")), Absent, "local times of the day, by the clock of the gateway")
+            .shown_as("`\"HH:MM-HH:MM\"`, or a list of up to 24")
+            .guide("conditions.md#times-and-days")
+            .weaker(Weaker::Added)
+            .called(&["hours", "schedule"]);
+        DAYS = option("days", list_from(1, &Text("day")), Absent, "days on which these times begin")
+            .shown_as("`\"mon\"`, `\"mon-fri\"`, or a list")
+            .guide("conditions.md#times-and-days")
+            .weaker(Weaker::Added)
+            .called(&["weekdays", "day"]);
+        ZONE = option("zone", Text("IANA time zone"), Value("\"UTC\""), "time zone of `time` and `days`")
+            .guide("conditions.md#times-and-days")
+            .called(super::ZONE.option.aliases);
         HEADER = option("header", Map(&PATTERNS), Absent, "headers by name").shown_as("table of patterns")
             .weaker(Weaker::Added)
             .secrecy(Secrecy::SecretByKey)
@@ -431,6 +453,8 @@ pub mod overrides {
             .called(super::BURST.option.aliases);
         DEBT = option("debt", OfAlgorithm, Described("the limit's"), "the `debt` of this key").shown_as("as the option");
         QUEUE = option("queue", OfAlgorithm, Described("the limit's"), "the `queue` of this key").shown_as("as the option");
+        RESETS_ON = option("resets_on", Integer { least: 1, most: 31 }, Described("the limit's"), "the `resets_on` of this key")
+            .shown_as("1 to 31");
         IN_FLIGHT = option(
             "in_flight",
             Either(&[Integer { least: 0, most: 100_000 }, Words(&["unlimited", "0"])]),

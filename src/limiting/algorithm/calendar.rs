@@ -49,6 +49,7 @@ const RATE: Field<CalendarRate> = Field::calendar_rate("rate").overridable();
 const ZONE: Field<TimeZone> = Field::zone("zone");
 const RESETS_AT: Field<Time> = Field::time_of_day("resets_at");
 const WEEK_START: Field<Weekday> = Field::weekday("week_start");
+const RESETS_ON: Field<i64> = Field::<i64>::integer("resets_on", 1, 31).overridable();
 
 impl Calendar {
     /// Returns the length of the windows.
@@ -66,7 +67,7 @@ impl Algorithm for Calendar {
     type State = RecordsState<WindowRecord>;
 
     const LEADING: Param = RATE.param;
-    const FURTHER_PARAMS: &'static [Param] = &[ZONE.param, RESETS_AT.param, WEEK_START.param];
+    const FURTHER_PARAMS: &'static [Param] = &[ZONE.param, RESETS_AT.param, WEEK_START.param, RESETS_ON.param];
 
     const NUMBER: Number = COUNT;
 
@@ -84,11 +85,16 @@ impl Algorithm for Calendar {
         if unit != CalendarUnit::Week && week_start.is_some() {
             return Err(option_error(WEEK_START.name(), "only a rate per week uses it", "remove it"));
         }
+        let resets_on = options.get(&RESETS_ON);
+        if unit != CalendarUnit::Month && resets_on.is_some() {
+            return Err(option_error(RESETS_ON.name(), "only a rate per month uses it", "remove it"));
+        }
         let dates = CalendarSettings {
             unit,
             zone: options.get(&ZONE).unwrap_or(TimeZone::UTC),
             resets_at: resets_at.unwrap_or(Time::midnight()),
             week_start: week_start.unwrap_or(Weekday::Monday),
+            month_day: resets_on.and_then(|day| i8::try_from(day).ok()).unwrap_or(1),
         };
         Ok(Calendar::new(limit, dates))
     }
@@ -99,19 +105,24 @@ impl Algorithm for Calendar {
     }
 
     fn encode_rule(&self) -> String {
-        let CalendarSettings { unit, zone, resets_at, week_start } = &self.dates;
+        let CalendarSettings { unit, zone, resets_at, week_start, month_day } = &self.dates;
         let (zone, week_start) = (zone.iana_name().unwrap_or_default(), week_start.to_monday_zero_offset());
-        format!("{},{},{zone},{resets_at},{week_start}", self.limit, unit.name())
+        format!("{},{},{zone},{resets_at},{week_start},{month_day}", self.limit, unit.name())
     }
 
     fn decode_rule(encoded: &str) -> Option<Calendar> {
         let words: Vec<&str> = encoded.split(',').collect();
-        let &[limit, unit, zone, resets_at, week_start] = &*words else { return None };
+        // A receipt of an earlier version has no day.
+        let (&[limit, unit, zone, resets_at, week_start], month_day) = match &*words {
+            [rest @ .., day] if rest.len() == 5 => (<&[&str; 5]>::try_from(rest).ok()?, *day),
+            all => (<&[&str; 5]>::try_from(all).ok()?, "1"),
+        };
         let dates = CalendarSettings {
             unit: CalendarUnit::ALL.into_iter().find(|known| known.name() == unit)?,
             zone: TimeZone::get(zone).ok()?,
             resets_at: resets_at.parse().ok()?,
             week_start: Weekday::from_monday_zero_offset(week_start.parse().ok()?).ok()?,
+            month_day: month_day.parse().ok().filter(|day| (0..=31).contains(day))?,
         };
         let limit = limit.parse().ok().filter(|limit| (1..=LIMIT_MAX).contains(limit))?;
         Some(Calendar::new(limit, dates))
@@ -148,7 +159,10 @@ impl Algorithm for Calendar {
     }
 
     fn describe(&self) -> String {
-        format!("{} per {}", self.limit, self.dates.unit.name())
+        match self.dates.month_day {
+            0 | 1 => format!("{} per {}", self.limit, self.dates.unit.name()),
+            day => format!("{} per {} from day {day}", self.limit, self.dates.unit.name()),
+        }
     }
 
     fn decide(&self, state: Option<&Self::State>, now: i64, cost: i64, _tag: i64) -> Step<Self::State> {
@@ -228,6 +242,16 @@ impl Calendar {
         Calendar { limit, dates, known: KnownWindows::default() }
     }
 
+    /// Returns whether a request names the day on which its months begin.
+    pub fn has_open_month_day(&self) -> bool {
+        self.dates.month_day == 0
+    }
+
+    /// Returns the same limit with months that begin on `day`, from 1 to 31.
+    pub fn with_month_day(&self, day: i8) -> Calendar {
+        Calendar::new(self.limit, CalendarSettings { month_day: day, ..self.dates.clone() })
+    }
+
     /// Returns the current window. `record` belongs to it, to the one before or to the next.
     fn window_at(&self, record: Option<&WindowRecord>, now: i64) -> Window {
         let current = window(&self.windows(now), 1);
@@ -257,7 +281,7 @@ mod tests {
         let (zone, week_start) = (TimeZone::get("America/New_York").unwrap(), Weekday::Monday);
         Calendar::new(
             limit,
-            CalendarSettings { unit: CalendarUnit::Day, zone, resets_at: Time::midnight(), week_start },
+            CalendarSettings { unit: CalendarUnit::Day, zone, resets_at: Time::midnight(), week_start, month_day: 1 },
         )
     }
 

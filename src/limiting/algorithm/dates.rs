@@ -12,6 +12,9 @@ pub struct CalendarSettings {
     /// Local time at which days, weeks, months and years start. Hours start at full local hours.
     pub resets_at: Time,
     pub week_start: Weekday,
+    /// Day on which months begin, 1 to 31. A shorter month begins on its last day. 0 is the day that the request names,
+    /// and the first if it names none.
+    pub month_day: i8,
 }
 
 /// Length of a calendar window.
@@ -109,7 +112,10 @@ impl CalendarSettings {
         match self.unit {
             CalendarUnit::Hour | CalendarUnit::Day => Ok(date),
             CalendarUnit::Week => date.checked_sub(i64::from(date.weekday().since(self.week_start)).days()),
-            CalendarUnit::Month => Ok(date.first_of_month()),
+            CalendarUnit::Month => match self.month_start(date)? {
+                start if start <= date => Ok(start),
+                _ => self.month_start(date.first_of_month().yesterday()?),
+            },
             CalendarUnit::Year => Ok(date.first_of_year()),
         }
     }
@@ -118,9 +124,14 @@ impl CalendarSettings {
         first.checked_add(match self.unit {
             CalendarUnit::Hour | CalendarUnit::Day => 1.day(),
             CalendarUnit::Week => 1.week(),
-            CalendarUnit::Month => 1.month(),
+            CalendarUnit::Month => return self.month_start(first.last_of_month().tomorrow()?),
             CalendarUnit::Year => 1.year(),
         })
+    }
+
+    /// Returns the day of the month of `date` on which a window begins.
+    fn month_start(&self, date: Date) -> Result<Date, Error> {
+        Date::new(date.year(), date.month(), self.month_day.clamp(1, date.days_in_month()))
     }
 
     /// Returns the first instant at which the local clock shows `resets_at` of that date or later.
@@ -184,7 +195,46 @@ mod tests {
 
     fn dates(unit: CalendarUnit, zone: &str, resets_at: &str, week_start: Weekday) -> CalendarSettings {
         let zone = TimeZone::get(zone).unwrap();
-        CalendarSettings { unit, zone, resets_at: resets_at.parse().unwrap(), week_start }
+        CalendarSettings { unit, zone, resets_at: resets_at.parse().unwrap(), week_start, month_day: 1 }
+    }
+
+    /// Each row: day, `now`, start and end of the month.
+    #[test]
+    fn months_begin_on_their_day_or_on_the_last() {
+        for (month_day, now, start, end) in [
+            (17, "2026-11-16T22:59:59Z", "2026-10-16T22:00:00Z", "2026-11-16T23:00:00Z"),
+            (17, "2026-11-16T23:00:00Z", "2026-11-16T23:00:00Z", "2026-12-16T23:00:00Z"),
+            (31, "2026-02-27T22:59:59Z", "2026-01-30T23:00:00Z", "2026-02-27T23:00:00Z"),
+            (31, "2026-02-27T23:00:00Z", "2026-02-27T23:00:00Z", "2026-03-30T22:00:00Z"),
+            (30, "2028-02-29T00:00:00Z", "2028-02-28T23:00:00Z", "2028-03-29T22:00:00Z"),
+            (29, "2027-01-15T00:00:00Z", "2026-12-28T23:00:00Z", "2027-01-28T23:00:00Z"),
+            (1, "2026-11-30T12:00:00Z", "2026-10-31T23:00:00Z", "2026-11-30T23:00:00Z"),
+        ] {
+            let months = dates(CalendarUnit::Month, "Europe/Berlin", "00:00", Weekday::Monday);
+            let months = CalendarSettings { month_day, ..months };
+            let ms = |text: &str| text.parse::<Timestamp>().unwrap().as_millisecond();
+            let windows = months.windows(ms(now));
+            assert_eq!((windows[1].start_ms, windows[2].start_ms), (ms(start), ms(end)), "{month_day} {now}");
+        }
+    }
+
+    #[test]
+    fn months_are_in_a_row_whatever_their_day() {
+        for month_day in 1..=31 {
+            let dates = dates(CalendarUnit::Month, "America/New_York", "02:30", Weekday::Monday);
+            let dates = CalendarSettings { month_day, ..dates };
+            let mut now_ms = 1_700_000_000_000;
+            for _ in 0..30 {
+                let windows = dates.windows(now_ms);
+                assert!(windows[1].start_ms <= now_ms && now_ms < windows[2].start_ms);
+                for pair in windows.windows(2) {
+                    let days = (pair[1].start_ms - pair[0].start_ms) / 86_400_000;
+                    assert!((27..=31).contains(&days), "{month_day} {pair:?}");
+                    assert_eq!(dates.windows(pair[1].start_ms - 1)[1], pair[0], "{month_day}");
+                }
+                now_ms = windows[2].start_ms + 7_777_777;
+            }
+        }
     }
 
     /// Each row: `now`, then id, start and end of its window, as instants in UTC.

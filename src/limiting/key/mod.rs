@@ -13,9 +13,9 @@ pub(crate) mod state_key;
 use std::fmt;
 
 use crate::labels::labels;
+use crate::limiting::integers::{COST_MAX, NotInteger, ValueError, units};
 pub use crate::limiting::key::normalize::Normalization;
 pub use crate::limiting::key::part::{KeyPart, NormalizedPart};
-use crate::limiting::integers::{COST_MAX, NotInteger, ValueError, units};
 use crate::limiting::settlement::reserve::Reserve;
 use crate::limiting::source::{
     Ambiguous, BodyFacts, Facts, Repeated, Source, SourceKind, SourceOrigin, SourceValue, UnreadableBody,

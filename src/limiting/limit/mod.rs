@@ -1,12 +1,14 @@
 //! A compiled `[limit.NAME]`: which requests it applies to, whose budget they use, how much is allowed, and what
 //! happens on a refusal. The config compiler creates limits; the limiter evaluates them.
 //!
-//! `when` has the conditions, `refuse` the refusal, `over` what else can happen over the limit, `charge_rules` how the
+//! `when` has the conditions, `schedule` those about the time, `refuse` the refusal, `over` what else can happen over the limit, `month_day` when the months of a key begin, `charge_rules` how the
 //! outcome of a request changes its charge. To add an option, add a field here or there, and read it in `config::compile`.
 
 pub mod charge_rules;
+pub mod month_day;
 pub mod over;
 pub mod refuse;
+pub(crate) mod schedule;
 pub(crate) mod when;
 
 use std::collections::HashMap;
@@ -24,6 +26,7 @@ use crate::limiting::key::SourceValues;
 use crate::limiting::key::state_key::{BudgetNames, KeyError, StateKeyFrame};
 use crate::limiting::key::{Cost, Key, Missing, Price};
 use crate::limiting::limit::charge_rules::ChargeRules;
+use crate::limiting::limit::month_day::MonthDay;
 use crate::limiting::limit::over::Over;
 use crate::limiting::limit::refuse::Refuse;
 use crate::limiting::limit::when::When;
@@ -98,6 +101,8 @@ pub struct Limit {
     pub fair: Option<Box<FairShare>>,
     /// Response to refused requests; `None` uses that of the route.
     pub refuse: Option<Box<Refuse>>,
+    /// Where the day on which months begin is read from; `None` if all keys have the day of the rule.
+    pub month_day: Option<Box<MonthDay>>,
 }
 
 impl Limit {
@@ -207,7 +212,8 @@ impl Limit {
     /// Everything that the limit reads of a request.
     pub fn sources(&self) -> impl Iterator<Item = &Source> {
         let tenant = self.fair.iter().flat_map(|fair| fair.key.sources());
-        self.key.sources().chain(tenant).chain(self.when.sources()).chain(self.cost.sources())
+        let day = self.month_day.iter().map(|day| &day.source);
+        self.key.sources().chain(tenant).chain(self.when.sources()).chain(self.cost.sources()).chain(day)
     }
 
     /// Returns whether the limit reads the content of request bodies: for its key or its cost, or to change them.
@@ -343,6 +349,7 @@ impl Limit {
             charge_rules: None,
             fair: None,
             refuse: None,
+            month_day: None,
         })
     }
 }

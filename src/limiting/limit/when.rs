@@ -6,6 +6,7 @@ use std::sync::Arc;
 use regex::Regex;
 
 use crate::limiting::integers::{NotInteger, ValueError, integer};
+use crate::limiting::limit::schedule::Schedule;
 use crate::limiting::source::{Facts, Repeated, Source, SourceKind};
 use crate::net::{IpSet, NamedSet};
 use crate::text::Wildcard;
@@ -27,6 +28,8 @@ pub enum Condition {
         nets: IpSet,
         inside: bool,
     },
+    /// The wall clock of this machine is at one of these times.
+    Time(Schedule),
 }
 
 /// Test of a value of the request.
@@ -86,7 +89,7 @@ impl When {
     pub fn requires(&self, is_meant: impl Fn(&Source) -> bool) -> bool {
         self.0.iter().any(|condition| match condition {
             Condition::Text { source, test: Test::Any(_) } => is_meant(source),
-            Condition::Text { .. } | Condition::Client { .. } => false,
+            Condition::Text { .. } | Condition::Client { .. } | Condition::Time(_) => false,
         })
     }
 
@@ -133,7 +136,7 @@ impl When {
     pub fn integer_sources(&self) -> impl Iterator<Item = &Source> {
         self.0.iter().filter_map(|condition| match condition {
             Condition::Text { source, test } if test.has_integers() => Some(source),
-            Condition::Text { .. } | Condition::Client { .. } => None,
+            Condition::Text { .. } | Condition::Client { .. } | Condition::Time(_) => None,
         })
     }
 
@@ -149,7 +152,7 @@ impl When {
     pub fn sources(&self) -> impl Iterator<Item = &Source> {
         self.0.iter().filter_map(|condition| match condition {
             Condition::Text { source, .. } => Some(source),
-            Condition::Client { .. } => None,
+            Condition::Client { .. } | Condition::Time(_) => None,
         })
     }
 }
@@ -183,6 +186,7 @@ impl Condition {
                 is_taken == matches!(test, Test::Any(_))
             }
             Condition::Client { sets, nets, inside } => client_in(sets, nets, facts.client) == *inside,
+            Condition::Time(schedule) => schedule.contains(facts.now_ms()),
         })
     }
 }

@@ -305,6 +305,13 @@ impl Limiter {
             Some(OverrideBudget::Blocked) => Some(Outcome::Blocked),
             Some(OverrideBudget::Unlimited) => Some(Outcome::Unlimited),
         };
+        if let Some(day) = &limit.month_day {
+            let is_own = Arc::ptr_eq(&check.rule, &limit.rule);
+            let rule = day.rule_for(&check.rule, is_own, facts, limit.repeated);
+            if let Some(rule) = rule.map_err(|_| KeyError::Ambiguous)? {
+                check.rule = rule;
+            }
+        }
         check.override_values = names.values.filter(|_| check.may_change()).map(String::into_boxed_str);
         if let Some(fair) = &limit.fair {
             check.set_tenant(fair.find_tenant(facts, limit.repeated)?);

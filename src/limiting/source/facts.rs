@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use http::HeaderMap;
 
 use crate::geo::GeoDatabase;
+use crate::limiting::clock;
 use crate::limiting::source::body::BodyFacts;
 use crate::limiting::source::canonical::Ambiguous;
 use crate::limiting::source::inputs::{FoundValue, Repeated};
@@ -38,6 +39,8 @@ pub struct Facts<'a> {
     pub descriptor: &'a [DescriptorEntry<'a>],
     /// Length of the body; `None` if it is unknown.
     pub body_length: Option<u64>,
+    /// The time of the request, in ms since 1970, if it is not the present: that of a log, or of a test case.
+    pub stated_ms: Option<i64>,
 }
 
 /// One entry of a descriptor. Envoy may send values that are not UTF-8.
@@ -85,7 +88,13 @@ impl<'a> Facts<'a> {
             body: BodyFacts::None,
             descriptor: &[],
             body_length: None,
+            stated_ms: None,
         }
+    }
+
+    /// Returns the time of the request, in ms since 1970. Reads the wall clock of this machine if none is stated.
+    pub fn now_ms(&self) -> i64 {
+        self.stated_ms.unwrap_or_else(clock::now_ms)
     }
 }
 

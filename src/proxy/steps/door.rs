@@ -127,6 +127,11 @@ pub trait Trace {
 pub trait Door<'a>: LimitDoor<'a> + Trace {
     fn config(&self) -> &'a Config;
 
+    /// The time of the request for conditions, in ms since 1970, if it is not the present.
+    fn stated_ms(&self) -> Option<i64> {
+        None
+    }
+
     /// The headers that are forwarded, once `pipeline::arrive` has made them.
     fn headers(&self) -> &HeaderMap;
 

@@ -232,6 +232,7 @@ pub fn request_facts<'f, 'a: 'f, D: Door<'a>>(door: &'f D, routed: RoutedRequest
         geo: config.geo.as_deref(),
         user: door.admission().user.as_deref(),
         body_length: door.body_length(),
+        stated_ms: door.stated_ms(),
         ..head_facts(routed, door.headers())
     }
 }

@@ -186,8 +186,11 @@ impl StoreView {
         if views.announced == Some(false) && !up && views.is_new_reason(why) {
             tracing::warn!(error = why, "the limit store is still unavailable, for another reason");
         }
+        // A handle that was opened with a new config may fail from its first attempt on.
+        let is_news = views.announced == Some(true) && !up && !why.is_empty();
         if views.workers.insert(self.id, HealthView { up, breaker }) == Some(HealthView { up, breaker })
             && views.announced.is_some()
+            && !is_news
         {
             return;
         }

@@ -217,6 +217,7 @@ fn generate(rule: &Rule, rng: &mut StdRng) -> Rule {
                 zone: jiff::tz::TimeZone::get(zones[rng.random_range(0..zones.len())]).unwrap(),
                 resets_at: jiff::civil::time(if rng.random_bool(0.5) { 0 } else { hour }, 0, 0, 0),
                 week_start: jiff::civil::Weekday::from_monday_zero_offset(rng.random_range(0..7)).unwrap(),
+                month_day: if rng.random_bool(0.5) { 1 } else { rng.random_range(1..=31) },
             };
             let limit = if rng.random_bool(0.1) { EXACT - 2_000_000_000 } else { rng.random_range(1..100) };
             Rule::Calendar(Calendar::new(limit, dates))
@@ -260,6 +261,7 @@ pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
         charge_rules: None,
         fair: None,
         refuse: None,
+        month_day: None,
     })
 }
 
@@ -494,5 +496,5 @@ pub fn sliding(limit: i64, window_ms: i64, precision: i64) -> Rule {
 pub fn calendar(limit: i64, unit: CalendarUnit) -> Rule {
     let zone = jiff::tz::TimeZone::get("America/New_York").unwrap();
     let (resets_at, week_start) = (jiff::civil::Time::midnight(), jiff::civil::Weekday::Monday);
-    Rule::Calendar(Calendar::new(limit, CalendarSettings { unit, zone, resets_at, week_start }))
+    Rule::Calendar(Calendar::new(limit, CalendarSettings { unit, zone, resets_at, week_start, month_day: 1 }))
 }

@@ -1,7 +1,7 @@
 //! Sections `[limit.NAME]`. Called by `compile`.
 //!
 //! Input: the sections and facts from other sections (`LimitContext`). Output: compiled limits. `rule` reads the
-//! options that an algorithm declares and `dates` those of calendars; `when` compiles conditions, `overrides` budgets
+//! options that an algorithm declares and `dates` those of calendars; `when` compiles conditions and `schedule` those about the time, `overrides` budgets
 //! of single keys, `fair` the tenants that share a budget, `charges` what the outcome of a request changes,
 //! `settlement` costs that responses report, `lease` leases of hot keys, `refuse` the refusal, `over` what else can
 //! happen, `candidates` which limit may replace which, `tiers` limits that count several networks of a client.
@@ -18,6 +18,7 @@ pub(crate) mod overload;
 pub(crate) mod overrides;
 pub(crate) mod refuse;
 pub(crate) mod rule;
+pub(crate) mod schedule;
 pub(crate) mod settlement;
 pub(crate) mod tiers;
 pub(crate) mod when;
@@ -32,24 +33,25 @@ use crate::config::compile::limits::charges::compile_charge_rules;
 use crate::config::compile::limits::lease::compile_lease;
 use crate::config::compile::limits::over::{check_over, compile_over};
 use crate::config::compile::limits::refuse::compile_own_refuse;
-use crate::config::compile::limits::rule::{compile_rule, report_foreign_params};
+use crate::config::compile::limits::rule::{compile_rule, has_source, report_foreign_params};
 use crate::config::compile::limits::settlement::{compile_reserve, compile_weights};
 use crate::config::compile::limits::tiers::TieredSection;
 use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
-use crate::config::schema::{key_part, limit};
 use crate::config::schema::row::ConfigOption;
+use crate::config::schema::{key_part, limit};
 use crate::config::source::SourceTexts;
 use crate::config::tree::{Node, Value};
 use crate::config::values;
 use crate::config::values::TextFault;
-use crate::limiting::algorithm::{SPECS, Spec};
+use crate::limiting::algorithm::{Rule, SPECS, Spec};
 use crate::limiting::decision::LimitRef;
 use crate::limiting::key::{Cost, Key, KeyPart, Missing, Normalization, NormalizedPart};
 use crate::limiting::limit::Limit;
 use crate::limiting::limit::charge_rules::ChargeRules;
+use crate::limiting::limit::month_day::MonthDay;
 use crate::limiting::limit::over::Over;
 use crate::limiting::settlement::weights::ModelWeights;
 use crate::limiting::source::{Prefixes, Source, SourceKind};
@@ -234,6 +236,7 @@ fn compile_limit(
     let refunded_for = context.find_refunding_upstream(section_name, incumbent.map(|at| &*at.value));
     let lease = compile_lease(section, rule.as_ref().map(|(rule, _)| rule), refunded_for);
     let refuse = compile_own_refuse(section).map(Box::new);
+    let month_day = compile_month_day(section, rule.as_ref().map(|(rule, _)| rule), context)?;
     let ((rule, _), key, cost, when) = (rule?, key?, cost?, when?);
     let (overrides, fair, afterwards, over, lease) = (overrides?, fair?, afterwards?, over?, lease?);
     if !possible {
@@ -275,7 +278,18 @@ fn compile_limit(
         charge_rules: afterwards,
         fair,
         refuse,
+        month_day,
     })
+}
+
+/// Compiles `resets_on` if it names a source. The outer `None` means a mistake.
+fn compile_month_day(section: &Section, rule: Option<&Rule>, context: &LimitContext) -> Option<Option<Box<MonthDay>>> {
+    let Some(node) = section.node(&limit::RESETS_ON).filter(|node| has_source(node)) else { return Some(None) };
+    let help = || format!("write a day from 1 to 31, {}", values::describe_sources(MonthDay::SOURCES));
+    let source = section.parse_node(limit::RESETS_ON.name, node, |text| {
+        values::parse_source(text, MonthDay::SOURCES, &help()).and_then(|source| context.check_readable(source))
+    })?;
+    Some(MonthDay::new(source, rule?).map(Box::new))
 }
 
 fn compile_key(section: &Section, context: &LimitContext) -> Option<Key> {

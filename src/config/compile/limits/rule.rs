@@ -10,7 +10,7 @@ use crate::config::compile::limits::lease::has_lease_table;
 use crate::config::reader::Section;
 use crate::config::schema::limit;
 use crate::config::schema::row::ConfigOption;
-use crate::config::tree::Node;
+use crate::config::tree::{Node, Value};
 use crate::config::values;
 use crate::limiting::algorithm::params::{OptionValues, Param, ParamKind, ParamValue};
 use crate::limiting::algorithm::{Rule, SPECS, Spec, all_params};
@@ -58,6 +58,10 @@ fn read_param(section: &Section, param: &Param, node: &Node) -> Option<ParamValu
         ParamKind::CalendarRate => {
             section.parse_string(option, dates::parse_calendar_rate).map(ParamValue::CalendarRate)
         }
+        // The day of each request, whose source `limits` compiles.
+        ParamKind::Integer { .. } if option.name == limit::RESETS_ON.name && has_source(node) => {
+            Some(ParamValue::Integer(0))
+        }
         ParamKind::Integer { .. } => section.read_as(option).map(ParamValue::Integer),
         ParamKind::Duration { .. } => {
             if option.name == limit::LEASE.name && has_lease_table(section) {
@@ -72,6 +76,11 @@ fn read_param(section: &Section, param: &Param, node: &Node) -> Option<ParamValu
         ParamKind::TimeOfDay => section.parse_string(option, dates::parse_time_of_day).map(ParamValue::TimeOfDay),
         ParamKind::Weekday => section.read_choice(option, dates::WEEKDAYS).map(ParamValue::Weekday),
     }
+}
+
+/// Returns whether the value names a source.
+pub fn has_source(node: &Node) -> bool {
+    matches!(&node.value, Value::String(text) if text.value.contains(':'))
 }
 
 /// Returns an example of the option for messages.

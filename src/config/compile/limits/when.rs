@@ -22,6 +22,7 @@ use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 use regex::RegexBuilder;
 
 use crate::config::compile::context::LimitContext;
+use crate::config::compile::limits::schedule::compile_schedule;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::Section;
@@ -60,6 +61,11 @@ pub fn compile_when(section: &Section, context: &LimitContext) -> Option<When> {
     }
     if let Some(node) = when.node(&limit::when::CLIENT) {
         conditions.push(compile_client_condition(&when, context, node));
+    }
+    match compile_schedule(&when) {
+        Ok(None) => {}
+        Ok(Some(schedule)) => conditions.push(Some(Condition::Time(schedule))),
+        Err(()) => conditions.push(None),
     }
     for option in When::SOURCES.into_iter().filter(|kind| kind.argument().is_some()).filter_map(option_of) {
         let key = option.name;
@@ -439,7 +445,9 @@ mod tests {
 
     #[test]
     fn every_source_and_the_client_have_a_key() {
-        let mut keys: Vec<&str> = When::SOURCES.into_iter().map(|kind| kind.word()).chain([CLIENT]).collect();
+        let of_time = [&limit::when::TIME, &limit::when::DAYS, &limit::when::ZONE].map(|row| row.option.name);
+        let sources = When::SOURCES.into_iter().map(|kind| kind.word());
+        let mut keys: Vec<&str> = sources.chain([CLIENT]).chain(of_time).collect();
         let mut known = limit::when::TABLE.keys().collect::<Vec<_>>();
         keys.sort_unstable();
         known.sort_unstable();
