@@ -22,6 +22,7 @@ use crate::limiting::clock;
 use crate::limiting::source::jwt::remote_keys::KeyStatus;
 use crate::net::ListenAddr;
 use crate::reload::job::{ReloadJob, ReloadOrder, ReloadOutcome, Trigger};
+use crate::telemetry::metrics::Metrics;
 use crate::tls::{ListedCertificate, ServerTls};
 
 /// Maximum number of certificates in the status, and of names of each.
@@ -78,8 +79,16 @@ pub async fn show_status(request: PageRequest) -> Result<AdminResponse, Problem>
         "last_reload": state.last_reload(),
         "certificates": list_certificates(&snapshot.config),
         "token_keys": describe_token_keys(&snapshot.config),
+        "rejected_overrides": count_rejected_overrides(&snapshot.config, &request.context.metrics),
     });
     Ok(json_response(status.to_string()))
+}
+
+/// Returns how many live overrides are skipped because of a mistake, by limit, where there are any.
+fn count_rejected_overrides(config: &Config, metrics: &Metrics) -> Value {
+    let count = |name: &str| metrics.store.rejected_overrides.with_label_values(&[name]).get();
+    let counts = config.limits.iter().map(|limit| (limit.name.clone(), count(&limit.name)));
+    counts.filter(|(_, count)| *count > 0).map(|(name, count)| (name, Value::from(count))).collect()
 }
 
 /// Returns what is known of the keys of each section.

@@ -266,7 +266,7 @@ async fn start_gateway(
     let bindings = listeners::bind_all(&config, &inherited_sockets, received).map_err(Error::Bind)?;
     let (addresses, admin) = bindings.bound_addresses();
     let stores = create_stores(&config, &metrics);
-    let overrides = Rc::new(LiveOverrides::default());
+    let overrides = Rc::new(LiveOverrides::new(metrics.store.clone(), &config));
     let store_state = Rc::new(StoreState::load(&config, &stores.gateways, &overrides));
     let link = open_store_link(&config, &stores);
     reload::remove_edit_leftovers(&config);

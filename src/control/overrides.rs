@@ -8,22 +8,28 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::time::{MissedTickBehavior, interval};
+use prometheus::IntGaugeVec;
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::admin::store_link::StoreLink;
 use crate::config::Config;
 use crate::limiting::limit::Limit;
-use crate::limiting::overrides::RawOverrides;
+use crate::limiting::overrides::{ENTRIES_MAX, RawOverrides};
 use crate::limiting::store::Store;
 use crate::snapshot::CurrentSnapshot;
+use crate::telemetry::metrics::StoreMetrics;
 
-#[derive(Default)]
-pub struct LiveOverrides(RefCell<KnownOverrides>);
+pub struct LiveOverrides {
+    known: RefCell<KnownOverrides>,
+    metrics: StoreMetrics,
+}
 
 #[derive(Default)]
 struct KnownOverrides {
-    /// The last contents without mistakes, by limit.
+    /// The entries in force, by limit.
     good: BTreeMap<String, RawOverrides>,
+    /// The contents that were read last, with mistakes, by limit.
+    read: BTreeMap<String, RawOverrides>,
     /// Incremented with each change of `good`.
     revision: u64,
     /// Current mistakes by limit; each is logged once.
@@ -40,27 +46,36 @@ struct OverrideReading {
 }
 
 const READ_INTERVAL: Duration = Duration::from_secs(2);
+/// Additional interval for each entry beyond [`ENTRIES_MAX`]: 20 s for a million.
+const PAUSE_PER_FIELD: Duration = Duration::from_micros(20);
 /// Minimum interval between log lines about a hash whose mistakes keep changing.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 impl LiveOverrides {
+    /// Creates the series of the limits of `config`.
+    pub fn new(metrics: StoreMetrics, config: &Config) -> LiveOverrides {
+        let overrides = LiveOverrides { known: RefCell::default(), metrics };
+        overrides.apply_known(config);
+        overrides
+    }
+
     /// Applies the overrides of an earlier process until the store is available.
     pub fn restore_saved(&self, good: BTreeMap<String, RawOverrides>) {
         let entries: usize = good.values().map(RawOverrides::len).sum();
         if entries > 0 {
             tracing::info!(entries, "live overrides from the state file apply until the store is available");
         }
-        self.0.borrow_mut().good = good;
+        self.known.borrow_mut().good = good;
     }
 
     /// Returns a number that changes with the overrides in force.
     pub fn revision(&self) -> u64 {
-        self.0.borrow().revision
+        self.known.borrow().revision
     }
 
     /// Returns the overrides in force for the limits of `config`.
     pub fn overrides_for(&self, config: &Config) -> BTreeMap<String, RawOverrides> {
-        let good = &self.0.borrow().good;
+        let good = &self.known.borrow().good;
         let entry = |limit: &Arc<Limit>| Some((limit.name.clone(), good.get(&limit.name)?.clone()));
         config.limits.iter().filter_map(entry).filter(|(_, raw)| !raw.is_empty()).collect()
     }
@@ -68,15 +83,24 @@ impl LiveOverrides {
     /// Applies known overrides to the limits of a config. Entries that no longer fit their limit are dropped; the next
     /// reading reports them.
     pub fn apply_known(&self, config: &Config) {
-        let good = &mut self.0.borrow_mut().good;
+        let KnownOverrides { good, read, .. } = &mut *self.known.borrow_mut();
         if !config.store.is_shared() {
             good.clear();
         }
+        // The limit may read the same contents in another way now.
+        read.clear();
+        self.metrics.live_overrides.reset();
+        self.metrics.rejected_overrides.reset();
         for limit in config.limits.iter() {
-            let Some(raw) = good.get(&limit.name) else { continue };
-            if let Err(mistake) = limit.overrides.set_live(&limit.key, raw) {
-                tracing::warn!(limit = limit.name, "live overrides left out, as they do not fit the limit: {mistake}");
-                good.remove(&limit.name);
+            let entries = good.get(&limit.name).map_or(0, RawOverrides::len);
+            let entries = i64::try_from(entries).unwrap_or(i64::MAX);
+            self.metrics.live_overrides.with_label_values(&[&limit.name]).set(entries);
+            self.metrics.rejected_overrides.with_label_values(&[&limit.name]).set(0);
+        }
+        for limit in config.limits.iter() {
+            let Some(raw) = good.get_mut(&limit.name) else { continue };
+            if let Some(mistakes) = limit.overrides.set_live(&limit.key, raw, None).describe() {
+                tracing::warn!(limit = limit.name, "live overrides left out, as they do not fit the limit: {mistakes}");
             }
         }
     }
@@ -91,16 +115,22 @@ impl LiveOverrides {
     /// Reads the hashes periodically. Never returns.
     pub async fn run(self: Rc<LiveOverrides>, current: CurrentSnapshot, link: Rc<StoreLink>) {
         let mut failing = false;
+        let mut pause = Duration::ZERO;
         let mut ticks = interval(READ_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
+            // A large set takes longer to read, so it is read less often.
+            sleep(pause).await;
             let snapshot = current.load_full();
             let Some(OverrideReading { found, failure }) = read_overrides(&link.store(), &snapshot.config).await else {
-                self.0.borrow_mut().logged.clear();
+                self.known.borrow_mut().logged.clear();
                 failing = false;
                 continue;
             };
+            let fields: usize = found.values().flatten().map(RawOverrides::len).sum();
+            pause =
+                PAUSE_PER_FIELD.saturating_mul(u32::try_from(fields.saturating_sub(ENTRIES_MAX)).unwrap_or(u32::MAX));
             // A reload may have happened meanwhile; new limits wait for the next reading.
             let now = current.load();
             if now.config.store == snapshot.config.store {
@@ -116,27 +146,61 @@ impl LiveOverrides {
     }
 
     fn accept_reading(&self, config: &Config, mut found: BTreeMap<String, Result<RawOverrides, String>>) {
-        let KnownOverrides { good, revision, logged, logged_at } = &mut *self.0.borrow_mut();
+        let KnownOverrides { good, read, revision, logged, logged_at } = &mut *self.known.borrow_mut();
         for limit in config.limits.iter() {
             let Some(found) = found.remove(&limit.name) else { continue };
-            if found.as_ref().is_ok_and(|raw| good.get(&limit.name).map_or(raw.is_empty(), |known| raw == known)) {
-                logged.remove(&limit.name);
+            let (entries, rejected) = (self.metrics.live_overrides.clone(), self.metrics.rejected_overrides.clone());
+            let count = |gauge: IntGaugeVec, count: usize| {
+                gauge.with_label_values(&[&limit.name]).set(i64::try_from(count).unwrap_or(i64::MAX));
+            };
+            // What the server has, of which only a part applies if entries have mistakes.
+            let is_known = found.as_ref().is_ok_and(|raw| {
+                read.get(&limit.name).map_or(raw.is_empty() && !good.contains_key(&limit.name), |known| raw == known)
+            });
+            if is_known && !logged.contains_key(&limit.name) {
+                count(entries, good.get(&limit.name).map_or(0, RawOverrides::len));
+                count(rejected, 0);
                 continue;
             }
-            match found.and_then(|raw| limit.overrides.set_live(&limit.key, &raw).map(|_| raw)) {
+            let mistakes = match found {
                 Ok(raw) => {
-                    tracing::info!(limit = limit.name, entries = raw.len(), "overrides in Redis are in force");
-                    good.insert(limit.name.clone(), raw);
-                    *revision += 1;
-                    logged.remove(&limit.name);
+                    let mut kept = raw.clone();
+                    let skipped = limit.overrides.set_live(&limit.key, &mut kept, good.get(&limit.name));
+                    if good.get(&limit.name).map_or(!kept.is_empty(), |known| *known != kept) {
+                        match good.get(&limit.name).map_or(0, RawOverrides::len) {
+                            before @ 1.. if kept.is_empty() => {
+                                tracing::warn!(limit = limit.name, before, "the overrides in Redis are gone");
+                            }
+                            _ => tracing::info!(
+                                limit = limit.name,
+                                entries = kept.len(),
+                                "overrides in Redis are in force"
+                            ),
+                        }
+                        *revision += 1;
+                    }
+                    count(entries, kept.len());
+                    count(rejected, skipped.count);
+                    good.insert(limit.name.clone(), kept);
+                    read.insert(limit.name.clone(), raw);
+                    skipped
+                        .describe()
+                        .map(|mistakes| format!("live overrides skipped, the others are in force: {mistakes}"))
                 }
-                Err(mistake) if logged.get(&limit.name) == Some(&mistake) => {}
-                // The next reading finds the mistake again.
-                Err(_) if logged_at.get(&limit.name).is_some_and(|at| at.elapsed() < LOG_INTERVAL) => {}
                 Err(mistake) => {
-                    tracing::error!(limit = limit.name, "live overrides rejected, keeping the previous set: {mistake}");
+                    count(rejected, 1);
+                    Some(format!("live overrides rejected, keeping the previous set: {mistake}"))
+                }
+            };
+            match mistakes {
+                None => drop(logged.remove(&limit.name)),
+                Some(mistakes) if logged.get(&limit.name) == Some(&mistakes) => {}
+                // The next reading finds the mistakes again.
+                Some(_) if logged_at.get(&limit.name).is_some_and(|at| at.elapsed() < LOG_INTERVAL) => {}
+                Some(mistakes) => {
+                    tracing::error!(limit = limit.name, "{mistakes}");
                     logged_at.insert(limit.name.clone(), Instant::now());
-                    logged.insert(limit.name.clone(), mistake);
+                    logged.insert(limit.name.clone(), mistakes);
                 }
             }
         }

@@ -1,6 +1,9 @@
 //! Describes what one limit does with a request, and why. Called by `limits` and `descriptors`, which decide.
 
+use std::fmt::Write;
 use std::sync::Arc;
+
+use jiff::Timestamp;
 
 use crate::explain::explanation::{LimitEffect, LimitReport, LimitState, TenantReport};
 use crate::explain::walk::MadeCharge;
@@ -10,7 +13,7 @@ use crate::limiting::decision::Check;
 use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::over::Over;
 use crate::limiting::limit::{Limit, Mode};
-use crate::limiting::overrides::table::OverrideBudget;
+use crate::limiting::overrides::table::{OverrideBudget, OverrideEntry};
 use crate::limiting::source::Facts;
 use crate::limiting::{ChainState, LimitResult, Outcome, Verdict};
 use crate::proxy::steps::response::problem::refusal_title;
@@ -85,13 +88,23 @@ impl LimitFacts<'_> {
         }
         let names = limit.budget_names("", self.facts, true).ok();
         let values = names.and_then(|names| names.values);
-        report.overridden = values.and_then(|values| limit.overrides.find(&values)).map(|budget| match budget {
-            OverrideBudget::Rule(rule) => {
-                report.rule = rule.describe();
-                rule.describe()
+        let own = values.and_then(|values| limit.overrides.find_at(&values, || self.facts.now_ms()));
+        report.overridden = own.map(|OverrideEntry { budget, until_ms, note }| {
+            let mut text = match budget {
+                OverrideBudget::Rule(rule) => {
+                    report.rule = rule.describe();
+                    rule.describe()
+                }
+                OverrideBudget::Blocked => "blocked".to_owned(),
+                OverrideBudget::Unlimited => "unlimited".to_owned(),
+            };
+            if let Some(until) = until_ms.and_then(|until_ms| Timestamp::from_millisecond(until_ms).ok()) {
+                let _ = write!(text, " until {until}");
             }
-            OverrideBudget::Blocked => "blocked".to_owned(),
-            OverrideBudget::Unlimited => "unlimited".to_owned(),
+            if let Some(note) = note {
+                let _ = write!(text, " ({note})");
+            }
+            text
         });
     }
 

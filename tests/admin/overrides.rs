@@ -183,7 +183,7 @@ fn many_mistakes_are_one_short_line_of_the_log_however_often_they_change() {
         gateway
             .log()
             .lines()
-            .filter(|line| line.contains("live overrides rejected"))
+            .filter(|line| line.contains("live overrides skipped"))
             .map(str::to_owned)
             .collect::<Vec<_>>()
     };
@@ -193,7 +193,63 @@ fn many_mistakes_are_one_short_line_of_the_log_however_often_they_change() {
     spoil(4000);
     std::thread::sleep(2 * SOON);
     assert_eq!(lines().len(), 1, "another set of mistakes waits for ten seconds");
-    assert_eq!(quota(&gateway, "a"), 5, "the previous set is in force");
+    assert_eq!(quota(&gateway, "a"), 5, "the entry without a mistake is in force");
     wait_until("the new set of mistakes is logged", || lines().len() == 2);
     assert!(lines()[1].contains("8000 mistakes"), "{}", lines()[1]);
+}
+
+#[test]
+fn a_bad_entry_is_skipped_and_counted_and_the_others_apply() {
+    let server = RedisServer::start(&[]);
+    let gateway = gateway(&at(&server.url()), &["a"]);
+    let mut client = server.client();
+    let mut write = |field: &str, value: &str| {
+        let () = run_command(&mut client, &["HSET", "sg:overrides:a", field, value]);
+    };
+    let status = |tenant: &str| gateway.fetch(&get("/", &format!("tenant: {tenant}\r\n"))).status();
+    write("acme", "rate=7/day;note=launch");
+    write("evil", "rate=0");
+    assert_soon(&gateway, "a", 7);
+    wait_until("both are in force", || gateway.metric("live_overrides", &[("limit", "a")]) == Some(2.0));
+    assert_eq!(status("evil"), 429);
+    // A typing error lifts no block, and the others change nevertheless.
+    write("evil", "rate=O");
+    write("new", "rate=many");
+    write("acme", "rate=8/day");
+    assert_soon(&gateway, "a", 8);
+    wait_until("the mistakes are counted", || {
+        gateway.metric("live_overrides_rejected", &[("limit", "a")]) == Some(2.0)
+    });
+    assert_eq!((status("evil"), status("new")), (429, 200));
+    assert_eq!(gateway.admin("/-/status").json()["rejected_overrides"], serde_json::json!({ "a": 2 }));
+    assert!(gateway.log().contains("live overrides skipped, the others are in force: evil: "), "{}", gateway.log());
+    // An entry that has ended leaves the key to the numbers of the limit.
+    let soon = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(6);
+    write("acme", &format!("rate=9/day; until={soon}; note=trial"));
+    write("evil", "rate=0");
+    write("new", "rate=5/day");
+    assert_soon(&gateway, "a", 9);
+    assert_soon(&gateway, "a", 2);
+    wait_until("no mistakes are left", || gateway.metric("live_overrides_rejected", &[("limit", "a")]) == Some(0.0));
+    let () = redis::cmd("FLUSHALL").query(&mut server.client()).unwrap();
+    wait_until("the loss is logged", || gateway.log().contains("the overrides in Redis are gone"));
+    assert_eq!(status("evil"), 200);
+}
+
+#[test]
+fn thirty_thousand_entries_are_in_force() {
+    let server = RedisServer::start(&[]);
+    let mut client = server.client();
+    for first in (0..30_000).step_by(10_000) {
+        let mut fill = redis::cmd("HSET");
+        fill.arg("sg:overrides:a");
+        (first..first + 10_000).for_each(|i| drop(fill.arg(format!("c{i}")).arg(format!("rate={}/day", 3 + i % 5))));
+        let () = fill.query(&mut client).unwrap();
+    }
+    set(&mut client, "a", 6);
+    let gateway = gateway(&at(&server.url()), &["a"]);
+    wait_until("all are in force", || gateway.metric("live_overrides", &[("limit", "a")]) == Some(30_001.0));
+    assert_eq!(quota(&gateway, "a"), 6);
+    set(&mut client, "a", 7);
+    wait_until("a change applies", || quota(&gateway, "a") == 7);
 }

@@ -91,7 +91,8 @@ fn values_that_no_request_has_are_mistakes() {
         let config = config::load_text("test", &free).unwrap();
         let limit = &config.limits[0];
         let field = value.replace('%', "%25").replace(',', "%2C").into_bytes();
-        let live = limit.overrides.set_live(&limit.key, &[(field, b"rate=0".to_vec())].into());
-        assert!(live.as_ref().is_err_and(|mistake| mistake.contains(remedy)), "{key} {value}: {live:?}");
+        let mut entries = [(field, b"rate=0".to_vec())].into();
+        let live = limit.overrides.set_live(&limit.key, &mut entries, None).describe();
+        assert!(live.as_ref().is_some_and(|mistake| mistake.contains(remedy)), "{key} {value}: {live:?}");
     }
 }

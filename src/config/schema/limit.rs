@@ -462,6 +462,9 @@ pub mod overrides {
             "the `in_flight` of this key",
         )
         .shown_as("as the option, `\"unlimited\"` or 0");
+        UNTIL = option("until", Text("time"), Absent, "when the entry ends; from then on, the next one that matches applies, or the limit's own numbers")
+            .shown_as("`\"2026-12-31T00:00:00Z\"`");
+        NOTE = option("note", Text("string"), Absent, "what `explain` shows about the entry, up to 200 bytes");
     }
 }
 

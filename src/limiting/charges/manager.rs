@@ -99,7 +99,11 @@ impl ChargeManager {
         let Some(limit) = limits.find(&check.limit.name).filter(|limit| limit.rule.name() == check.rule.name()) else {
             return;
         };
-        let own = check.override_values.as_deref().and_then(|override_key| limit.overrides.find(override_key));
+        let own = check
+            .override_values
+            .as_deref()
+            .and_then(|override_key| limit.overrides.find(override_key))
+            .map(|entry| entry.budget);
         let rule = match own {
             None => limit.rule.clone(),
             Some(OverrideBudget::Rule(rule)) => rule,

@@ -295,8 +295,14 @@ impl Limiter {
         let overridden = limit.overrides.has_any();
         let names = limit.budget_names(&self.prefix, facts, overridden || limit.may_change_charges())?;
         let mut check = Check::new(limit, names.state, cost);
-        let own = names.values.as_deref().filter(|_| overridden).and_then(|values| limit.overrides.find(values));
-        let instead = match own {
+        let own = names.values.as_deref().filter(|_| overridden).and_then(|values| {
+            // A replay, and a test case, have a time of their own.
+            match self.store() {
+                Store::Timeline(timeline) => limit.overrides.find_at(values, || timeline.now_ms()),
+                Store::Memory(_) | Store::Redis(_) => limit.overrides.find(values),
+            }
+        });
+        let instead = match own.map(|entry| entry.budget) {
             None => None,
             Some(OverrideBudget::Rule(rule)) => {
                 check.rule = rule;

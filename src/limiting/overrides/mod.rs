@@ -6,18 +6,19 @@
 
 pub mod table;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
+use crate::limiting::clock;
 use crate::limiting::key::Key;
 use crate::limiting::key::shown_key::KeyHasher;
-use crate::limiting::overrides::table::{OverrideBudget, OverrideTable, OverrideValue, PartHasher, parse_field};
+use crate::limiting::overrides::table::{OverrideEntry, OverrideTable, OverrideValue, PartHasher, parse_field};
 
 /// Parses `rate=100/s;burst=5` like the config of the limit. An error says what is wrong.
-pub type OverrideParser = dyn Fn(&str) -> Result<OverrideBudget, String> + Send + Sync;
+pub type OverrideParser = dyn Fn(&str) -> Result<OverrideEntry, String> + Send + Sync;
 
 /// The overrides of one limit.
 pub struct Overrides {
@@ -36,8 +37,10 @@ pub type RawOverrides = BTreeMap<Vec<u8>, Vec<u8>>;
 /// valid hash of overrides.
 pub type HashResult = Result<Result<RawOverrides, String>, String>;
 
-/// Maximum number of overrides of one limit, in the config and live alike.
+/// Maximum number of overrides of one limit in the config, and of live ones that one command reads.
 pub const ENTRIES_MAX: usize = 10_000;
+/// Maximum number of live overrides of one limit.
+pub const LIVE_ENTRIES_MAX: usize = 1_000_000;
 /// Mistakes of a live set that are listed; further ones are only counted.
 const MISTAKES_SHOWN: usize = 10;
 /// Characters after which a key, or a key with its mistake, is cut in messages.
@@ -73,36 +76,45 @@ impl Overrides {
         &self.fixed
     }
 
-    /// Finds the budget of the key with these `values`, in the form that [`Key::budget_names`] writes.
-    pub fn find(&self, values: &str) -> Option<OverrideBudget> {
-        self.all.load().find(values, &self.hasher).cloned()
+    /// Finds the entry of the key with these `values`, in the form that [`Key::budget_names`] writes, by the wall clock
+    /// of this machine.
+    pub fn find(&self, values: &str) -> Option<OverrideEntry> {
+        self.find_at(values, clock::now_ms)
     }
 
-    /// Replaces the live overrides by those in `raw`, all at once.
-    ///
-    /// # Errors
-    /// An entry has a mistake; then the previous live overrides remain in force. The error lists the first mistakes.
-    pub fn set_live(&self, key: &Key, raw: &RawOverrides) -> Result<(), String> {
-        let (mut table, mut mistakes, mut count) = (OverrideTable::default(), Vec::new(), 0);
-        for (field, value) in raw {
-            if let Err(mistake) = self.read_entry(key, field, value, &mut table) {
-                count += 1;
-                if mistakes.len() < MISTAKES_SHOWN {
-                    mistakes.push(cut(&format!("{}: {mistake}", cut(&String::from_utf8_lossy(field)))));
-                }
-            }
-        }
-        match count {
-            0 => {}
-            1..=MISTAKES_SHOWN => return Err(mistakes.join("; ")),
-            _ => return Err(format!("{count} mistakes, the first {MISTAKES_SHOWN}: {}", mistakes.join("; "))),
-        }
+    /// Finds the entry of a key at a time, in ms since 1970.
+    pub fn find_at(&self, values: &str, now_ms: impl Fn() -> i64) -> Option<OverrideEntry> {
+        self.all.load().find(values, &self.hasher, now_ms).cloned()
+    }
+
+    /// Replaces the live overrides by those in `raw`, all at once. An entry with a mistake is left out of `raw`, and the
+    /// others apply; if `known` has a value for its field, that stays. So a typing error lifts no block.
+    pub fn set_live(&self, key: &Key, raw: &mut RawOverrides, known: Option<&RawOverrides>) -> RejectedOverrides {
+        let (mut table, mut rejected) = (OverrideTable::default(), RejectedOverrides::default());
+        // Many customers have the same numbers.
+        let mut parsed = HashMap::new();
+        raw.retain(|field, value| {
+            let entry = (field.as_slice(), value.as_slice());
+            let Err(mistake) = self.read_entry(key, entry, &mut parsed, &mut table) else { return true };
+            rejected.add(field, &mistake);
+            let Some(old) = known.and_then(|known| known.get(field)).filter(|old| *old != &*value) else {
+                return false;
+            };
+            value.clone_from(old);
+            self.read_entry(key, (field.as_slice(), value.as_slice()), &mut parsed, &mut table).is_ok()
+        });
         table.add_all(&self.fixed);
         self.all.store(Arc::new(table));
-        Ok(())
+        rejected
     }
 
-    fn read_entry(&self, key: &Key, field: &[u8], value: &[u8], table: &mut OverrideTable) -> Result<(), String> {
+    fn read_entry(
+        &self,
+        key: &Key,
+        (field, value): (&[u8], &[u8]),
+        parsed: &mut HashMap<Vec<u8>, OverrideEntry>,
+        table: &mut OverrideTable,
+    ) -> Result<(), String> {
         let mut values: Vec<OverrideValue> = parse_field(field).collect();
         if values.len() != key.0.len() {
             return Err(format!("the key has {} parts, but the field has {}", key.0.len(), values.len()));
@@ -114,14 +126,47 @@ impl Overrides {
                 OverrideValue::Any | OverrideValue::Hash(_) => {}
             }
         }
-        let value = str::from_utf8(value).map_err(|_| "the value is not UTF-8".to_owned())?;
-        let budget = (self.template)(value)?;
-        match table.insert(&values, budget) {
+        let entry = match parsed.get(value) {
+            Some(entry) => entry.clone(),
+            None => {
+                let text = str::from_utf8(value).map_err(|_| "the value is not UTF-8".to_owned())?;
+                let entry = (self.template)(text)?;
+                parsed.insert(value.to_vec(), entry.clone());
+                entry
+            }
+        };
+        match table.insert(&values, entry) {
             true => Ok(()),
             false => {
                 Err("the same key is listed in another spelling, or the stars are in too many different positions"
                     .to_owned())
             }
+        }
+    }
+}
+
+/// Entries of a hash that were left out.
+#[derive(Debug, Default, PartialEq)]
+pub struct RejectedOverrides {
+    pub count: usize,
+    /// The first mistakes, each with its field.
+    mistakes: Vec<String>,
+}
+
+impl RejectedOverrides {
+    fn add(&mut self, field: &[u8], mistake: &str) {
+        self.count += 1;
+        if self.mistakes.len() < MISTAKES_SHOWN {
+            self.mistakes.push(cut(&format!("{}: {mistake}", cut(&String::from_utf8_lossy(field)))));
+        }
+    }
+
+    /// Describes the mistakes; `None` if there are none.
+    pub fn describe(&self) -> Option<String> {
+        match self.count {
+            0 => None,
+            1..=MISTAKES_SHOWN => Some(self.mistakes.join("; ")),
+            count => Some(format!("{count} mistakes, the first {MISTAKES_SHOWN}: {}", self.mistakes.join("; "))),
         }
     }
 }
@@ -157,6 +202,7 @@ mod tests {
     use super::*;
     use crate::limiting::key::state_key::{DIGEST_MARK, StateKeyFrame, write_escaped, write_value};
     use crate::limiting::key::{KeyPart, Missing};
+    use crate::limiting::overrides::table::OverrideBudget;
     use crate::limiting::source::{Facts, Repeated, Source};
 
     fn names() -> [HeaderName; 2] {
@@ -172,9 +218,10 @@ mod tests {
     /// Budgets that the test can distinguish.
     fn overrides() -> Overrides {
         let template = |value: &str| match value {
-            "0" => Ok(OverrideBudget::Blocked),
+            "0" => Ok(OverrideEntry::lasting(OverrideBudget::Blocked)),
             "bad" => Err("it is bad".to_owned()),
-            _ => Ok(OverrideBudget::Unlimited),
+            "past" => Ok(OverrideEntry { until_ms: Some(1), ..OverrideEntry::lasting(OverrideBudget::Blocked) }),
+            _ => Ok(OverrideEntry::lasting(OverrideBudget::Unlimited)),
         };
         let hasher = PartHasher::new(&key(), &KeyHasher::from_secret(SECRET));
         Overrides::new(OverrideTable::default(), hasher, Arc::new(template))
@@ -194,14 +241,19 @@ mod tests {
         let facts = Facts { client: IpAddr::from([127, 0, 0, 1]), ..Facts::of(&headers) };
         let frame = StateKeyFrame { prefix: "sg", limit: "l", algorithm: "gcra" };
         let names = key().budget_names(frame, &facts, Missing::Shared, Repeated::Refuse, true).unwrap();
-        overrides.find(&names.values.unwrap())
+        overrides.find(&names.values.unwrap()).map(|entry| entry.budget)
+    }
+
+    /// Sets the live overrides, which have no mistakes.
+    fn set(overrides: &Overrides, live: &RawOverrides) {
+        assert_eq!(overrides.set_live(&key(), &mut live.clone(), None), RejectedOverrides::default());
     }
 
     #[test]
     fn the_fewest_stars_count() {
         let overrides = overrides();
         let live = raw(&[("*,*", "1"), ("a,*", "0"), ("*,b", "1"), ("c,d", "0")]);
-        overrides.set_live(&key(), &live).unwrap();
+        set(&overrides, &live);
         for (a, b, budget) in [
             ("a", "x", OverrideBudget::Blocked),
             ("a", "b", OverrideBudget::Blocked),
@@ -212,7 +264,7 @@ mod tests {
             assert_eq!(find(&overrides, Some(a.as_bytes()), Some(b.as_bytes())), Some(budget), "{a} {b}");
         }
         assert_eq!(find(&overrides, None, Some(b"b")), Some(OverrideBudget::Unlimited));
-        overrides.set_live(&key(), &RawOverrides::new()).unwrap();
+        set(&overrides, &RawOverrides::new());
         assert_eq!(find(&overrides, Some(b"a"), Some(b"b")), None);
     }
 
@@ -235,7 +287,7 @@ mod tests {
             let hash = format!("{DIGEST_MARK}{}", KeyHasher::from_secret(SECRET).hash(&state));
             let by_hash = raw(&[(&format!("{hash},*"), "0"), ("*,b", "1")]);
             let by_value = raw(&[(&format!("{},*", field(&[value.as_bytes()])), "0"), ("*,b", "1")]);
-            overrides.set_live(&key(), &by_hash).unwrap();
+            set(&overrides, &by_hash);
             assert_eq!(find(&overrides, Some(value.as_bytes()), Some(b"x")), Some(OverrideBudget::Blocked), "{value}");
             assert_eq!(find(&overrides, Some(b"other"), Some(b"x")), None);
             assert_eq!(find(&overrides, Some(value.as_bytes()), None), Some(OverrideBudget::Blocked));
@@ -244,33 +296,57 @@ mod tests {
             // What the replay and the admin API know of a value: its hash, or the digits of its state key.
             let digits = state.split_once('#').map(|(_, digits)| format!("{DIGEST_MARK}{digits}"));
             for entries in [&by_hash, &by_value] {
-                overrides.set_live(&key(), entries).unwrap();
+                set(&overrides, &entries);
                 for known in digits.iter().chain([&hash]) {
-                    assert_eq!(overrides.find(&format!("{known},x")), Some(OverrideBudget::Blocked), "{value} {known}");
-                    assert_eq!(overrides.find(&format!("{known},b")), Some(OverrideBudget::Blocked), "{value} {known}");
+                    for other in ["x", "b"] {
+                        let found = overrides.find(&format!("{known},{other}")).map(|entry| entry.budget);
+                        assert_eq!(found, Some(OverrideBudget::Blocked), "{value} {known}");
+                    }
                 }
                 assert_eq!(overrides.find(&format!("{DIGEST_MARK}0123456789abcdef,x")), None);
             }
         }
         let hasher = PartHasher::new(&key(), &KeyHasher::of_process());
-        let passing = Overrides::new(OverrideTable::default(), hasher, Arc::new(|_| Ok(OverrideBudget::Blocked)));
-        let refused = passing.set_live(&key(), &raw(&[("%#0123456789abcdef,*", "0")])).unwrap_err();
+        let blocked = |_: &str| Ok(OverrideEntry::lasting(OverrideBudget::Blocked));
+        let passing = Overrides::new(OverrideTable::default(), hasher, Arc::new(blocked));
+        let mut live = raw(&[("%#0123456789abcdef,*", "0")]);
+        let refused = passing.set_live(&key(), &mut live, None).describe().unwrap();
         assert!(refused.contains("keys_secret"), "{refused}");
     }
 
     #[test]
-    fn one_mistake_changes_nothing() {
+    fn an_entry_with_a_mistake_keeps_its_value_and_the_others_apply() {
         let overrides = overrides();
-        overrides.set_live(&key(), &raw(&[("a,b", "0")])).unwrap();
+        let known = raw(&[("a,b", "0"), ("c,d", "0")]);
+        set(&overrides, &known);
         for (entries, mistake) in [
             (raw(&[("a,b", "bad"), ("c,d", "1")]), "a,b: it is bad"),
-            (raw(&[("a", "1")]), "a: the key has 2 parts, but the field has 1"),
-            (raw(&[("a,b", "1"), ("%61,b", "1")]), "a,b: the same key"),
+            (raw(&[("a", "1"), ("a,b", "0"), ("c,d", "1")]), "a: the key has 2 parts, but the field has 1"),
         ] {
-            let found = overrides.set_live(&key(), &entries).unwrap_err();
-            assert!(found.starts_with(mistake), "{found}");
-            assert_eq!(find(&overrides, Some(b"a"), Some(b"b")), Some(OverrideBudget::Blocked));
+            let mut live = entries.clone();
+            let rejected = overrides.set_live(&key(), &mut live, Some(&known));
+            assert_eq!((rejected.count, rejected.describe().as_deref()), (1, Some(mistake)));
+            assert_eq!(live, raw(&[("a,b", "0"), ("c,d", "1")]));
+            assert_eq!(find(&overrides, Some(b"a"), Some(b"b")), Some(OverrideBudget::Blocked), "it stays blocked");
+            assert_eq!(find(&overrides, Some(b"c"), Some(b"d")), Some(OverrideBudget::Unlimited));
         }
+        // Without a known value, the entry does not apply.
+        let mut live = raw(&[("a,b", "bad"), ("c,d", "0")]);
+        assert_eq!(overrides.set_live(&key(), &mut live, None).count, 1);
+        assert_eq!(find(&overrides, Some(b"a"), Some(b"b")), None);
+        let mut live = raw(&[("a,b", "1"), ("%61,b", "1")]);
+        let rejected = overrides.set_live(&key(), &mut live, None).describe().unwrap();
+        assert!(rejected.starts_with("a,b: the same key"), "{rejected}");
+    }
+
+    #[test]
+    fn an_entry_that_has_ended_leaves_its_key_to_the_next_one() {
+        let overrides = overrides();
+        set(&overrides, &raw(&[("a,b", "past"), ("a,*", "1"), ("c,d", "past")]));
+        assert_eq!(find(&overrides, Some(b"a"), Some(b"b")), Some(OverrideBudget::Unlimited));
+        assert_eq!(find(&overrides, Some(b"c"), Some(b"d")), None);
+        assert_eq!(overrides.find_at("c,d", || 0).map(|entry| entry.budget), Some(OverrideBudget::Blocked));
+        assert_eq!(overrides.find_at("c,d", || 1), None);
     }
 
     #[test]
@@ -280,7 +356,7 @@ mod tests {
         let set = |count: usize| {
             let fields: Vec<String> = (0..count).map(|i| format!("{i},{long}")).collect();
             let entries: Vec<(&str, &str)> = fields.iter().map(|field| (field.as_str(), "bad")).collect();
-            overrides.set_live(&key(), &raw(&entries)).unwrap_err()
+            overrides.set_live(&key(), &mut raw(&entries), None).describe().unwrap()
         };
         assert!(set(1).starts_with("0,xxx"));
         assert_eq!(set(10).matches("; ").count(), 9);
@@ -299,7 +375,7 @@ mod tests {
             let overrides = overrides();
             let trimmed: Vec<&[u8]> = own.iter().map(|value| value.trim_ascii()).collect();
             let field = field(&trimmed);
-            overrides.set_live(&key(), &RawOverrides::from([(field.into_bytes(), b"0".to_vec())])).unwrap();
+            set(&overrides, &RawOverrides::from([(field.into_bytes(), b"0".to_vec())]));
             prop_assert_eq!(find(&overrides, Some(trimmed[0]), Some(trimmed[1])), Some(OverrideBudget::Blocked));
             let same = other[0].as_bytes() == trimmed[0] && other[1].as_bytes() == trimmed[1];
             prop_assert_eq!(find(&overrides, Some(other[0].as_bytes()), Some(other[1].as_bytes())).is_some(), same);

@@ -24,6 +24,28 @@ pub enum OverrideBudget {
     Unlimited,
 }
 
+/// An entry: the budget of its key, and until when.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OverrideEntry {
+    pub budget: OverrideBudget,
+    /// When the entry ends, in ms since 1970; `None` if it does not.
+    pub until_ms: Option<i64>,
+    /// What the operator wrote about it.
+    pub note: Option<Box<str>>,
+}
+
+impl OverrideEntry {
+    /// An entry that does not end.
+    pub fn lasting(budget: OverrideBudget) -> OverrideEntry {
+        OverrideEntry { budget, until_ms: None, note: None }
+    }
+
+    /// Returns whether the entry applies. Reads the clock only if it ends at some time.
+    fn applies(&self, now_ms: &impl Fn() -> i64) -> bool {
+        self.until_ms.is_none_or(|until_ms| now_ms() < until_ms)
+    }
+}
+
 /// Value of one part of the key of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OverrideValue {
@@ -38,7 +60,7 @@ pub enum OverrideValue {
 /// fewest stars wins; among equals, the one whose first star comes later, then the one with the fewest hashes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OverrideTable {
-    budgets: HashMap<Box<str>, OverrideBudget>,
+    entries: HashMap<Box<str>, OverrideEntry>,
     /// Shapes of all entries, in the order in which they are tried.
     shapes: Vec<EntryShape>,
 }
@@ -105,12 +127,12 @@ const SHAPES_MAX: usize = 16;
 impl OverrideTable {
     /// Adds an entry. Returns false if there is one for these values already, or if there are too many different
     /// positions of stars and hashes.
-    pub fn insert(&mut self, values: &[OverrideValue], budget: OverrideBudget) -> bool {
+    pub fn insert(&mut self, values: &[OverrideValue], entry: OverrideEntry) -> bool {
         let field = join_values(values);
-        if self.budgets.contains_key(field.as_str()) || !self.add_shape(shape_of(&field)) {
+        if self.entries.contains_key(field.as_str()) || !self.add_shape(shape_of(&field)) {
             return false;
         }
-        self.budgets.insert(field.into(), budget);
+        self.entries.insert(field.into(), entry);
         true
     }
 
@@ -122,18 +144,18 @@ impl OverrideTable {
             }
         }
         self.shapes.sort_by_key(|shape| shape.order());
-        for (field, budget) in &other.budgets {
-            self.budgets.entry(field.clone()).or_insert_with(|| budget.clone());
+        for (field, entry) in &other.entries {
+            self.entries.entry(field.clone()).or_insert_with(|| entry.clone());
         }
     }
 
     /// Returns the budgets of all entries, in no order.
     pub fn budgets(&self) -> impl Iterator<Item = &OverrideBudget> {
-        self.budgets.values()
+        self.entries.values().map(|entry| &entry.budget)
     }
 
     pub fn is_empty(&self) -> bool {
-        self.budgets.is_empty()
+        self.entries.is_empty()
     }
 
     /// Returns whether an entry contains a hash.
@@ -154,17 +176,19 @@ impl OverrideTable {
         true
     }
 
-    /// Finds the budget of a key, whose `values` are joined to a field. A star stands for a missing value.
-    pub fn find(&self, values: &str, hasher: &PartHasher) -> Option<&OverrideBudget> {
+    /// Finds the entry of a key at a time. The `values` of the key are joined to a field; a star stands for a missing
+    /// value.
+    pub fn find(&self, values: &str, hasher: &PartHasher, now_ms: impl Fn() -> i64) -> Option<&OverrideEntry> {
         // Few values contain a `%`, so this costs a request almost nothing.
         if values.as_bytes().contains(&b'%') && values.contains(DIGEST_MARK) {
-            return self.find_by_digest(values, hasher);
+            return self.find_by_digest(values, hasher, now_ms);
         }
+        let find_current = |field: &str| self.entries.get(field).filter(|entry| entry.applies(&now_ms));
         let pieces = || values.split(',').enumerate();
         let absent = shape_of(values).stars;
         self.shapes.iter().find_map(|EntryShape { stars, hashes }| {
             if *stars == absent && *hashes == 0 {
-                return self.budgets.get(values);
+                return find_current(values);
             }
             if stars & absent != absent {
                 return None;
@@ -180,19 +204,19 @@ impl OverrideTable {
                     _ => field.push('*'),
                 }
             }
-            self.budgets.get(field.as_str())
+            find_current(&field)
         })
     }
 
     /// Finds the budget of a key of which some values are not known, only digits that identify them. Compares all
     /// entries, so only the admin API and the replay may use it.
-    fn find_by_digest(&self, values: &str, hasher: &PartHasher) -> Option<&OverrideBudget> {
+    fn find_by_digest(&self, values: &str, hasher: &PartHasher, now_ms: impl Fn() -> i64) -> Option<&OverrideEntry> {
         let matches = |field: &str| {
             let pairs = field.split(',').zip(values.split(',')).enumerate();
             pairs.into_iter().all(|(i, (entry, piece))| hasher.matches(i, entry, piece))
         };
-        let found = self.budgets.iter().filter(|(field, _)| matches(field));
-        found.min_by_key(|(field, _)| shape_of(field).order()).map(|(_, budget)| budget)
+        let found = self.entries.iter().filter(|(field, entry)| matches(field) && entry.applies(&now_ms));
+        found.min_by_key(|(field, _)| shape_of(field).order()).map(|(_, entry)| entry)
     }
 }
 

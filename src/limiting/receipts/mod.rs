@@ -122,7 +122,7 @@ impl Receipt {
         let algorithm = limit.rule.name();
         let rule = match limit.rule.corrects_by_own_rule() {
             true => Rule::decode_rule(algorithm, &self.encoded_rule).map(Arc::new),
-            false => Some(match limit.overrides.find(&self.key_values) {
+            false => Some(match limit.overrides.find(&self.key_values).map(|entry| entry.budget) {
                 Some(OverrideBudget::Rule(rule)) => rule,
                 _ => limit.rule.clone(),
             }),

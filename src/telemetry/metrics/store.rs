@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge};
+use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 use crate::telemetry::metrics::counter::Counters;
 use crate::telemetry::metrics::families::Families;
@@ -50,6 +50,10 @@ pub struct StoreMetrics {
     pub evictions: IntCounterVec,
     /// Keys that have leases.
     pub hot_keys: IntGauge,
+    /// Live overrides in force, by limit.
+    pub live_overrides: IntGaugeVec,
+    /// Entries of the hashes with live overrides that have mistakes, by limit.
+    pub rejected_overrides: IntGaugeVec,
     /// Whether Redis may evict budgets in use.
     pub may_evict: IntGauge,
     pub(super) errors: IntCounterVec,
@@ -97,6 +101,12 @@ impl StoreMetrics {
                 &["limit"],
             )?,
             hot_keys: families.gauge("store_hot_keys", "Keys that this gateway has leases of, or requests some.")?,
+            live_overrides: families.gauges("live_overrides", "Live overrides in force.", &["limit"])?,
+            rejected_overrides: families.gauges(
+                "live_overrides_rejected",
+                "Live overrides that are not in force because of a mistake; 1 if none of the limit can be read.",
+                &["limit"],
+            )?,
             may_evict: families.gauge(
                 "store_may_evict",
                 "1 if Redis has a maxmemory-policy other than noeviction, so that it may evict budgets in use, else 0.",

@@ -221,7 +221,6 @@ fn compile_limit(
     let when = when::compile_when(section, context);
     let overrides = overrides::compile_overrides(section, spec, rule.is_some(), key.as_ref(), context.hasher);
     let fair = fair::compile_fair(section, rule.as_ref().map(|(rule, _)| rule), key.as_ref(), context);
-    let [after, candidate_of] = [after, incumbent].map(|name| name.map(|at| at.value.clone()));
     let weights = compile_weights(section);
     let cost = compile_cost(section, weights.clone());
     let missing = section.get(&limit::MISSING);
@@ -239,9 +238,7 @@ fn compile_limit(
     let month_day = compile_month_day(section, rule.as_ref().map(|(rule, _)| rule), context)?;
     let ((rule, _), key, cost, when) = (rule?, key?, cost?, when?);
     let (overrides, fair, afterwards, over, lease) = (overrides?, fair?, afterwards?, over?, lease?);
-    if !possible {
-        return None;
-    }
+    possible.then_some(())?;
     if let (Cost::Fixed(fixed), Some(node)) = (&cost, section.node(&limit::COST)) {
         let most = rule.max_cost();
         if *fixed > most {
@@ -271,8 +268,8 @@ fn compile_limit(
         on_error,
         when,
         overrides,
-        after,
-        candidate_of,
+        after: after.map(|at| at.value.clone()),
+        candidate_of: incumbent.map(|at| at.value.clone()),
         tier_of: None,
         max_keys,
         charge_rules: afterwards,

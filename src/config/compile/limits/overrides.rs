@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use crate::config::compile::limits::rule;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
@@ -17,7 +19,7 @@ use crate::limiting::algorithm::{Spec, all_params};
 use crate::limiting::key::shown_key::{KeyHash, KeyHasher};
 use crate::limiting::key::{Key, KeyPart};
 use crate::limiting::limit::when::Pattern;
-use crate::limiting::overrides::table::{OverrideBudget, OverrideTable, OverrideValue, PartHasher};
+use crate::limiting::overrides::table::{OverrideBudget, OverrideEntry, OverrideTable, OverrideValue, PartHasher};
 use crate::limiting::overrides::{ENTRIES_MAX, HASH_NEEDS_SECRET, Overrides};
 use crate::limiting::source::Source;
 use crate::names::TextFault;
@@ -54,7 +56,7 @@ pub fn compile_overrides(
         }
     }
     let hasher = PartHasher::new(key, hasher);
-    Some(Overrides::new(table, hasher, Arc::new(move |value| compile_live_budget(spec, &base, value))))
+    Some(Overrides::new(table, hasher, Arc::new(move |value| compile_live_entry(spec, &base, value))))
 }
 
 fn compile_entry(
@@ -77,13 +79,20 @@ fn compile_entry(
     // Numbers that the entry does not set are those of the limit.
     let options = amount_options(all_params()).filter_map(|name| limit::overrides::TABLE.find(name));
     let amounts: Vec<&TableEntry> = options.filter_map(|option| own.entry(option)).collect();
+    let until = own.parse_string(&limit::overrides::UNTIL, parse_until);
+    let note = own.parse_string(&limit::overrides::NOTE, parse_note);
     own.report_unknown();
     if amounts.is_empty() {
         return section.report_fault(limit::OVERRIDES.name, item, "the entry changes nothing", &help(spec));
     }
     let values = match_key_values(&own, key, values?, item)?;
     let budget = compile_budget(section.sources, &own.title, spec, base, amounts.into_iter().cloned().collect())?;
-    match table.insert(&values, budget) {
+    if own.node(&limit::overrides::UNTIL).is_some() && until.is_none()
+        || own.node(&limit::overrides::NOTE).is_some() && note.is_none()
+    {
+        return None;
+    }
+    match table.insert(&values, OverrideEntry { budget, until_ms: until, note }) {
         true => Some(()),
         false => {
             let what =
@@ -238,6 +247,53 @@ fn help(spec: &Spec) -> String {
     format!("an entry of {name} names a `key` and {}; {leading} may be 0 or \"unlimited\", too", describe_amounts(spec))
 }
 
+const UNTIL: &str = limit::overrides::UNTIL.option.name;
+const NOTE: &str = limit::overrides::NOTE.option.name;
+/// Longest note of an entry, in bytes.
+const NOTE_MAX: usize = 200;
+
+/// Parses the end of an entry, in ms since 1970.
+fn parse_until(text: &str) -> Result<i64, TextFault> {
+    match text.parse::<Timestamp>() {
+        Ok(time) => Ok(time.as_millisecond()),
+        Err(_) => values::invalid_text(
+            format!("`{text}` is not a time"),
+            "write a date and time with its offset: \"2026-12-31T00:00:00Z\" or \"2026-12-31T00:00:00+01:00\"",
+        ),
+    }
+}
+
+fn parse_note(text: &str) -> Result<Box<str>, TextFault> {
+    match text.len() <= NOTE_MAX && !text.chars().any(char::is_control) {
+        true => Ok(text.into()),
+        false => {
+            values::invalid_text("it is too long, or has control characters", format!("write {NOTE_MAX} bytes at most"))
+        }
+    }
+}
+
+/// Compiles a live entry such as `rate=100/s;burst=5;until=2026-12-31T00:00:00Z;note=launch`.
+fn compile_live_entry(spec: &Spec, base: &Tree, value: &str) -> Result<OverrideEntry, String> {
+    let (mut until_ms, mut note, mut amounts) = (None, None, Vec::new());
+    let describe = |name: &str, TextFault { what, help }: TextFault| format!("`{name}`: {what}; {help}");
+    for pair in value.split(';') {
+        let (name, text) = pair.split_once('=').map_or(("", ""), |(name, text)| (name.trim(), text.trim()));
+        let is_twice = match name {
+            UNTIL => until_ms.replace(parse_until(text).map_err(|fault| describe(name, fault))?).is_some(),
+            NOTE => note.replace(parse_note(text).map_err(|fault| describe(name, fault))?).is_some(),
+            _ => {
+                amounts.push(pair);
+                false
+            }
+        };
+        if is_twice {
+            return Err(format!("`{name}` occurs twice; remove one"));
+        }
+    }
+    let budget = compile_live_budget(spec, base, &amounts.join(";"))?;
+    Ok(OverrideEntry { budget, until_ms, note })
+}
+
 /// Compiles a live budget such as `rate=100/s;burst=5`.
 fn compile_live_budget(spec: &Spec, base: &Tree, value: &str) -> Result<OverrideBudget, String> {
     let sources = SourceTexts::default();
@@ -295,11 +351,12 @@ mod tests {
     fn assert_results(limit: &str, values: &[(&str, &str)]) {
         let (overrides, key) = overrides(limit);
         for (value, mistake) in values {
-            let found = overrides.set_live(&key, &[(b"a".to_vec(), value.as_bytes().to_vec())].into());
+            let mut live = [(b"a".to_vec(), value.as_bytes().to_vec())].into();
+            let found = overrides.set_live(&key, &mut live, None).describe();
             match mistake.is_empty() {
-                true => assert_eq!(found, Ok(()), "{value}"),
+                true => assert_eq!(found, None, "{value}"),
                 false => {
-                    let found = found.unwrap_err();
+                    let found = found.unwrap();
                     assert!(found.starts_with(&format!("a: {mistake}")), "{value}: {found}");
                 }
             }
@@ -317,6 +374,10 @@ mod tests {
                 ("debt=0", ""),
                 ("rate=0", ""),
                 ("rate=unlimited", ""),
+                ("rate=1/s; until=2026-12-31T00:00:00+01:00 ;note=launch = a big one", ""),
+                ("until=2026-12-31T00:00:00Z", "the entry changes nothing; write rate=10/s"),
+                ("rate=1/s;until=tomorrow", "`until`: `tomorrow` is not a time; write a date"),
+                ("rate=1/s;note=a;note=b", "`note` occurs twice; remove one"),
                 ("", "the entry changes nothing; write rate=10/s"),
                 ("rate", "`rate` is not NAME=VALUE"),
                 ("rate=5/fortnight", "`rate` in the override: unknown unit `fortnight`; units are"),

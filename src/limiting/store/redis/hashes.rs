@@ -6,13 +6,15 @@ use futures_util::future::join_all;
 use redis::{ErrorKind, RedisError, RedisResult, Value};
 use tokio::time::timeout;
 
-use crate::limiting::overrides::{ENTRIES_MAX, HashResult, RawOverrides};
+use crate::limiting::overrides::{ENTRIES_MAX, HashResult, LIVE_ENTRIES_MAX, RawOverrides};
 use crate::limiting::store::redis::RedisStore;
 
 /// Longest wait for one command.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// Commands sent at once, so that other clients of Redis are not delayed.
 const CHUNK: usize = 500;
+/// Number of fields that one command reads of a large hash: less than a millisecond of work.
+const PAGE: usize = 1000;
 
 /// Reads the hashes under `keys`.
 pub async fn read_hashes(redis: &RedisStore, keys: &[String]) -> Vec<HashResult> {
@@ -38,14 +40,40 @@ async fn read_hash(
     match size {
         Ok(Value::Int(0)) => Ok(Ok(RawOverrides::new())),
         // A hash that is too large is not read.
+        Ok(Value::Int(size)) if usize::try_from(size).is_ok_and(|size| size > LIVE_ENTRIES_MAX) => {
+            Ok(Err(format!("{key} has {size} fields, {LIVE_ENTRIES_MAX} are allowed")))
+        }
         Ok(Value::Int(size)) if usize::try_from(size).is_ok_and(|size| size > ENTRIES_MAX) => {
-            Ok(Err(format!("{key} has {size} fields, {ENTRIES_MAX} are allowed")))
+            read_pages(redis, key).await
         }
         Ok(Value::Int(_)) => parse_fields(send_key_command(redis, "HGETALL", key).await?).map(Ok).ok_or_else(malformed),
         Ok(_) => Err(malformed()),
         // The key contains another type.
         Err(error) if error.code() == Some("WRONGTYPE") => Ok(Err(format!("{key} is not a hash"))),
         Err(error) => Err(error),
+    }
+}
+
+/// Reads a large hash in pages, so that no command keeps the server busy for long. A field that changes meanwhile has
+/// its old or its new value.
+async fn read_pages(redis: &RedisStore, key: &str) -> RedisResult<Result<RawOverrides, String>> {
+    let mut raw = RawOverrides::new();
+    let mut cursor = "0".to_owned();
+    loop {
+        let mut cmd = redis::cmd("HSCAN");
+        cmd.arg(key).arg(&cursor).arg("COUNT").arg(PAGE);
+        let reply =
+            timeout(READ_TIMEOUT, redis.send(key, &cmd)).await.unwrap_or_else(|_| Err(failure("no reply in time")));
+        let (next, page): (String, Value) = redis::from_redis_value(reply?).map_err(|_| failure("malformed reply"))?;
+        // Not `append`, which rebuilds the whole map for each page.
+        raw.extend(parse_fields(page).ok_or_else(|| failure("malformed reply"))?);
+        if raw.len() > LIVE_ENTRIES_MAX {
+            return Ok(Err(format!("{key} has more than {LIVE_ENTRIES_MAX} fields")));
+        }
+        if next == "0" {
+            return Ok(Ok(raw));
+        }
+        cursor = next;
     }
 }
 
