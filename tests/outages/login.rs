@@ -23,6 +23,8 @@ fn a_server_that_wants_a_password_does_not_respond() {
     for (url, words) in [(server.url(), "NOAUTH"), (with_password(&server, "wrong"), "WRONGPASS")] {
         let gateway = gateway(&url);
         wait_until("the log has the line", || gateway.log().contains("the limit store is unavailable"));
+        // The first error may be that of an interrupted connection.
+        wait_until("the log has the cause", || gateway.log().contains(words));
         let log = gateway.log();
         assert!(log.contains(words) && !log.contains("the limit store is available"), "{log}");
         assert!(!log.contains("wrong"), "no password: {log}");
