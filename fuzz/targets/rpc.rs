@@ -32,7 +32,7 @@ fn domain() -> RateLimitDomain {
                 value: ValuePattern::parse(values[at(place)]),
             };
             let pattern = DescriptorPattern { entries: (0..count).map(entry).collect(), is_ordered };
-            domain.add_rule(RateLimitRule { pattern, limits: vec![index] });
+            domain.add_rule(RateLimitRule { pattern, limits: vec![index], ..RateLimitRule::default() });
         }
     }
     domain

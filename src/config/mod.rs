@@ -61,7 +61,8 @@ use crate::envoy::rules::RateLimitDomains;
 use crate::geo::GeoDatabase;
 use crate::labels::labels;
 use crate::limiting::key::shown_key::KeyDisplay;
-use crate::limiting::limit::LimitTable;
+use crate::limiting::limit::cost::Cost;
+use crate::limiting::limit::{Limit, LimitTable};
 use crate::limiting::source::jwt::TokenVerifier;
 use crate::limiting::source::jwt::remote_keys::RemoteKeys;
 use crate::limiting::store::settings::StoreSettings;
@@ -227,6 +228,15 @@ impl Config {
     /// Returns all routes in the order of their indexes; see [`route_at`](Self::route_at).
     pub fn all_routes(&self) -> impl Iterator<Item = &Route> {
         self.routes.iter().chain(&self.decide.routes).chain(&self.rls.routes)
+    }
+
+    /// Returns the costs that lists set for a limit, with the names of their routes.
+    pub fn prices_of(&self, limit: &Limit) -> impl Iterator<Item = (&str, &Cost)> {
+        let lists = self.all_routes().flat_map(|route| route.limits.iter().map(|listed| (route.name.as_str(), listed)));
+        let rules = self.rls.priced_limits().map(|listed| ("rls", listed));
+        let (name, own) = (limit.name.clone(), limit.cost.clone());
+        let priced = lists.chain(rules).filter(move |(_, listed)| listed.name == name && listed.cost != own);
+        priced.map(|(route, listed)| (route, &listed.cost))
     }
 
     /// Returns the cross-origin rules of the route at an index of `[[route]]`, or those of requests without a route.

@@ -4,13 +4,15 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use crate::config::Config;
 use crate::contract::bound::Bound;
 use crate::contract::late_charges::describe_late_charges;
 use crate::labels::labels;
 use crate::limiting::algorithm::Rule;
 use crate::limiting::algorithm::describe::format_duration;
-use crate::limiting::key::{Cost, KeyPart, Missing};
+use crate::limiting::key::{KeyPart, Missing};
 use crate::limiting::limit::charge_rules::ChargeCondition;
+use crate::limiting::limit::cost::Cost;
 use crate::limiting::limit::{Limit, LimitTable, Mode, OnError};
 use crate::limiting::overrides::table::OverrideBudget;
 use crate::limiting::source::SourceOrigin;
@@ -23,6 +25,8 @@ labels! {
     Window = "window",
     /// Like `window`, but only for requests that the limit does not forward as over the limit.
     Within = "within",
+    /// What requests cost, if that differs between them.
+    Price = "price",
     /// The limit refuses nothing.
     Unbounded = "unbounded",
     /// A gateway restarts.
@@ -89,9 +93,12 @@ const INTERVALS_MS: [i64; 5] = [0, 1000, 60_000, 3_600_000, 86_400_000];
 pub const FORWARD_MS: i64 = 3_600_000;
 
 /// Returns the sentences about `limit`, one of `all` limits.
-pub fn list_clauses(limit: &Limit, all: &LimitTable, setting: Setting) -> Vec<Clause> {
-    let writer = ClauseWriter { limit, bound: Bound::of(&limit.rule), setting };
+pub fn list_clauses(limit: &Limit, config: &Config, setting: Setting) -> Vec<Clause> {
+    let all = &config.limits;
+    let prices = config.prices_of(limit).map(|(route, cost)| (route.to_owned(), cost.to_string())).collect();
+    let writer = ClauseWriter { limit, bound: Bound::of(&limit.rule), setting, prices };
     let mut clauses = vec![writer.describe_window()];
+    clauses.extend(writer.describe_prices());
     if limit.mode == Mode::Enforce {
         clauses.extend([writer.describe_restart(), writer.describe_loss()]);
         clauses.extend(setting.is_shared.then(|| writer.describe_outage()));
@@ -113,6 +120,8 @@ struct ClauseWriter<'l> {
     limit: &'l Limit,
     bound: Bound,
     setting: Setting,
+    /// The costs that lists set, with the names of their routes.
+    prices: Vec<(String, String)>,
 }
 
 impl ClauseWriter<'_> {
@@ -289,7 +298,7 @@ impl ClauseWriter<'_> {
                         so what remains charged is within the bound.";
             clauses.push(self.clause(ClauseKind::Refund, text.to_owned(), self.window_numbers()));
         }
-        if rules.settle.is_some() {
+        if self.limit.charges_late() {
             clauses.push(self.clause(ClauseKind::Settle, describe_late_charges(&self.limit.rule), Vec::new()));
         }
         clauses
@@ -452,10 +461,24 @@ impl ClauseWriter<'_> {
         text
     }
 
+    /// Says what requests cost, if that differs between them.
+    fn describe_prices(&self) -> Option<Clause> {
+        let is_one = matches!(self.limit.cost, Cost::Fixed(_) | Cost::Stated(_) | Cost::Reserved(_));
+        if is_one && self.prices.is_empty() {
+            return None;
+        }
+        let mut text = format!("The bound counts units. A request costs {}", self.limit.cost);
+        for (route, cost) in &self.prices {
+            let _ = write!(text, "; on route {route}, {cost}");
+        }
+        text.push('.');
+        Some(Clause { kind: ClauseKind::Price, text, most: Vec::new() })
+    }
+
     fn name_units(&self, units: i64) -> &'static str {
         match (&self.limit.cost, units) {
-            (Cost::Fixed(1), 1) => " request",
-            (Cost::Fixed(1), _) => " requests",
+            (Cost::Fixed(1), 1) if self.prices.is_empty() => " request",
+            (Cost::Fixed(1), _) if self.prices.is_empty() => " requests",
             (_, 1) => " unit",
             _ => " units",
         }

@@ -29,10 +29,7 @@ impl<'c> Contract<'c> {
         let keys = KeyDivision::new(config.store.max_keys, &config.limits);
         let setting = Setting { is_shared, gateways, keys };
         let limits = config.limits.iter().filter(|limit| wanted(limit));
-        Contract {
-            setting,
-            limits: limits.map(|limit| (&**limit, list_clauses(limit, &config.limits, setting))).collect(),
-        }
+        Contract { setting, limits: limits.map(|limit| (&**limit, list_clauses(limit, config, setting))).collect() }
     }
 
     /// Returns the sentences about the limit `name`.

@@ -8,9 +8,11 @@
 //! at most once.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::envoy::pattern::{DescriptorPattern, EntryPattern, ValuePattern};
 use crate::envoy::rate_limit::ENTRIES_MAX;
+use crate::limiting::limit::Limit;
 use crate::limiting::source::DescriptorEntry;
 use crate::route::Route;
 
@@ -35,11 +37,20 @@ pub struct RateLimitDomain {
 }
 
 /// One `[[rls]]`.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq)]
 pub struct RateLimitRule {
     pub pattern: DescriptorPattern,
     /// Indexes into the limits of the domain's route. Empty exempts the descriptor from limits.
     pub limits: Vec<usize>,
+    /// Those of the limits that have another cost here than on the route.
+    pub priced: Vec<Arc<Limit>>,
+}
+
+impl RateLimitRule {
+    /// Returns a limit of the rule with its cost here. `limit`: the one of the domain's route.
+    pub fn with_price<'l>(&'l self, limit: &'l Arc<Limit>) -> &'l Arc<Limit> {
+        self.priced.iter().find(|priced| priced.name == limit.name).unwrap_or(limit)
+    }
 }
 
 /// The entry with the address of the client, as the action `remote_address` of Envoy names it.
@@ -84,6 +95,11 @@ impl RateLimitDomains {
     pub fn insert(&mut self, name: &str, domain: RateLimitDomain, route: Route) {
         self.routes.push(route);
         self.by_name.insert(name.as_bytes().to_vec(), domain);
+    }
+
+    /// Returns the limits that cost something else in a rule than on the route of its domain.
+    pub fn priced_limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
+        self.by_name.values().flat_map(|domain| &domain.rules).flat_map(|rule| &rule.priced)
     }
 
     pub fn find(&self, name: &[u8]) -> Option<&RateLimitDomain> {
@@ -213,7 +229,8 @@ mod tests {
     fn domain(rules: &[(&str, bool)]) -> RateLimitDomain {
         let mut domain = RateLimitDomain::new(0);
         for (index, (text, is_ordered)) in rules.iter().enumerate() {
-            let rule = RateLimitRule { pattern: pattern(text, *is_ordered), limits: vec![index] };
+            let rule =
+                RateLimitRule { pattern: pattern(text, *is_ordered), limits: vec![index], ..RateLimitRule::default() };
             assert!(domain.add_rule(rule), "{text}");
         }
         domain
@@ -305,7 +322,7 @@ mod tests {
                 let entries = keys.iter().map(|key| entry(key, &mut rng)).collect();
                 let pattern = DescriptorPattern { entries, is_ordered };
                 let limits = vec![patterns.len()];
-                domain.add_rule(RateLimitRule { pattern: pattern.clone(), limits });
+                domain.add_rule(RateLimitRule { pattern: pattern.clone(), limits, ..RateLimitRule::default() });
                 patterns.push(pattern);
             }
             for _ in 0..50 {

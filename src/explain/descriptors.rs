@@ -79,7 +79,10 @@ impl RateLimitInput {
         let limits = &config.route_at(domain.route).limits;
         let question = self.to_message();
         let rules = question.descriptors.iter().filter_map(|descriptor| domain.find_rule(&entries_of(descriptor)));
-        let mut applied = rules.flat_map(|rule| &rule.limits).filter_map(|index| limits.get(*index));
+        let of_rule = |rule: &'c RateLimitRule| {
+            rule.limits.iter().filter_map(|index| limits.get(*index)).map(|limit| rule.with_price(limit))
+        };
+        let mut applied = rules.flat_map(of_rule);
         applied.find(|limit| display.hides_any(limit.sources())).map(AsRef::as_ref)
     }
 

@@ -68,7 +68,8 @@ impl LimitFacts<'_> {
         report.cost = self.check.map(|check| check.cost);
         let reserve = limit.cost.reserve().filter(|_| self.check.is_some());
         let estimate = reserve.and_then(|reserve| reserve.estimate(self.facts, limit.repeated, limit.not_integer).ok());
-        report.estimate = estimate.map(|reservation| reservation.to_string());
+        let by_status = limit.cost.status_prices().filter(|_| self.check.is_some()).map(|_| limit.cost.to_string());
+        report.estimate = estimate.map(|reservation| reservation.to_string()).or(by_status);
         let Some(LimitResult { outcome, chain_state, .. }) = self.checked else {
             let (effect, detail) = self.why_not_checked();
             return set_effect(report, effect, detail);

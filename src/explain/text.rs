@@ -148,10 +148,12 @@ fn write_limits(text: &mut String, limits: &[LimitReport]) {
         }
         let mut facts = vec![limit.rule.clone()];
         facts.extend(limit.key.as_ref().map(|key| format!("key {key}")));
-        facts.extend(limit.cost.filter(|cost| *cost != 1).map(|cost| match &limit.estimate {
-            Some(estimate) => format!("cost {cost} ({estimate})"),
-            None => format!("cost {cost}"),
-        }));
+        facts.extend(limit.cost.filter(|cost| *cost != 1 || limit.estimate.is_some()).map(
+            |cost| match &limit.estimate {
+                Some(estimate) => format!("cost {cost} ({estimate})"),
+                None => format!("cost {cost}"),
+            },
+        ));
         facts.extend(limit.overridden.as_ref().map(|_| "override".to_owned()));
         facts.extend(match &limit.candidate_of {
             Some(incumbent) => Some(describe_candidate(incumbent, limit.compared.as_deref())),

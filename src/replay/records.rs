@@ -68,7 +68,7 @@ impl Replay<'_> {
         let asked = self.timeline.take_last();
         let (mut at_own, mut at_logged) = (Vec::new(), Vec::new());
         for (place, limit) in route.limits.iter().enumerate().skip(first) {
-            let Some(index) = tallies.iter().position(|tally| Arc::ptr_eq(&tally.limit, limit)) else { continue };
+            let Some(index) = tallies.iter().position(|tally| tally.limit.name == limit.name) else { continue };
             let tally = &mut tallies[index];
             if let Some(source) = unknown(place) {
                 tally.record_not_evaluated(source);
@@ -92,13 +92,13 @@ impl Replay<'_> {
                 tally.record_unasked(place, verdict, logged_facts);
                 continue;
             };
-            let key = tally.record_decision(check, answer, logged_facts);
+            let key = tally.record_decision(limit, check, answer, logged_facts);
             tally.refused_by_others += u64::from(verdict.refused && answer.admitted);
             if verdict.checks.iter().any(|checked| checked.limit == place && checked.is_charged) {
-                at_own.extend(tally.record_charge(check, answer, own).map(Correction::Configured));
+                at_own.extend(tally.record_charge(limit, check, answer, own).map(Correction::Configured));
             }
             if decision.is_applicable(check.role) {
-                let back = tally.record_need(key, check, logged, now_ms);
+                let back = tally.record_need(key, (limit, check), logged, now_ms);
                 at_logged.extend(back.map(|back| Correction::Unrefused(index, back)));
             }
         }

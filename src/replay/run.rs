@@ -40,7 +40,8 @@ const KEYS_EACH_MIN: usize = 1000;
 /// # Errors
 /// If a log cannot be read, no line of all logs is valid, or no route matches a request.
 pub fn run_replay(config: &Config, logs: &[PathBuf], options: &ReplayRequest) -> Result<ReplayOutcome, String> {
-    let headers = config.limits.iter().any(|limit| limit.needs_headers() || !logged_facts::is_key_in_logs(limit))
+    let mut limits = config.routes.iter().flat_map(|route| &route.limits).chain(config.limits.iter());
+    let headers = limits.any(|limit| limit.needs_headers() || !logged_facts::is_key_in_logs(limit))
         || config.routes.iter().any(|route| !route.matcher.headers.is_empty());
     let mut sources = LogSources::open_logs(logs, headers)?;
     let timeline = Rc::new(Timeline::new(config.store.max_keys, &config.limits));
@@ -143,7 +144,7 @@ impl Replay<'_> {
             records.counts.allowed += 1;
         } else {
             for limit in route.auth_limits() {
-                let tally = records.tallies.iter_mut().find(|tally| Arc::ptr_eq(&tally.limit, limit));
+                let tally = records.tallies.iter_mut().find(|tally| tally.limit.name == limit.name);
                 tally.into_iter().for_each(|tally| tally.of_auth += 1);
             }
         }

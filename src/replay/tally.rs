@@ -99,8 +99,8 @@ impl Tally {
         }
     }
 
-    /// Records a decision of the store; returns the hash of the key.
-    pub fn record_decision(&mut self, check: &Check, answer: Answer, logged: &LoggedFacts) -> u64 {
+    /// Records a decision of the store by `limit`, which has the price of the route; returns the hash of the key.
+    pub fn record_decision(&mut self, limit: &Limit, check: &Check, answer: Answer, logged: &LoggedFacts) -> u64 {
         let LoggedFacts { facts, entry, no_host } = *logged;
         self.seen += 1;
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(&check.key);
@@ -125,16 +125,16 @@ impl Tally {
             Source::Query(_) => facts.query.is_none(),
             source => facts.text(source, self.limit.repeated) == Ok(None),
         };
-        self.missing.cost += u64::from(self.limit.cost.sources().iter().any(unstated));
+        self.missing.cost += u64::from(limit.cost.sources().iter().any(unstated));
         self.record_end(entry);
         hash
     }
 
     /// Records that the request was charged and perhaps delayed; returns what it refunds at its end.
-    pub fn record_charge(&mut self, check: &Check, answer: Answer, ending: LoggedEnd) -> Option<Check> {
+    pub fn record_charge(&mut self, limit: &Limit, check: &Check, answer: Answer, ending: LoggedEnd) -> Option<Check> {
         self.delayed += u64::from(answer.retry_ms > 0);
         self.longest_delay_ms = self.longest_delay_ms.max(answer.retry_ms);
-        let delta = ending.charge_delta(&self.limit, check);
+        let delta = ending.charge_delta(limit, check);
         if delta == 0 {
             return None;
         }
@@ -143,12 +143,18 @@ impl Tally {
     }
 
     /// Does the same for the search without refusals. Keys with their own budget are not part of the search.
-    pub fn record_need(&mut self, key: u64, check: &Check, ending: LoggedEnd, now_ms: i64) -> Option<NumberRefund> {
+    pub fn record_need(
+        &mut self,
+        key: u64,
+        (limit, check): (&Limit, &Check),
+        ending: LoggedEnd,
+        now_ms: i64,
+    ) -> Option<NumberRefund> {
         if !Arc::ptr_eq(&check.rule, &self.limit.rule) {
             return None;
         }
         let answer = self.tightest.charge(key, check, now_ms)?;
-        let delta = ending.charge_delta(&self.limit, check);
+        let delta = ending.charge_delta(limit, check);
         (delta != 0).then_some(NumberRefund { key, delta, receipt: answer.receipt })
     }
 

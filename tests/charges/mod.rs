@@ -14,6 +14,7 @@ mod late_refunds;
 mod leases;
 mod outcomes;
 mod overload_refunds;
+mod prices;
 mod queue_floods;
 mod queue_leavers;
 mod queues;

@@ -15,6 +15,7 @@ const SECURE_SERVERS: &str = "servers = [\"https://127.0.0.1:9\"]\n";
 const UPSTREAM_ROUTE: &str = "[[route]]\nupstream = \"u\"\n";
 const LIMIT_ROUTE: &str = "[[route]]\npath = \"/{id}/x\"\nrespond = { status = 200 }\nlimits = [\"l\"]\n";
 const LIMIT: &str = "[limit.l]\nrate = \"10/s\"\n";
+const LARGE_LIMIT: &str = "[limit.l]\nrate = \"10/s\"\nburst = 1000000000\n";
 const PLAIN: &str = "[server]\nlisten = \"127.0.0.1:8080\"\ntrusted_proxies = [\"10.0.0.0/8\"]\n";
 
 /// The parts of a config around one option.
@@ -305,6 +306,11 @@ fn frame_of_route(entry: &OptionEntry) -> Frame {
         ),
         (Some("split"), _) => frame("[[route]]\n[[route.split]]\n", "upstream = \"http://127.0.0.1:9\"\n", ""),
         (Some("respond"), _) => frame("[[route]]\n[route.respond]\n", "", ""),
+        (Some("limits"), _) => frame(format!("{ROUTE}[[route.limits]]\n"), "name = \"l\"\n", LARGE_LIMIT),
+        (Some("auth.limits"), _) => {
+            let auth = "[route.auth]\nbasic = \"conf/users.htpasswd\"\n[[route.auth.limits]]\n";
+            frame(format!("{ROUTE}{auth}"), "name = \"l\"\n", LARGE_LIMIT)
+        }
         (Some("refuse"), "content_type") => frame(format!("{ROUTE}[route.refuse]\n"), "body = \"no\"\n", ""),
         (Some(inner), _) => frame(format!("{ROUTE}[route.{inner}]\n"), "", ""),
     }

@@ -47,7 +47,9 @@ const VALUES: [&str; 17] = [
 ];
 
 /// Options that the test cannot change in both ways, and why.
-const UNCHECKED: [(&str, &str); 3] = [
+const UNCHECKED: [(&str, &str); 5] = [
+    ("limit.cost.method", "its values are tables, whose integers are compared one by one"),
+    ("limit.cost.status", "the same"),
     ("listener.tls.internal.allow_remote", "it has no effect on the address of the frame"),
     ("limit.when.descriptor", "the route of the frame has no descriptors"),
     ("limit.when.route", "the frame has one route, and each name must be that of a route"),

@@ -12,7 +12,7 @@ use sluicegate::limiting::algorithm::fair::FairSettings;
 use sluicegate::limiting::algorithm::gcra::Gcra;
 use sluicegate::limiting::algorithm::{NAMES, Rule, State};
 use sluicegate::limiting::decision::{Check, Decision, ErrorKind, Op};
-use sluicegate::limiting::key::Cost;
+use sluicegate::limiting::limit::cost::Cost;
 use sluicegate::limiting::limit::{Limit, Mode, OnError};
 use sluicegate::limiting::source::Source;
 use sluicegate::limiting::store::memory::MemoryStore;

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use bytes::Bytes;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::limiting::algorithm::Rule;
 use crate::limiting::limit::Limit;
@@ -55,11 +55,14 @@ impl LimitList {
         let config = &snapshot.config;
         let (mut text, mut places) = ("{\"limits\":[".to_owned(), Vec::with_capacity(config.limits.len()));
         let division = KeyDivision::new(config.store.max_keys, &config.limits);
-        // The names of the routes that use each limit.
+        // The names of the routes that use each limit, with their price.
         let mut routes = vec![Vec::new(); config.limits.len()];
         for route in config.all_routes() {
-            for place in route.limits.iter().filter_map(|limit| config.limits.index_of(&limit.name)) {
-                routes[place].push(route.name.as_str());
+            for limit in &route.limits {
+                let Some(place) = config.limits.index_of(&limit.name) else { continue };
+                let price = Some(limit).filter(|limit| limit.cost != config.limits[place].cost);
+                let price = price.map(|limit| (route.name.clone(), limit.cost.to_string().into()));
+                routes[place].push((route.name.as_str(), price));
             }
         }
         for (limit, routes) in config.limits.iter().zip(routes) {
@@ -67,7 +70,9 @@ impl LimitList {
                 text.push(',');
             }
             let start = text.len();
-            text.push_str(&describe_limit(limit, division.bounds_of(limit), &routes, now_ms).to_string());
+            let (routes, prices): (Vec<&str>, Vec<_>) = routes.into_iter().unzip();
+            let lists = (&routes[..], prices.into_iter().flatten().collect());
+            text.push_str(&describe_limit(limit, division.bounds_of(limit), lists, now_ms).to_string());
             places.push(start..text.len());
         }
         text.push_str("]}");
@@ -75,7 +80,12 @@ impl LimitList {
     }
 }
 
-fn describe_limit(limit: &Limit, (min_keys, max_keys): (usize, usize), routes: &[&str], now_ms: i64) -> Value {
+fn describe_limit(
+    limit: &Limit,
+    (min_keys, max_keys): (usize, usize),
+    (routes, prices): (&[&str], Map<String, Value>),
+    now_ms: i64,
+) -> Value {
     let policy = limit.rule.policy_at(now_ms);
     let key: Vec<String> = limit.key.0.iter().map(ToString::to_string).collect();
     let fair = limit.fair.as_ref().map(|fair| {
@@ -94,6 +104,7 @@ fn describe_limit(limit: &Limit, (min_keys, max_keys): (usize, usize), routes: &
         "min_keys": min_keys,
         "max_keys": max_keys,
         "cost": limit.cost.to_string(),
+        "route_costs": prices,
         "mode": limit.mode.label(),
         "over": limit.over.text(),
         "candidate_of": limit.candidate_of,

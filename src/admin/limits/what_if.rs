@@ -12,8 +12,8 @@ use crate::admin::problem::Problem;
 use crate::config::{Config, parse_rate};
 use crate::limiting::algorithm::params::{OptionValues, ParamValue, Rate};
 use crate::limiting::algorithm::{Rule, SPECS};
-use crate::limiting::key::Cost;
 use crate::limiting::limit::Limit;
+use crate::limiting::limit::cost::Cost;
 use crate::limiting::usage::KeyOutcome;
 use crate::limiting::usage::history::{UsageWindow, WindowUsage};
 use crate::limiting::usage::what_if::{RecordedWindow, bound_refusals};
@@ -134,7 +134,10 @@ impl LimitsApi {
                 config.store.is_shared(),
                 "other gateways may use the same store, and this one does not see their requests",
             ),
-            (!matches!(limit.cost, Cost::Fixed(1..)), "requests have different costs"),
+            (
+                !matches!(limit.cost, Cost::Fixed(1..)) || config.prices_of(limit).next().is_some(),
+                "requests have different costs",
+            ),
             (limit.may_change_charges(), "charges depend on the end of requests"),
             (limit.overrides.has_any(), "overrides give some keys other sizes"),
             (is_chained, "the limit belongs to a chain (`after`)"),

@@ -5,16 +5,25 @@ use std::sync::Arc;
 
 use crate::config::compile::names::Definitions;
 use crate::config::diagnostics::codes::DiagnosticCode;
-use crate::config::diagnostics::report::Diagnostic;
+use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
 use crate::limiting::limit::{Limit, Mode};
 use crate::limiting::settlement::reserve::Reserve;
+use crate::route::Route;
 
 /// Warns about the costs of all limits.
-pub fn warn_of_costs(sources: &SourceTexts, limits: &Definitions<Arc<Limit>>) {
-    for (name, place) in limits.places() {
-        let Some(limit) = limits.get(name).filter(|limit| !limit.is_wider_tier()) else { continue };
-        if limit.settles() && limit.mode == Mode::Enforce && limit.rule.late_debt() == Some(0) {
+pub fn warn_of_costs<'r>(
+    sources: &SourceTexts,
+    limits: &Definitions<Arc<Limit>>,
+    routes: impl Iterator<Item = (&'r Route, Place)>,
+) {
+    let defined = limits.places().filter_map(|(name, place)| Some((limits.get(name)?, place)));
+    // Routes whose price of a limit is not that of the limit.
+    let priced = routes.flat_map(|(route, place)| route.limits.iter().map(move |limit| (limit.clone(), place)));
+    let priced = priced.filter(|(limit, _)| limits.get(&limit.name).is_some_and(|own| own.cost != limit.cost));
+    for (limit, place) in defined.chain(priced).filter(|(limit, _)| !limit.is_wider_tier()) {
+        let name = &limit.name;
+        if limit.charges_late() && limit.mode == Mode::Enforce && limit.rule.late_debt() == Some(0) {
             let what =
                 format!("`{name}` does not bound what responses cost beyond the estimate: it forgets what it lacks");
             let help = "write algorithm = \"token_bucket\" with a `debt` of the most that a response costs, or use a window \

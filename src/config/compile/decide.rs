@@ -6,9 +6,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderName, StatusCode};
 
+use crate::config::compile::limits::list::{compile_limit_list, place_of};
 use crate::config::compile::matcher::TEXT;
 use crate::config::compile::names::NamedSection;
-use crate::config::compile::routes::{RouteContext, check_params, check_readable, compile_limit_list};
+use crate::config::compile::routes::{RouteContext, check_params, check_readable};
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::Diagnostic;
 use crate::config::reader::Section;
@@ -108,7 +109,7 @@ fn compile_limits(
                 "name at least one limit",
             );
         }
-        (Some(_), None) => compile_limit_list(section, context)?,
+        (Some(_), None) => compile_limit_list(section, context.limits, context.companions)?,
         (None, Some((index, route))) => {
             return check_decidable(section, &route.limits).map(|()| PointLimits::OfRoute(index));
         }
@@ -120,11 +121,10 @@ fn compile_limits(
 
 /// Reports limits by which no question can be decided.
 fn check_decidable(section: &Section, limits: &[Arc<Limit>]) -> Option<()> {
-    let names = section.read_strings(&decide::LIMITS, |text| Ok(text.to_owned())).unwrap_or_default();
     let mut ok = Some(());
     for limit in limits {
         let Some(why) = why_undecidable(limit) else { continue };
-        let place = names.iter().find(|at| at.value == limit.name).map_or(section.place, |at| at.place);
+        let place = place_of(section, &limit.name);
         let what = format!("`{}` cannot decide for other proxies: {why}", limit.name);
         ok = section.report_fault_at(
             decide::LIMITS.name,

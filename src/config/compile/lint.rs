@@ -80,7 +80,8 @@ pub fn warn_of_gaps(
     warn_of_wildcard_names(context);
     warn_of_idle_limits(context);
     warn_of_open_admin(context);
-    warn_of_costs(sources, limits);
+    let sections = route_sections.iter().map(|section| section.place);
+    warn_of_costs(sources, limits, routes.iter().zip(sections));
     for (route, section) in routes.iter().zip(route_sections) {
         warn_of_wildcard_value(context, route, section.place);
         warn_of_open_login(context, route, section.place);
@@ -192,9 +193,13 @@ fn warn_of_idle_limits(context: &LintContext) {
             common.retain(|name| names.contains(name));
         }
     }
-    for (name, place) in context.limits.places() {
+    let of_routes = context.routes.iter().chain(context.decide).flat_map(|route| &route.limits);
+    let is_priced = |limit: &&Arc<Limit>| context.limits.get(&limit.name).is_some_and(|own| own.cost != limit.cost);
+    let priced: BTreeSet<&str> = of_routes.filter(is_priced).map(|limit| limit.name.as_str()).collect();
+    for (name, place) in context.limits.places().filter(|(name, _)| !priced.contains(name)) {
         let (Some(limit), Some(names)) = (context.limits.get(name), companions.get(name)) else { continue };
-        let others = names.iter().filter(|other| **other != name).filter_map(|other| context.limits.get(other));
+        let others = names.iter().filter(|other| **other != name && !priced.contains(*other));
+        let others = others.filter_map(|other| context.limits.get(other));
         // Of two equal limits, one is enough: the one with the smaller name.
         let tighter = others.into_iter().find(|other| {
             is_never_first(&limit, other) && (!is_never_first(other, &limit) || *other.name < *limit.name)

@@ -7,9 +7,10 @@
 use std::sync::Arc;
 
 use crate::config::compile::decide::own_route;
-use crate::config::compile::routes::{RouteContext, compile_limit_list};
+use crate::config::compile::limits::list::{compile_limit_list, place_of};
+use crate::config::compile::routes::RouteContext;
 use crate::config::diagnostics::report::{Diagnostic, Place};
-use crate::config::reader::{At, Section};
+use crate::config::reader::Section;
 use crate::config::schema::rls;
 use crate::config::tree::{Node, Table, Value};
 use crate::config::values::{TextFault, invalid_text};
@@ -59,7 +60,10 @@ pub fn compile_rls(
                 all.len() - 1
             })
         });
-        let rule = RateLimitRule { pattern, limits: indexes.collect() };
+        let indexes: Vec<usize> = indexes.collect();
+        let priced = indexes.iter().zip(&limits).filter(|(index, limit)| all[**index].cost != limit.cost);
+        let priced = priced.map(|(_, limit)| limit.clone()).collect();
+        let rule = RateLimitRule { pattern, limits: indexes, priced };
         if !domain.add_rule(rule) {
             let message = "`descriptor` in [[rls]]: an earlier [[rls]] of this domain has the same descriptor";
             let help = "name all limits of a descriptor in one [[rls]]";
@@ -92,7 +96,7 @@ fn compile_rule(section: &Section, context: &RouteContext) -> Option<CompiledRul
         None => section.report_missing("an [[rls]] has no `descriptor`", DESCRIPTOR_HELP),
     };
     let limits = match section.node(&rls::LIMITS) {
-        Some(_) => compile_limit_list(section, context),
+        Some(_) => compile_limit_list(section, context.limits, context.companions),
         None => section.report_missing(
             "an [[rls]] has no `limits`",
             "add limits = [\"NAME\"], or limits = [] to exempt these descriptors from limits",
@@ -163,11 +167,10 @@ fn compile_pattern(section: &Section, node: &Node) -> Option<DescriptorPattern> 
 
 /// Reports limits that cannot decide the requests of a rule.
 fn check_limits(section: &Section, limits: &[Arc<Limit>], pattern: &DescriptorPattern) -> Option<()> {
-    let names = section.read_strings(&rls::LIMITS, |text| Ok(text.to_owned())).unwrap_or_default();
     let mut ok = Some(());
     for limit in limits {
         let Err(TextFault { what, help }) = check_limit(limit, pattern) else { continue };
-        let place = names.iter().find(|At { value, .. }| *value == limit.name).map_or(section.place, |at| at.place);
+        let place = place_of(section, &limit.name);
         ok = section.report_fault_at(rls::LIMITS.name, place, &format!("`{}` {what}", limit.name), &help);
     }
     ok
@@ -194,7 +197,7 @@ fn check_limit(limit: &Limit, pattern: &DescriptorPattern) -> Result<(), TextFau
     }
     if limit.charge_rules.is_some() {
         return invalid_text(
-            "charges by the response (`charge_on`, `refund_on` or `settle`), which rate limit requests do not report",
+            "charges by the response (`charge_on`, `refund_on`, `settle` or a cost by status), which rate limit requests do not report",
             "use a limit without these options; Envoy can send the difference as hits of its own (apply_on_stream_done)",
         );
     }

@@ -1,5 +1,6 @@
 //! Options of `[decide.NAME]`.
 
+use crate::config::schema::limit_list::LISTED_LIMIT;
 use crate::config::schema::route;
 use crate::config::schema::row::DefaultValue::{Absent, Described, Value};
 use crate::config::schema::row::{Row, Weaker, option, rows, table};
@@ -16,11 +17,11 @@ rows! {
 
     LIMITS = option(
         "limits",
-        List { item: &Text("name"), least: 1, most: 16 },
+        List { item: &LISTED_LIMIT, least: 1, most: 16 },
         Described("those of the route NAME"),
         "limits that decide together. If one refuses, none is charged",
     )
-    .shown_as("list of names, up to 16")
+    .shown_as("list of names or tables, up to 16")
     .guide(GUIDE)
     .metric("sluicegate_limit_decisions_total")
     .weaker(Weaker::Compiled)

@@ -86,7 +86,7 @@ rows! {
         Value("1"),
         "units of one request",
     )
-    .shown_as("integer from 0, `\"header:NAME\"`, `\"query:NAME\"`, `\"descriptor:NAME\"`, table with `reserve`")
+    .shown_as("integer from 0, `\"header:NAME\"`, `\"query:NAME\"`, `\"descriptor:NAME\"`, table with `method`, `status` or `reserve`")
     .metric("sluicegate_rejections_total")
     .ends(End::NeverFits)
     .weaker(Weaker::Less);
@@ -252,7 +252,15 @@ pub mod cost {
     rows! {
         table("limit.cost");
 
-        RESERVE = option("reserve", Table(&reserve::TABLE), Required, "an estimate in tokens").guide("charges.md#reserve");
+        METHOD = option("method", Map(&UNITS), Absent, "units by method; `default` for all others")
+            .shown_as("table of integers")
+            .guide("charges.md#prices")
+            .weaker(Weaker::Less);
+        STATUS = option("status", Map(&UNITS), Absent, "units by status or class of the response; `default` for all others")
+            .shown_as("table of integers")
+            .guide("charges.md#prices")
+            .weaker(Weaker::Less);
+        RESERVE = option("reserve", Table(&reserve::TABLE), Absent, "an estimate in tokens").guide("charges.md#reserve");
     }
 }
 

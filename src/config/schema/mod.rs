@@ -12,6 +12,7 @@ pub mod cases;
 pub mod decide;
 pub mod json_schema;
 pub mod limit;
+pub mod limit_list;
 pub mod listener;
 pub mod lookup;
 mod once;
@@ -85,6 +86,7 @@ pub const ALL: &[&Schema] = &[
     &limit::reserve::TABLE,
     &limit::weights::TABLE,
     &route::TABLE,
+    &limit_list::TABLE,
     &route::auth::TABLE,
     &route::rewrite::TABLE,
     &route::rewrite_query::TABLE,

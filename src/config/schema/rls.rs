@@ -1,9 +1,9 @@
 //! Options of `[[rls]]`.
 
+use crate::config::schema::limit_list::LIMIT_NAMES;
 use crate::config::schema::route;
 use crate::config::schema::row::DefaultValue::Required;
 use crate::config::schema::row::{ClientData, Row, Weaker, option, rows, table};
-use crate::config::schema::shared::LIMIT_NAMES;
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::envoy::rate_limit::ENTRIES_MAX;
 
@@ -27,7 +27,7 @@ rows! {
     .guide("../guides/envoy.md#which-rule-applies")
     .of_clients(ClientData::Values);
     LIMITS = option("limits", LIMIT_NAMES, Required, "limits of these descriptors. An empty list exempts them")
-        .shown_as("list of names, up to 16")
+        .shown_as("list of names or tables, up to 16")
         .metric("sluicegate_limit_decisions_total")
         .weaker(Weaker::Compiled)
         .called(route::LIMITS.option.aliases);

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use crate::config::schema::limit_list::LIMIT_NAMES;
 use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Value};
 use crate::config::schema::row::{ClientData, Row, Secrecy, Weaker, option, rows, table};
 use crate::config::schema::server;
-use crate::config::schema::shared::{DIALECTS, KEY_PARTS, LIMIT_NAMES, refuse};
+use crate::config::schema::shared::{DIALECTS, KEY_PARTS, refuse};
 use crate::config::schema::upstream::{SERVER_LIST, breaker};
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{HOUR, MIB, MINUTE, duration, integer, list, list_from, size};
@@ -72,7 +73,7 @@ rows! {
         .example("write mirror = { upstream = \"shadow\", percent = 10 }")
         .called(&["request_mirror_policies", "requestMirror", "mirroring", "shadow"]);
     LIMITS = option("limits", LIMIT_NAMES, Absent, "limits of the route. If one refuses a request, none is charged")
-        .shown_as("list of names, up to 16")
+        .shown_as("list of names or tables, up to 16")
         .metric("sluicegate_limit_decisions_total")
         .weaker(Weaker::Compiled)
         .called(&["rate_limit", "ratelimit", "limit_req", "middlewares", "plugins"]);
@@ -276,7 +277,7 @@ pub mod auth {
             Absent,
             "limits that are decided before the credentials are verified, instead of with those of the route",
         )
-        .shown_as("list of names, up to 16")
+        .shown_as("list of names or tables, up to 16")
         .called(super::LIMITS.option.aliases);
         REALM = option(
             "realm",

@@ -8,7 +8,6 @@ use crate::limiting::key::Normalization;
 use crate::limiting::settlement::sources::UsageDialect;
 
 pub(super) const DIALECTS: ValueType = list(&Words(&["draft-11", "draft-07", "draft-03", "legacy", "off"]));
-pub(super) const LIMIT_NAMES: ValueType = List { item: &Text("name"), least: 0, most: 16 };
 pub(super) const KEY_PARTS: ValueType =
     List { item: &Either(&[Text("key part"), Table(&key_part::TABLE)]), least: 1, most: 16 };
 

@@ -1,8 +1,8 @@
-//! The key of a limit: the parts of a request that decide whose budget it uses. Also the cost of a request. `state_key`
+//! The key of a limit: the parts of a request that decide whose budget it uses. `state_key`
 //! turns the values of a key into the name of the budget, and `shown_key` into text for logs and spans. `part` is one
 //! part of a key, and `normalize` makes several spellings of a value one.
 //!
-//! Input: the parts of a compiled limit, and the values of a request (`SourceValues`). Output: names of budgets, and prices.
+//! Input: the parts of a compiled limit, and the values of a request (`SourceValues`). Output: names of budgets.
 //! To add a kind of part, add a variant to `KeyPart`; a new source of values goes to `source`.
 
 mod normalize;
@@ -10,13 +10,9 @@ mod part;
 pub mod shown_key;
 pub(crate) mod state_key;
 
-use std::fmt;
-
 use crate::labels::labels;
-use crate::limiting::integers::{COST_MAX, NotInteger, ValueError, units};
 pub use crate::limiting::key::normalize::Normalization;
 pub use crate::limiting::key::part::{KeyPart, NormalizedPart};
-use crate::limiting::settlement::reserve::Reserve;
 use crate::limiting::source::{
     Ambiguous, BodyFacts, Facts, Repeated, Source, SourceKind, SourceOrigin, SourceValue, UnreadableBody,
 };
@@ -34,24 +30,6 @@ labels! {
     Shared = "shared",
     /// The request is refused.
     Refuse = "refuse",
-}
-
-/// Cost of one request in units of the limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cost {
-    Fixed(i64),
-    /// The request contains it.
-    Stated(Source),
-    /// The response reports it; until then, an estimate is charged.
-    Reserved(Box<Reserve>),
-}
-
-/// What a request costs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Price {
-    pub units: i64,
-    /// The part of an estimate that is for the input.
-    pub input_units: i64,
 }
 
 /// Provides the values of sources: the facts of a request, or a query to the admin API.
@@ -80,9 +58,6 @@ impl SourceValues for Facts<'_> {
     }
 }
 
-/// Cost of a request that states none.
-const COST_DEFAULT: i64 = 1;
-
 impl Key {
     /// Sources that a key may use.
     pub const SOURCES: &[SourceKind] = SourceKind::ALL;
@@ -106,69 +81,6 @@ impl Key {
             BodyFacts::Json(_) => SourceKind::Json,
         };
         (self.reads_body() && !self.sources().any(|source| source.kind() == read)).then_some(UnreadableBody::Type)
-    }
-}
-
-impl Cost {
-    /// Sources that a cost may be read from.
-    pub const SOURCES: &[SourceKind] = &[SourceKind::Header, SourceKind::Query, SourceKind::Descriptor];
-
-    /// Returns what the cost reads of a request.
-    pub fn sources(&self) -> &[Source] {
-        match self {
-            Cost::Fixed(_) => &[],
-            Cost::Stated(source) => std::slice::from_ref(source),
-            Cost::Reserved(reserve) => &reserve.add,
-        }
-    }
-
-    /// Returns whether the cost depends on the content of the body.
-    pub fn reads_body(&self) -> bool {
-        matches!(self, Cost::Reserved(reserve) if reserve.reads_body())
-    }
-
-    /// Returns the estimate that the cost consists of; `None` if it is none.
-    pub fn reserve(&self) -> Option<&Reserve> {
-        if let Cost::Reserved(reserve) = self { Some(reserve) } else { None }
-    }
-
-    /// Returns the largest cost that a request can have.
-    pub fn max_cost(&self) -> i64 {
-        match self {
-            Cost::Fixed(cost) => *cost,
-            Cost::Stated(_) => COST_MAX,
-            Cost::Reserved(reserve) => reserve.max_units(),
-        }
-    }
-
-    /// Returns the cost of a request.
-    ///
-    /// # Errors
-    /// The request has several costs, and `repeated` does not choose one; or the cost is no integer from 0.
-    pub fn for_request(&self, facts: &Facts, repeated: Repeated, not_integer: NotInteger) -> Result<Price, ValueError> {
-        let whole = |units| Price { units, input_units: 0 };
-        match self {
-            Cost::Fixed(cost) => Ok(whole(*cost)),
-            Cost::Stated(source) => {
-                let Some(stated) = facts.text(source, repeated)? else { return Ok(whole(COST_DEFAULT)) };
-                Ok(whole(not_integer.apply_to(units(&stated))?.unwrap_or(COST_DEFAULT)))
-            }
-            Cost::Reserved(reserve) => {
-                let estimate = reserve.estimate(facts, repeated, not_integer)?;
-                Ok(Price { units: estimate.units, input_units: estimate.input_units() })
-            }
-        }
-    }
-}
-
-/// Formats the cost as in the config.
-impl fmt::Display for Cost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Cost::Fixed(cost) => cost.fmt(f),
-            Cost::Stated(source) => source.fmt(f),
-            Cost::Reserved(_) => f.write_str("reserve"),
-        }
     }
 }
 

@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use crate::grpc::{GrpcCode, is_grpc};
 use crate::limiting::algorithm::Rule;
 use crate::limiting::integers::{COST_MAX, units};
+use crate::limiting::limit::cost::StatusPrices;
 use crate::limiting::settlement::scan::UsageScan;
 use crate::limiting::settlement::sources::UsageSources;
 use crate::limiting::settlement::weights::ModelWeights;
@@ -38,6 +39,8 @@ pub struct Settle {
     pub fields: Vec<SettleField>,
     /// The usage that the body reports.
     pub usage: Option<UsageRules>,
+    /// What the status costs.
+    pub statuses: Option<Arc<StatusPrices>>,
 }
 
 /// Header or trailer of the response that states the true cost.
@@ -120,6 +123,18 @@ pub enum ResponseTail<'a> {
     Cut,
 }
 
+impl RequestEnd<'_> {
+    /// Returns the status of the response; `None` if there was none.
+    fn status(self) -> Option<StatusCode> {
+        match self {
+            RequestEnd::Response { status, .. }
+            | RequestEnd::ConnectError { status, .. }
+            | RequestEnd::Overloaded { status, .. } => Some(status),
+            RequestEnd::Aborted => None,
+        }
+    }
+}
+
 impl OutcomeSet {
     /// Returns whether the outcome is in the set; `None` if this depends on the end of the response.
     fn contains_outcome(&self, end: RequestEnd<'_>) -> Option<bool> {
@@ -162,6 +177,16 @@ fn code(head: &HeaderMap, tail: ResponseTail) -> Option<GrpcCode> {
 }
 
 impl Settle {
+    /// Returns whether the response states the cost, or has it in its body.
+    pub fn has_sources(&self) -> bool {
+        !self.fields.is_empty() || self.usage.is_some()
+    }
+
+    /// Returns whether a response can cost more than was charged before.
+    pub fn may_add(&self) -> bool {
+        self.has_sources() || self.statuses.as_ref().is_some_and(|prices| prices.may_add())
+    }
+
     /// Returns the cost that headers and trailers state, the largest of several. The outer `None` means that trailers
     /// have not arrived yet.
     #[expect(clippy::option_option, reason = "not known yet, or not stated")]
@@ -199,6 +224,13 @@ impl ChargeRules {
         (self != ChargeRules::default()).then_some(self)
     }
 
+    /// Returns the rules with other costs by status.
+    pub fn with_status_prices(mut self, prices: Option<&Arc<StatusPrices>>) -> ChargeRules {
+        let settle = Settle { statuses: prices.cloned(), ..self.settle.unwrap_or_default() };
+        self.settle = (settle != Settle::default()).then_some(settle);
+        self
+    }
+
     /// Returns whether the outcome of a request may change its charge.
     pub fn may_change_charge(&self) -> bool {
         self.refund_overload || self.depends_on_response()
@@ -232,6 +264,11 @@ impl ChargeRules {
         };
         if !is_charged {
             return Some(-cost);
+        }
+        if let (Some(prices), Some(status)) =
+            (self.settle.as_ref().and_then(|settle| settle.statuses.as_ref()), end.status())
+        {
+            return Some(prices.cost_of(status) - cost);
         }
         let (RequestEnd::Response { head, tail, .. }, Some(settle)) = (end, &self.settle) else { return Some(0) };
         if usage == BodyUsage::Awaited {
@@ -314,7 +351,7 @@ mod tests {
     const NAME: HeaderName = HeaderName::from_static("x-actual-cost");
 
     fn settle_by(field: SettleField) -> ChargeRules {
-        let settle = Settle { fields: vec![field], usage: None };
+        let settle = Settle { fields: vec![field], ..Settle::default() };
         ChargeRules { settle: Some(settle), ..ChargeRules::default() }
     }
 

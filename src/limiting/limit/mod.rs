@@ -1,10 +1,11 @@
 //! A compiled `[limit.NAME]`: which requests it applies to, whose budget they use, how much is allowed, and what
 //! happens on a refusal. The config compiler creates limits; the limiter evaluates them.
 //!
-//! `when` has the conditions, `schedule` those about the time, `refuse` the refusal, `over` what else can happen over the limit, `month_day` when the months of a key begin, `charge_rules` how the
-//! outcome of a request changes its charge. To add an option, add a field here or there, and read it in `config::compile`.
+//! `when` has the conditions, `schedule` those about the time, `cost` what a request costs, `refuse` the refusal, `over` what else can happen over the
+//! limit, `month_day` when the months of a key begin, `charge_rules` how the outcome of a request changes its charge. To add an option, add a field here or there, and read it in `config::compile`.
 
 pub mod charge_rules;
+pub mod cost;
 pub mod month_day;
 pub mod over;
 pub mod refuse;
@@ -24,14 +25,16 @@ use crate::limiting::fair_share::FairShare;
 use crate::limiting::integers::{NotInteger, ValueError};
 use crate::limiting::key::SourceValues;
 use crate::limiting::key::state_key::{BudgetNames, KeyError, StateKeyFrame};
-use crate::limiting::key::{Cost, Key, Missing, Price};
-use crate::limiting::limit::charge_rules::ChargeRules;
+use crate::limiting::key::{Key, Missing};
+use crate::limiting::limit::charge_rules::{ChargeRules, Settle};
+use crate::limiting::limit::cost::{Cost, Price};
 use crate::limiting::limit::month_day::MonthDay;
 use crate::limiting::limit::over::Over;
 use crate::limiting::limit::refuse::Refuse;
 use crate::limiting::limit::when::When;
 use crate::limiting::overrides::Overrides;
 use crate::limiting::settlement::api::LlmApi;
+use crate::limiting::settlement::weights::ModelWeights;
 use crate::limiting::source::{Facts, Repeated, Source, SourceKind, SourceOrigin, SourceValue};
 
 /// All limits of a config, indexed by name.
@@ -65,8 +68,8 @@ impl Deref for LimitTable {
     }
 }
 
-/// One `[limit.NAME]`.
-#[derive(Debug, PartialEq)]
+/// One `[limit.NAME]`. A list of limits may set another price: then it has a copy with that cost, which uses the same budgets.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Limit {
     pub name: String,
     /// Properties of the limit that stores need, made by [`LimitRef::new`].
@@ -85,7 +88,8 @@ pub struct Limit {
     pub on_error: OnError,
     /// Which requests the limit applies to.
     pub when: When,
-    pub overrides: Overrides,
+    /// Shared by the copies of the limit, because live overrides change while the gateway runs.
+    pub overrides: Arc<Overrides>,
     /// Name of the limit that must be exhausted before this one applies.
     pub after: Option<String>,
     /// Name of the limit that this one may replace. Such a limit is in shadow mode.
@@ -100,12 +104,20 @@ pub struct Limit {
     /// How tenants share a budget; `None` if they do not.
     pub fair: Option<Box<FairShare>>,
     /// Response to refused requests; `None` uses that of the route.
-    pub refuse: Option<Box<Refuse>>,
+    pub refuse: Option<Arc<Refuse>>,
     /// Where the day on which months begin is read from; `None` if all keys have the day of the rule.
     pub month_day: Option<Box<MonthDay>>,
 }
 
 impl Limit {
+    /// Returns a copy with another cost: it charges the same budgets.
+    pub fn with_cost(&self, cost: Cost) -> Limit {
+        let rules = self.charge_rules.as_deref().cloned().unwrap_or_default();
+        let charge_rules = rules.with_status_prices(cost.status_prices()).unless_default().map(Arc::new);
+        let store_ref = LimitRef::new(&self.name, &cost, charge_rules.as_ref(), self.store_ref.lease);
+        Limit { cost, charge_rules, store_ref, ..self.clone() }
+    }
+
     /// Returns the name of the budget that a request with `facts` uses. With `values`, also in the form that overrides
     /// use.
     ///
@@ -147,7 +159,7 @@ impl Limit {
 
     /// Sources whose values have to be integers.
     pub fn integer_sources(&self) -> impl Iterator<Item = &Source> {
-        self.when.integer_sources().chain(self.cost.sources())
+        self.when.integer_sources().chain(self.cost.integer_sources())
     }
 
     /// Returns whether requests over the limit are forwarded. In shadow mode, `over` has no effect.
@@ -202,6 +214,24 @@ impl Limit {
     /// Returns whether the response reports the true cost of a request.
     pub fn settles(&self) -> bool {
         self.charge_rules.as_ref().is_some_and(|rules| rules.settle.is_some())
+    }
+
+    /// Returns whether `settle` has sources in the response.
+    pub fn settles_by_source(&self) -> bool {
+        let settle = self.charge_rules.as_ref().and_then(|rules| rules.settle.as_ref());
+        settle.is_some_and(Settle::has_sources)
+    }
+
+    /// Returns what a token costs, by model.
+    pub fn weights(&self) -> Arc<ModelWeights> {
+        let of_usage = self.charge_rules.as_ref().and_then(|rules| rules.usage()).map(|usage| &usage.weights);
+        of_usage.or(self.cost.reserve().map(|reserve| &reserve.weights)).cloned().unwrap_or_default()
+    }
+
+    /// Returns whether the response can cost more than was charged before.
+    pub fn charges_late(&self) -> bool {
+        let settle = self.charge_rules.as_ref().and_then(|rules| rules.settle.as_ref());
+        settle.is_some_and(Settle::may_add)
     }
 
     /// Returns whether the end of a request may change its charge.
@@ -341,7 +371,7 @@ impl Limit {
             over: Over::Refuse,
             on_error: OnError::Local,
             when: When::default(),
-            overrides: Overrides::default(),
+            overrides: Arc::default(),
             after: None,
             candidate_of: None,
             tier_of: None,

@@ -8,7 +8,7 @@ use crate::limiting::key::SourceValues;
 use crate::limiting::source::{Ambiguous, Repeated, Source, SourceKind};
 
 /// A source of the day, and the rule of the limit for each day.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct MonthDay {
     pub source: Source,
     /// The rule for each day from 1 to 31, so that the windows of each are computed once.

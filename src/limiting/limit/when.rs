@@ -12,11 +12,11 @@ use crate::net::{IpSet, NamedSet};
 use crate::text::Wildcard;
 
 /// Conditions that must all be true. Without conditions the limit always applies.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct When(pub Vec<Condition>);
 
 /// One condition of a `when`.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Condition {
     Text {
         source: Source,
@@ -33,7 +33,7 @@ pub enum Condition {
 }
 
 /// Test of a value of the request.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Test {
     /// There is a value, and one of the patterns matches it.
     Any(Vec<Pattern>),
@@ -145,6 +145,7 @@ impl When {
         self.0.iter().any(|condition| match condition {
             Condition::Text { source, .. } => source.reads_address(),
             Condition::Client { .. } => true,
+            Condition::Time(_) => false,
         })
     }
 

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use crate::config::schema::root;
 use crate::config::{Config, ListenerSettings, WrittenSection};
 use crate::limiting::limit::Limit;
+use crate::limiting::limit::cost::Cost;
 use crate::reload::diff::line::ChangeLines;
 use crate::reload::diff::options::ChangedSections;
 use crate::route::{Action, Matcher, Route};
@@ -228,7 +229,11 @@ fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + u
     let mirror = mirror.as_ref().map(|mirror| (name_of(mirror.upstream), mirror.percent, mirror.max_body));
     // Candidates and wider tiers are added by themselves.
     let limits = limits.iter().filter(|limit| limit.candidate_of.is_none() && !limit.is_wider_tier());
-    let limits: Vec<&str> = limits.map(|limit| limit.name.as_str()).collect();
+    let price_of = |limit: &Limit| {
+        let own = config.limits.find(&limit.name).is_some_and(|own| own.cost == limit.cost);
+        (!own).then(|| limit.cost.clone())
+    };
+    let limits: Vec<(&str, Option<Cost>)> = limits.map(|limit| (limit.name.as_str(), price_of(limit))).collect();
     (
         (matcher_content(matcher), action, auth, limits, allow, deny, rewrite),
         (

@@ -238,6 +238,7 @@ fn weaker_route_options(
         route.limits.iter().any(|limit| limit.name == name || replaced.has(name, &limit.name))
     };
     let is_named = |limit: &Limit| limit.candidate_of.is_none() && !limit.is_wider_tier();
+    let lacks_limit = before.limits.iter().any(|limit| is_named(limit) && !has(after, &limit.name));
     let bound = |most: Option<usize>| most.unwrap_or(usize::MAX);
     // A request that the route no longer matches may reach another route.
     let is_narrower = is_protective(before) && !after.matcher.covers_all_of(&before.matcher);
@@ -246,7 +247,7 @@ fn weaker_route_options(
         (&[route::PATH.option.name], is_narrower),
         (&[route::METHODS.option.name], is_narrower),
         (&[route::HEADER.option.name], is_narrower),
-        (&[route::LIMITS.option.name], before.limits.iter().any(|limit| is_named(limit) && !has(after, &limit.name))),
+        (&[route::LIMITS.option.name], lacks_limit || has_cheaper_limit(before, after)),
         (&[route::ALLOW.option.name], lists.has_grown(&before.allow, &after.allow, |list| list.iter().collect())),
         (&[route::DENY.option.name], lists.has_grown(&after.deny, &before.deny, |list| list.iter().collect())),
         (&[route::AUTH.option.name], before.auth.is_some() && after.auth.is_none()),
@@ -258,6 +259,12 @@ fn weaker_route_options(
         (&[route::MIN_BODY_RATE.option.name], after.timeouts.min_body_rate < before.timeouts.min_body_rate),
     ];
     options.into_iter().filter_map(|(keys, is_weaker)| is_weaker.then_some(keys)).collect()
+}
+
+/// Returns whether requests of a route cost less of a limit than before.
+fn has_cheaper_limit(before: &Route, after: &Route) -> bool {
+    let find = |name: &str| after.limits.iter().find(|limit| limit.name == name);
+    before.limits.iter().any(|old| find(&old.name).is_some_and(|new| new.cost.max_cost() < old.cost.max_cost()))
 }
 
 /// Returns whether limits read fewer bytes of a body for the cost of a request. With a key in the body, they refuse what

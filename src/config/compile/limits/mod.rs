@@ -2,17 +2,20 @@
 //!
 //! Input: the sections and facts from other sections (`LimitContext`). Output: compiled limits. `rule` reads the
 //! options that an algorithm declares and `dates` those of calendars; `when` compiles conditions and `schedule` those about the time, `overrides` budgets
-//! of single keys, `fair` the tenants that share a budget, `charges` what the outcome of a request changes,
+//! of single keys, `fair` the tenants that share a budget, `cost` what a request costs, `charges` what its outcome changes,
 //! `settlement` costs that responses report, `lease` leases of hot keys, `refuse` the refusal, `over` what else can
-//! happen, `candidates` which limit may replace which, `tiers` limits that count several networks of a client.
+//! happen, `candidates` which limit may replace which, `tiers` limits that count several networks of a client, `list` lists of
+//! limits.
 //!
 //! An option of an algorithm is declared by the algorithm (`limiting::algorithm`) and needs no code here.
 
 pub(crate) mod candidates;
 pub(crate) mod charges;
+pub(crate) mod cost;
 pub(crate) mod dates;
 pub(crate) mod fair;
 pub(crate) mod lease;
+pub(crate) mod list;
 pub(crate) mod over;
 pub(crate) mod overload;
 pub(crate) mod overrides;
@@ -30,11 +33,12 @@ use crate::config::compile::context::LimitContext;
 use crate::config::compile::jwt::check_key_claim;
 use crate::config::compile::limits::candidates::{References, check_candidates, read_mode};
 use crate::config::compile::limits::charges::compile_charge_rules;
+use crate::config::compile::limits::cost::{CostContext, check_cost, compile_cost};
 use crate::config::compile::limits::lease::compile_lease;
 use crate::config::compile::limits::over::{check_over, compile_over};
 use crate::config::compile::limits::refuse::compile_own_refuse;
 use crate::config::compile::limits::rule::{compile_rule, has_source, report_foreign_params};
-use crate::config::compile::limits::settlement::{compile_reserve, compile_weights};
+use crate::config::compile::limits::settlement::compile_weights;
 use crate::config::compile::limits::tiers::TieredSection;
 use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::diagnostics::codes::DiagnosticCode;
@@ -48,12 +52,12 @@ use crate::config::values;
 use crate::config::values::TextFault;
 use crate::limiting::algorithm::{Rule, SPECS, Spec};
 use crate::limiting::decision::LimitRef;
-use crate::limiting::key::{Cost, Key, KeyPart, Missing, Normalization, NormalizedPart};
+use crate::limiting::key::{Key, KeyPart, Missing, Normalization, NormalizedPart};
 use crate::limiting::limit::Limit;
 use crate::limiting::limit::charge_rules::ChargeRules;
+use crate::limiting::limit::cost::Cost;
 use crate::limiting::limit::month_day::MonthDay;
 use crate::limiting::limit::over::Over;
-use crate::limiting::settlement::weights::ModelWeights;
 use crate::limiting::source::{Prefixes, Source, SourceKind};
 use crate::limiting::store::shares::SHARE_MIN;
 
@@ -221,6 +225,7 @@ fn compile_limit(
     let when = when::compile_when(section, context);
     let overrides = overrides::compile_overrides(section, spec, rule.is_some(), key.as_ref(), context.hasher);
     let fair = fair::compile_fair(section, rule.as_ref().map(|(rule, _)| rule), key.as_ref(), context);
+    let [after, candidate_of] = [after, incumbent].map(|name| name.map(|at| at.value.clone()));
     let weights = compile_weights(section);
     let cost = compile_cost(section, weights.clone());
     let missing = section.get(&limit::MISSING);
@@ -234,18 +239,13 @@ fn compile_limit(
         compile_charge_rules(section, rule.as_ref(), weights.as_ref(), cost.as_ref().and_then(Cost::reserve));
     let refunded_for = context.find_refunding_upstream(section_name, incumbent.map(|at| &*at.value));
     let lease = compile_lease(section, rule.as_ref().map(|(rule, _)| rule), refunded_for);
-    let refuse = compile_own_refuse(section).map(Box::new);
+    let refuse = compile_own_refuse(section).map(Arc::new);
     let month_day = compile_month_day(section, rule.as_ref().map(|(rule, _)| rule), context)?;
     let ((rule, _), key, cost, when) = (rule?, key?, cost?, when?);
     let (overrides, fair, afterwards, over, lease) = (overrides?, fair?, afterwards?, over?, lease?);
     possible.then_some(())?;
-    if let (Cost::Fixed(fixed), Some(node)) = (&cost, section.node(&limit::COST)) {
-        let most = rule.max_cost();
-        if *fixed > most {
-            let what = format!("a cost of {fixed} never fits, so no request would be admitted");
-            return section.report_fault(limit::COST.name, node, &what, &format!("the largest that fits is {most}"));
-        }
-    }
+    let settles = afterwards.as_ref().is_some_and(|rules| rules.settle.is_some());
+    check_cost(section, &cost, CostContext { rule: &rule, settles, has_lease: lease.is_some() })?;
     check_over(section, &rule, &over)?;
     let rule = Arc::new(rule);
     let is_refunded = refunded_for.is_some();
@@ -253,7 +253,8 @@ fn compile_limit(
         None if is_refunded => Some(ChargeRules { refund_overload: true, ..ChargeRules::default() }),
         rules => rules.map(|rules| ChargeRules { refund_overload: is_refunded, ..rules }),
     };
-    let afterwards = afterwards.map(Arc::new);
+    let afterwards = afterwards.unwrap_or_default().with_status_prices(cost.status_prices());
+    let afterwards = afterwards.unless_default().map(Arc::new);
     Some(Limit {
         name: name.to_owned(),
         store_ref: LimitRef::new(name, &cost, afterwards.as_ref(), lease),
@@ -267,9 +268,9 @@ fn compile_limit(
         over,
         on_error,
         when,
-        overrides,
-        after: after.map(|at| at.value.clone()),
-        candidate_of: incumbent.map(|at| at.value.clone()),
+        overrides: Arc::new(overrides),
+        after,
+        candidate_of,
         tier_of: None,
         max_keys,
         charge_rules: afterwards,
@@ -420,25 +421,5 @@ fn check_body_sources(section: &Section, key: &Key, missing: Missing) -> Option<
                 .add_warning(DiagnosticCode::TwoBodyTypes, Diagnostic::new(node.place, what).with_help(help));
             Some(())
         }
-    }
-}
-
-fn compile_cost(section: &Section, weights: Option<Arc<ModelWeights>>) -> Option<Cost> {
-    let source = |text: &str| {
-        let help = format!("write an integer without quotes, {}", values::describe_sources(Cost::SOURCES));
-        values::parse_source(text, Cost::SOURCES, &help).map(Cost::Stated)
-    };
-    match section.node(&limit::COST) {
-        None => Some(Cost::Fixed(1)),
-        Some(Node { value: Value::Integer(_), .. }) => section.read_as(&limit::COST).map(Cost::Fixed),
-        Some(Node { value: Value::String(_), .. }) => section.parse_string(&limit::COST, source),
-        Some(Node { value: Value::Table(_), .. }) => {
-            compile_reserve(section, weights?).map(|reserve| Cost::Reserved(Box::new(reserve)))
-        }
-        Some(node) => section.report_wrong_type(
-            limit::COST.name,
-            &format!("an integer, {}", values::describe_sources(Cost::SOURCES)),
-            node,
-        ),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::config::compile::limits::list::name_of;
 use crate::config::compile::limits::over::UPSTREAM;
 use crate::config::compile::names::NamedSection;
 use crate::config::reader::Section;
@@ -78,7 +79,7 @@ fn list_limits<'s>(route: &'s Section) -> Vec<&'s str> {
         Value::Array(items) => items.as_slice(),
         _ => std::slice::from_ref(node),
     });
-    items.filter_map(text_of).collect()
+    items.filter_map(name_of).collect()
 }
 
 fn text_of(node: &Node) -> Option<&str> {

@@ -344,7 +344,7 @@ mod tests {
         let text = format!("[[route]]\nupstream = \"echo:\"\n[limit.x]\n{limit}");
         let config = load_text("test", &text).unwrap_or_else(|report| panic!("{report}"));
         let limit = Arc::into_inner(Arc::into_inner(config.limits).unwrap().all.remove(0)).unwrap();
-        (limit.overrides, limit.key)
+        (Arc::into_inner(limit.overrides).unwrap(), limit.key)
     }
 
     /// Asserts the result for each value in the hash of the limit.

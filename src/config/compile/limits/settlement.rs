@@ -1,5 +1,5 @@
 //! Options of costs that only the response reports: `settle`, `weights`, `ask_usage`, and `reserve` in `cost`. Called
-//! by `limits` and `charges`.
+//! by `limits`, `charges` and `cost`.
 
 use std::sync::Arc;
 
@@ -165,25 +165,14 @@ fn read_weights(own: &Section) -> Weights {
     }
 }
 
-/// Compiles `cost = { reserve = ... }`.
-pub fn compile_reserve(section: &Section, weights: Arc<ModelWeights>) -> Option<Reserve> {
-    let cost = section.read_section(&limit::COST)?;
-    let Some(reserve) = cost.read_section(&limit::cost::RESERVE) else {
-        if cost.node(&limit::cost::RESERVE).is_none() {
-            cost.report_missing::<()>(
-                "`cost` has no reserve",
-                "add one, like cost = { reserve = { default_add = 1000 } }",
-            );
-        }
-        cost.report_unread_keys();
-        return None;
-    };
+/// Compiles `cost = { reserve = ... }`; `cost` is the table.
+pub fn compile_reserve(cost: &Section, weights: Arc<ModelWeights>) -> Option<Reserve> {
+    let reserve = cost.read_section(&limit::cost::RESERVE)?;
     let add = compile_add(&reserve);
     let base = reserve.get(&limit::reserve::BASE);
     let bytes_per_token = reserve.get(&limit::reserve::BYTES_PER_TOKEN);
     let default_add = reserve.get(&limit::reserve::DEFAULT_ADD);
     let at_most = reserve.get(&limit::reserve::AT_MOST);
-    cost.report_unread_keys();
     reserve.report_unread_keys();
     Some(Reserve { base, bytes_per_token, add: add?, default_add, at_most, weights })
 }

@@ -9,9 +9,10 @@ use http::HeaderName;
 
 use crate::auth::user_table::{LineFault, UserTable};
 use crate::auth::{AuthMethod, PasswordAuth, RouteAuth, TokenAuth};
+use crate::config::compile::limits::list::compile_limit_list;
+use crate::config::compile::routes::RouteContext;
 use crate::config::compile::routes::forward_auth::compile_forward_auth;
 use crate::config::compile::routes::identity_header::parse_identity_header;
-use crate::config::compile::routes::{RouteContext, compile_limit_list};
 use crate::config::compile::upstreams::Upstreams;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::Diagnostic;
@@ -48,7 +49,8 @@ pub fn compile_auth(
     }
     let section = route.read_section(&route::AUTH)?;
     let method = compile_method(&section, context, upstreams);
-    let limits = compile_limit_list(&section, context).filter(|limits| check_auth_limits(&section, limits));
+    let limits = compile_limit_list(&section, context.limits, context.companions)
+        .filter(|limits| check_auth_limits(&section, limits));
     let realm = match section.node(&route::auth::REALM) {
         Some(_) => section.parse_string(&route::auth::REALM, parse_realm),
         None => Some(default_realm(route_name)),

@@ -29,6 +29,7 @@ use crate::auth::RouteAuth;
 use crate::config::compile::context::LimitContext;
 use crate::config::compile::jwt::TokenVerifiers;
 use crate::config::compile::limits::candidates::CompanionLists;
+use crate::config::compile::limits::list::{compile_limit_list, place_of};
 use crate::config::compile::limits::refuse::compile_refuse;
 use crate::config::compile::named_set::ListedItem;
 use crate::config::compile::names::Definitions;
@@ -47,8 +48,8 @@ use crate::config::reader::{At, Section};
 use crate::config::schema::route;
 use crate::config::schema::row::ConfigOption;
 use crate::config::source::SourceTexts;
+use crate::config::values;
 use crate::config::values::{TextFault, invalid_text};
-use crate::config::{hints, values};
 use crate::limiting::key::Missing;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::{PathParam, Source, SourceOrigin};
@@ -60,8 +61,6 @@ use crate::route::{
 use crate::upstream::breaker::machine::BreakerRule;
 use crate::upstream::priority::Priority;
 
-/// Maximum number of limits per route: one store decision carries no more.
-const LIMITS_MAX: usize = 16;
 const NAME_MAX: usize = 128;
 
 pub struct RouteContext<'a> {
@@ -159,7 +158,7 @@ fn compile_route(
     let split = split::compile_split(section, &params, context.keys, upstreams);
     let action = action::compile_action(section, matcher.as_ref(), split.as_ref(), upstreams);
     let mirror = mirror::compile_mirror(section, upstreams);
-    let limits = compile_limit_list(section, context);
+    let limits = compile_limit_list(section, context.limits, context.companions);
     let [allow, deny] = [&route::ALLOW, &route::DENY].map(|list| compile_networks(section, list, context));
     let rewrite = rewrite::compile_rewrite(section, matcher.as_ref());
     let request_headers = edit::compile_request_edit(section);
@@ -283,52 +282,6 @@ fn derive_name(host: Option<&HostPattern>, path: &str) -> String {
     name
 }
 
-/// Compiles `limits` of a route, of its `auth`, or of a service.
-pub fn compile_limit_list(section: &Section, context: &RouteContext) -> Option<Vec<Arc<Limit>>> {
-    match section.node(&route::LIMITS) {
-        None => return Some(Vec::new()),
-        Some(node) if hints::holds_tables(node) => {
-            return section.report_fault(
-                route::LIMITS.name,
-                node,
-                "it lists names of limits, not limits",
-                hints::LIMIT_HELP,
-            );
-        }
-        Some(_) => {}
-    }
-    let names = section.read_strings(&route::LIMITS, |text| Ok(text.to_owned()))?;
-    if let Some(At { place, .. }) = names.get(LIMITS_MAX) {
-        let what = format!("{} limits on one route", names.len());
-        return section.report_fault_at(route::LIMITS.name, *place, &what, &format!("a route may have {LIMITS_MAX}"));
-    }
-    let mut limits = Vec::with_capacity(names.len());
-    for (i, At { place, value }) in names.iter().enumerate() {
-        if names[..i].iter().any(|earlier| earlier.value == *value) {
-            section.report_fault_at::<()>(
-                route::LIMITS.name,
-                *place,
-                &format!("`{value}` occurs twice"),
-                "each limit applies once per request",
-            );
-        }
-        if values::parse_rate(value).is_ok() {
-            let what = format!("`{value}` is a rate, but the names of limits are expected here");
-            limits.push(section.report_fault_at(route::LIMITS.name, *place, &what, hints::LIMIT_HELP));
-            continue;
-        }
-        limits.push(context.limits.find(section.sources, *place, value));
-    }
-    let ordered = order_chain(section, &names, limits.into_iter().collect::<Option<_>>()?)?;
-    let limits = context.companions.add_to_list(section, &names, ordered)?;
-    if limits.len() > LIMITS_MAX {
-        let what = format!("{} limits with their candidates and tiers", limits.len());
-        let place = section.node(&route::LIMITS).map_or(section.place, |node| node.place);
-        return section.report_fault_at(route::LIMITS.name, place, &what, &format!("a route may have {LIMITS_MAX}"));
-    }
-    Some(limits)
-}
-
 /// Returns the parameters of a path template.
 fn list_params(path: &PathPattern) -> Vec<PathParam> {
     let PathPattern::Segments { segments, .. } = path else { return Vec::new() };
@@ -342,12 +295,11 @@ fn list_params(path: &PathPattern) -> Vec<PathParam> {
 /// Returns whether the route has all path parameters that its limits read.
 pub fn check_params(section: &Section, limits: &[Arc<Limit>], params: &[PathParam]) -> bool {
     let mut is_complete = true;
-    let names = section.read_strings(&route::LIMITS, |text| Ok(text.to_owned())).unwrap_or_default();
     for limit in limits {
         let Some(name) = limit.path_params().find(|name| params.iter().all(|param| param.name != *name)) else {
             continue;
         };
-        let place = names.iter().find(|at| at.value == limit.name).map_or(section.place, |at| at.place);
+        let place = place_of(section, &limit.name);
         let what = format!("`{}` reads param:{name}, which the path of this route does not have", limit.name);
         let help = format!(
             "write {{{name}}} for a segment of `path`, like \"/users/{{{name}}}\", or give this route another limit"
@@ -392,12 +344,11 @@ pub fn check_readable(
             "name the header with the user in `auth`: copy_headers = [\"X-Auth-Request-User\"]",
         ),
     };
-    let names = section.read_strings(&route::LIMITS, |text| Ok(text.to_owned())).unwrap_or_default();
     let mut ok = Some(());
     for limit in limits {
         let name = &limit.name;
         let reads_token = limit.sources().any(|source| source.kind().origin() == SourceOrigin::Token);
-        let place = names.iter().find(|at| at.value == *name).map_or(section.place, |at| at.place);
+        let place = place_of(section, name);
         let (what, help) = if !has_user && (limit.is_keyed_by_user() || limit.when.requires(Source::is_user)) {
             let effect = match limit.missing {
                 _ if limit.when.requires(Source::is_user) => "never applies here",
@@ -426,47 +377,14 @@ pub fn check_readable(
 
 /// Reports limits that depend on a descriptor, which no request of a route has.
 fn check_descriptors(section: &Section, limits: &[Arc<Limit>]) -> Option<()> {
-    let names = section.read_strings(&route::LIMITS, |text| Ok(text.to_owned())).unwrap_or_default();
     let mut ok = Some(());
     for (limit, source) in limits.iter().filter_map(|limit| Some((limit, limit.required_descriptor()?))) {
-        let place = names.iter().find(|at| at.value == limit.name).map_or(section.place, |at| at.place);
+        let place = place_of(section, &limit.name);
         let what = format!("`{}` depends on {source}, which only rate limit requests of Envoy have", limit.name);
         let help = "list it in an [[rls]], and give this route another limit";
         ok = section.report_fault_at(route::LIMITS.name, place, &what, help);
     }
     ok
-}
-
-/// Returns the limits in an order in which each follows its base.
-fn order_chain(section: &Section, names: &[At<String>], mut waiting: Vec<Arc<Limit>>) -> Option<Vec<Arc<Limit>>> {
-    let place = |limit: &Limit| names.iter().find(|at| at.value == limit.name).map_or(section.place, |at| at.place);
-    let mut chain: Vec<Arc<Limit>> = Vec::with_capacity(waiting.len());
-    let mut is_valid = true;
-    for limit in &waiting {
-        let Some(base) = limit.after.as_ref().filter(|base| !names.iter().any(|at| at.value == **base)) else {
-            continue;
-        };
-        let what = format!("`{}` comes after `{base}`, which is not a limit of this route", limit.name);
-        section.report_fault_at::<()>(
-            route::LIMITS.name,
-            place(limit),
-            &what,
-            &format!("add \"{base}\" to the limits of this route"),
-        );
-        is_valid = false;
-    }
-    if !is_valid {
-        return None;
-    }
-    while !waiting.is_empty() {
-        let ready = |limit: &Arc<Limit>| {
-            limit.after.as_ref().is_none_or(|base| chain.iter().any(|earlier| earlier.name == *base))
-        };
-        // Otherwise the chain is circular, which is reported where it is written.
-        let next = waiting.iter().position(ready)?;
-        chain.push(waiting.remove(next));
-    }
-    Some(chain)
 }
 
 /// Compiles `allow` or `deny`: addresses, networks and `set:NAME`.

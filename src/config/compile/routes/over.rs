@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::config::compile::limits::list::place_of;
 use crate::config::reader::Section;
 use crate::config::schema::route;
 use crate::limiting::limit::Limit;
@@ -15,8 +16,7 @@ pub fn check_forwarding(section: &Section, limits: &[Arc<Limit>], action: &Actio
         (Over::Annotate | Over::Divert(_), _) => false,
     };
     let Some(limit) = limits.iter().find(|limit| !is_possible(limit)) else { return Some(()) };
-    let names = section.read_strings(&route::LIMITS, |text| Ok(text.to_owned())).unwrap_or_default();
-    let place = names.iter().find(|at| at.value == limit.name).map_or(section.place, |at| at.place);
+    let place = place_of(section, &limit.name);
     let what = format!("`{}` forwards requests over it, but this route has no upstream", limit.name);
     section.report_fault_at(
         route::LIMITS.name,

@@ -161,7 +161,9 @@ fn plan_limits(
                     HitOp::Refund => &mut plan.refunds,
                 };
                 let start = checks.limits.len();
-                let places = limits().map(|index| add_check(limiter, checks, route, index, (&facts, hits)));
+                let places = limits().map(|index| {
+                    add_check(limiter, checks, (rule.with_price(&route.limits[index]), index), (&facts, hits))
+                });
                 let places: Vec<usize> = places.collect::<Result<_, _>>()?;
                 let earlier = plan.descriptors.iter().filter_map(|descriptor| descriptor.places_of(op));
                 check_shared_chains(checks, route, (&places, start), earlier)?;
@@ -200,11 +202,9 @@ pub fn add_descriptor<'f>(entries: &'f [DescriptorEntry<'f>], facts: &Facts<'f>)
 fn add_check(
     limiter: &Limiter,
     checks: &mut Checks,
-    route: &Route,
-    index: usize,
+    (limit, index): (&Arc<Limit>, usize),
     (facts, hits): (&Facts<'_>, i64),
 ) -> Result<usize, String> {
-    let limit = &route.limits[index];
     let evaluation = evaluate(limiter, limit, facts, hits);
     if let Evaluation::Check(check) = &evaluation
         && let Some(place) = find_same(checks, index, check)

@@ -1,0 +1,177 @@
+//! Compiles `cost`: of a limit, or of a limit in a list, where it is the price of the requests of that list. Called by
+//! `limits` and by the lists.
+
+use std::sync::Arc;
+
+use crate::config::compile::limits::settlement::compile_reserve;
+use crate::config::compile::matcher::parse_method;
+use crate::config::reader::Section;
+use crate::config::schema::limit;
+use crate::config::schema::row::ConfigOption;
+use crate::config::tree::{Node, Value};
+use crate::config::values;
+use crate::config::values::{TextFault, invalid_text};
+use crate::limiting::algorithm::Rule;
+use crate::limiting::integers::COST_MAX;
+use crate::limiting::limit::cost::{Cost, MethodPrices, StatusPattern, StatusPrices};
+use crate::limiting::settlement::weights::ModelWeights;
+
+/// Maximum number of costs in a table.
+const PRICES_MAX: usize = 100;
+/// Key of the cost of everything that a table does not list.
+const DEFAULT: &str = "default";
+
+/// Compiles the option; without it, a request costs 1. `weights`: those of the limit.
+pub fn compile_cost(section: &Section, weights: Option<Arc<ModelWeights>>) -> Option<Cost> {
+    let source = |text: &str| {
+        let help = format!("write an integer without quotes, {}", values::describe_sources(Cost::SOURCES));
+        values::parse_source(text, Cost::SOURCES, &help).map(Cost::Stated)
+    };
+    match section.node(&limit::COST) {
+        None => Some(Cost::Fixed(1)),
+        Some(Node { value: Value::Integer(_), .. }) => section.read_as(&limit::COST).map(Cost::Fixed),
+        Some(Node { value: Value::String(_), .. }) => section.parse_string(&limit::COST, source),
+        Some(Node { value: Value::Table(_), .. }) => compile_table(section, weights),
+        Some(node) => section.report_wrong_type(
+            limit::COST.name,
+            &format!("an integer, {}", values::describe_sources(Cost::SOURCES)),
+            node,
+        ),
+    }
+}
+
+fn compile_table(section: &Section, weights: Option<Arc<ModelWeights>>) -> Option<Cost> {
+    let cost = section.read_section(&limit::COST)?;
+    let kinds: [&ConfigOption; 3] = [&limit::cost::RESERVE, &limit::cost::METHOD, &limit::cost::STATUS];
+    let written: Vec<(&ConfigOption, &Node)> =
+        kinds.into_iter().filter_map(|kind| Some((kind, cost.node(kind)?))).collect();
+    let compiled = match written.as_slice() {
+        [] => cost.report_missing(
+            "`cost` says nothing of the cost",
+            "write cost = { method = { GET = 1, POST = 5 } }, { status = { \"4xx\" = 5, default = 1 } } or \
+             { reserve = { default_add = 1000 } }",
+        ),
+        [(kind, _)] if kind.name == limit::cost::METHOD.name => {
+            let parse = |text: &str| parse_method(text).map(|method| method.as_str().to_owned());
+            let prices = compile_prices(&cost, kind, parse);
+            prices.map(|(listed, default)| Cost::ByMethod(Box::new(MethodPrices { listed, default })))
+        }
+        [(kind, _)] if kind.name == limit::cost::STATUS.name => {
+            let prices = compile_prices(&cost, kind, parse_status_pattern);
+            prices.map(|(listed, default)| Cost::ByStatus(Arc::new(StatusPrices { listed, default })))
+        }
+        [_] => {
+            weights.and_then(|weights| compile_reserve(&cost, weights)).map(|reserve| Cost::Reserved(Box::new(reserve)))
+        }
+        [_, (kind, node), ..] => {
+            let what = format!("cannot be combined with {}", written[0].0.name);
+            cost.report_fault(kind.name, node, &what, "keep one: a cost has one reason")
+        }
+    };
+    cost.report_unread_keys();
+    compiled
+}
+
+/// Compiles a table of costs. What it does not list costs its `default`, or the most of all that it lists, so that
+/// nothing is cheap by oversight.
+fn compile_prices<K: PartialEq>(
+    cost: &Section,
+    option: &ConfigOption,
+    parse: impl Fn(&str) -> Result<K, TextFault>,
+) -> Option<(Vec<(K, i64)>, i64)> {
+    let table = cost.read_table(option)?;
+    let (mut listed, mut default, mut is_whole) = (Vec::new(), None, true);
+    for entry in &table.entries {
+        let report = |what: &str, help: &str| cost.report_fault::<()>(option.name, &entry.node, what, help);
+        let Value::Integer(units @ 0..=COST_MAX) = entry.node.value else {
+            report(&format!("`{}` must be an integer from 0 to {COST_MAX}", entry.key), "write units, like GET = 1");
+            is_whole = false;
+            continue;
+        };
+        if entry.key == DEFAULT {
+            default = Some(units);
+            continue;
+        }
+        match parse(&entry.key) {
+            Ok(key) if listed.iter().any(|(other, _)| *other == key) => {
+                report(&format!("`{}` occurs twice", entry.key), "remove one of the two");
+                is_whole = false;
+            }
+            Ok(key) => listed.push((key, units)),
+            Err(TextFault { what, help }) => {
+                report(&what, &help);
+                is_whole = false;
+            }
+        }
+    }
+    if !is_whole {
+        return None;
+    }
+    if listed.is_empty() || listed.len() > PRICES_MAX {
+        let help = format!("list 1 to {PRICES_MAX} of them, or write an integer for one cost");
+        return cost.report_fault(option.name, cost.node(option)?, &format!("{} costs", listed.len()), &help);
+    }
+    let most = listed.iter().map(|(_, units)| *units).max().unwrap_or_default();
+    Some((listed, default.unwrap_or(most)))
+}
+
+fn parse_status_pattern(text: &str) -> Result<StatusPattern, TextFault> {
+    let class = text.strip_suffix("xx").and_then(|digit| digit.parse().ok()).filter(|class| (2..=5).contains(class));
+    let status = text.parse().ok().filter(|code| (200..=599).contains(code));
+    let status = status.and_then(|code: u16| http::StatusCode::from_u16(code).ok());
+    match class.map(StatusPattern::Class).or_else(|| status.map(StatusPattern::Status)) {
+        Some(pattern) => Ok(pattern),
+        None => invalid_text(
+            format!("`{text}` is neither a status nor a class of statuses"),
+            "write a status from 200 to 599, a class like \"4xx\", or default",
+        ),
+    }
+}
+
+/// What a limit does besides its cost.
+#[derive(Clone, Copy)]
+pub struct CostContext<'a> {
+    pub rule: &'a Rule,
+    /// The limit has `settle`.
+    pub settles: bool,
+    /// The limit debits units of hot keys in advance.
+    pub has_lease: bool,
+}
+
+/// Reports a cost that no request can ever pay, and one by status where the limit cannot correct its charges.
+pub fn check_cost(section: &Section, cost: &Cost, context: CostContext) -> Option<()> {
+    let Some(node) = section.node(&limit::COST) else { return Some(()) };
+    let most = context.rule.max_cost();
+    let help = format!("the largest that fits is {most}");
+    let report = |what: &str, help: &str| section.report_fault(limit::COST.name, node, what, help);
+    match cost {
+        Cost::Fixed(fixed) if *fixed > most => {
+            report(&format!("a cost of {fixed} never fits, so no request would be admitted"), &help)
+        }
+        Cost::ByMethod(prices) => {
+            let default = ("others", prices.default);
+            let mut all = prices.listed.iter().map(|(name, cost)| (name.as_str(), *cost)).chain([default]);
+            match all.find(|(_, cost)| *cost > most) {
+                Some((name, cost)) => report(
+                    &format!("the cost of {name} is {cost}, which never fits, so no such request would be admitted"),
+                    &help,
+                ),
+                None => Some(()),
+            }
+        }
+        Cost::ByStatus(prices) if prices.default > most => {
+            let what = format!("a request is charged {} before its response, which never fits", prices.default);
+            report(&what, &format!("{help}; it is `default`, or without it the most in the table"))
+        }
+        Cost::ByStatus(_) if context.settles => {
+            report("a cost by status cannot be combined with `settle`", "keep one: both say what the response costs")
+        }
+        Cost::ByStatus(_) if context.rule.lease_ms().is_some() => {
+            report("this algorithm always releases its slots when a request ends", "write an integer")
+        }
+        Cost::ByStatus(_) if context.has_lease => {
+            report("a cost by status cannot be combined with `lease`: units of a lease are not refunded", "remove one")
+        }
+        _ => Some(()),
+    }
+}

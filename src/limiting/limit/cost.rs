@@ -1,0 +1,211 @@
+//! The cost of a request in units of the limit: `cost` of a limit, or of a limit in a list, which is the price of the
+//! requests of that list.
+//!
+//! A cost that the request shows is charged before the request is forwarded. A cost that only the response shows is
+//! charged as an estimate, and corrected afterwards (`charge_rules`). To add a kind of cost, add a variant to `Cost`.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::StatusCode;
+
+use crate::limiting::integers::{COST_MAX, NotInteger, ValueError, units};
+use crate::limiting::settlement::reserve::Reserve;
+use crate::limiting::source::{Facts, Repeated, Source, SourceKind};
+
+/// Cost of one request in units of the limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cost {
+    Fixed(i64),
+    /// The request contains it.
+    Stated(Source),
+    /// The method decides.
+    ByMethod(Box<MethodPrices>),
+    /// The status of the response decides. Until then, a request is charged what other statuses cost.
+    ByStatus(Arc<StatusPrices>),
+    /// The response reports it; until then, an estimate is charged.
+    Reserved(Box<Reserve>),
+}
+
+/// What a request costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Price {
+    pub units: i64,
+    /// The part of an estimate that is for the input.
+    pub input_units: i64,
+}
+
+/// Costs by method.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MethodPrices {
+    pub listed: Vec<(String, i64)>,
+    /// The cost of all other methods.
+    pub default: i64,
+}
+
+/// Costs by the status of the response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatusPrices {
+    pub listed: Vec<(StatusPattern, i64)>,
+    /// The cost of all other statuses, and of requests whose status is not known yet.
+    pub default: i64,
+}
+
+/// One status, or a class of statuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatusPattern {
+    Status(StatusCode),
+    /// The first digit: 4 for `4xx`.
+    Class(u16),
+}
+
+/// Cost of a request that states none.
+const COST_DEFAULT: i64 = 1;
+const METHOD: &Source = &Source::Method;
+
+impl Cost {
+    /// Sources that a cost may be read from.
+    pub const SOURCES: &[SourceKind] = &[SourceKind::Header, SourceKind::Query, SourceKind::Descriptor];
+
+    /// Returns what the cost reads of a request.
+    pub fn sources(&self) -> &[Source] {
+        match self {
+            Cost::Fixed(_) | Cost::ByStatus(_) => &[],
+            Cost::Stated(source) => std::slice::from_ref(source),
+            Cost::ByMethod(_) => std::slice::from_ref(METHOD),
+            Cost::Reserved(reserve) => &reserve.add,
+        }
+    }
+
+    /// Returns the sources whose values have to be integers.
+    pub fn integer_sources(&self) -> &[Source] {
+        if matches!(self, Cost::ByMethod(_)) { &[] } else { self.sources() }
+    }
+
+    /// Returns whether the cost depends on the content of the body.
+    pub fn reads_body(&self) -> bool {
+        matches!(self, Cost::Reserved(reserve) if reserve.reads_body())
+    }
+
+    /// Returns the estimate that the cost consists of; `None` if it is none.
+    pub fn reserve(&self) -> Option<&Reserve> {
+        if let Cost::Reserved(reserve) = self { Some(reserve) } else { None }
+    }
+
+    /// Returns the costs by status; `None` if the status does not matter.
+    pub fn status_prices(&self) -> Option<&Arc<StatusPrices>> {
+        if let Cost::ByStatus(prices) = self { Some(prices) } else { None }
+    }
+
+    /// Returns the largest cost that a request can be charged when it arrives.
+    pub fn max_cost(&self) -> i64 {
+        match self {
+            Cost::Fixed(cost) => *cost,
+            Cost::Stated(_) => COST_MAX,
+            Cost::ByMethod(prices) => prices.listed.iter().map(|(_, cost)| *cost).fold(prices.default, i64::max),
+            Cost::ByStatus(prices) => prices.default,
+            Cost::Reserved(reserve) => reserve.max_units(),
+        }
+    }
+
+    /// Returns the cost of a request.
+    ///
+    /// # Errors
+    /// The request has several costs, and `repeated` does not choose one; or the cost is no integer from 0.
+    pub fn for_request(&self, facts: &Facts, repeated: Repeated, not_integer: NotInteger) -> Result<Price, ValueError> {
+        let whole = |units| Price { units, input_units: 0 };
+        match self {
+            Cost::Fixed(cost) => Ok(whole(*cost)),
+            Cost::Stated(source) => {
+                let Some(stated) = facts.text(source, repeated)? else { return Ok(whole(COST_DEFAULT)) };
+                Ok(whole(not_integer.apply_to(units(&stated))?.unwrap_or(COST_DEFAULT)))
+            }
+            Cost::ByMethod(prices) => Ok(whole(prices.cost_of(facts.method))),
+            Cost::ByStatus(prices) => Ok(whole(prices.default)),
+            Cost::Reserved(reserve) => {
+                let estimate = reserve.estimate(facts, repeated, not_integer)?;
+                Ok(Price { units: estimate.units, input_units: estimate.input_units() })
+            }
+        }
+    }
+}
+
+impl MethodPrices {
+    /// Returns what a request with this method costs. Methods are case-sensitive.
+    fn cost_of(&self, method: &str) -> i64 {
+        self.listed.iter().find(|(name, _)| name == method).map_or(self.default, |(_, cost)| *cost)
+    }
+}
+
+impl StatusPrices {
+    /// Returns what a request with this status costs. A status precedes its class.
+    pub fn cost_of(&self, status: StatusCode) -> i64 {
+        let cost_by = |wanted: StatusPattern| self.listed.iter().find(|(pattern, _)| *pattern == wanted);
+        let listed = cost_by(StatusPattern::Status(status));
+        let listed = listed.or_else(|| cost_by(StatusPattern::Class(status.as_u16() / 100)));
+        listed.map_or(self.default, |(_, cost)| *cost)
+    }
+
+    /// Returns whether a response can cost more than was charged before.
+    pub fn may_add(&self) -> bool {
+        self.listed.iter().any(|(_, cost)| *cost > self.default)
+    }
+}
+
+impl fmt::Display for StatusPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StatusPattern::Status(status) => status.as_str().fmt(f),
+            StatusPattern::Class(class) => write!(f, "{class}xx"),
+        }
+    }
+}
+
+/// Formats the cost like the config.
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cost::Fixed(cost) => cost.fmt(f),
+            Cost::Stated(source) => source.fmt(f),
+            Cost::ByMethod(prices) => write_prices(f, "method", &prices.listed, prices.default),
+            Cost::ByStatus(prices) => write_prices(f, "status", &prices.listed, prices.default),
+            Cost::Reserved(_) => f.write_str("reserve"),
+        }
+    }
+}
+
+fn write_prices<K: fmt::Display>(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    listed: &[(K, i64)],
+    default: i64,
+) -> fmt::Result {
+    write!(f, "by {name}: ")?;
+    listed.iter().try_for_each(|(key, cost)| write!(f, "{key} {cost}, "))?;
+    write!(f, "others {default}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_precedes_its_class_and_others_cost_the_default() {
+        let status = |code| StatusCode::from_u16(code).unwrap();
+        let listed =
+            vec![(StatusPattern::Class(4), 5), (StatusPattern::Status(status(404)), 7), (StatusPattern::Class(2), 0)];
+        let prices = StatusPrices { listed, default: 3 };
+        for (code, cost) in [(200, 0), (299, 0), (404, 7), (403, 5), (500, 3), (304, 3)] {
+            assert_eq!(prices.cost_of(status(code)), cost, "{code}");
+        }
+        assert!(prices.may_add());
+        assert_eq!(Cost::ByStatus(Arc::new(prices)).to_string(), "by status: 4xx 5, 404 7, 2xx 0, others 3");
+    }
+
+    #[test]
+    fn methods_are_case_sensitive() {
+        let prices = MethodPrices { listed: vec![("GET".to_owned(), 1), ("POST".to_owned(), 5)], default: 9 };
+        assert_eq!(["GET", "POST", "get", "HEAD"].map(|method| prices.cost_of(method)), [1, 5, 9, 9]);
+        assert_eq!(Cost::ByMethod(Box::new(prices)).max_cost(), 9);
+    }
+}
