@@ -501,4 +501,6 @@ pub enum Dialect {
     Draft03,
     /// `X-RateLimit-Limit`, `X-RateLimit-Remaining`, `X-RateLimit-Reset`.
     Legacy,
+    /// The same headers, with the reset as a time in seconds since 1970.
+    Epoch,
 }

@@ -1,6 +1,8 @@
 //! Limits as a client sees them: the rate limit headers in all dialects, the exact wait, and the refusal over HTTP and
 //! gRPC.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use rand::Rng;
 use serde_json::json;
 use sfv::{BareItem, List, ListEntry, Parser};
@@ -15,7 +17,7 @@ use sluicegate::proxy::steps::response::problem::retry_after_s;
 use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
-use crate::support::limiting::{check, limit, random_rule, seeded, shares_backlog};
+use crate::support::limiting::{RedisServer, check, limit, random_rule, seeded, shares_backlog};
 use crate::support::ports::closed_addr;
 use crate::support::upstream::Upstream;
 
@@ -161,6 +163,68 @@ fn several_dialects_go_together_and_redirects_carry_none() {
     assert_eq!(list(response.get("ratelimit").unwrap()), [member("burst", &[("r", 1), ("t", 3600)])]);
     assert_eq!(values(&response, &LEGACY), ["3", "1", "3600"]);
 }
+
+/// The reset of `epoch` is a time of the gateway's wall clock, whatever the clock of the store says.
+#[test]
+fn the_epoch_is_that_of_the_wall_clock() {
+    let redis = RedisServer::with_clock();
+    redis.set_clock(86_400);
+    let config = format!(
+        "[headers]\nratelimit = [\"draft-03\", \"epoch\"]\n[store]\nurl = \"{}\"\ndeadline = \"5s\"\non_error = \"closed\"\n{LIMITS}\n{}",
+        redis.url(),
+        route("one", "\"burst\"", "")
+    );
+    let gateway = Gateway::start(&config);
+    gateway.wait_for_store();
+    for (status, wait) in [(200, 1800), (200, 3600), (200, 5400), (429, 1800)] {
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let before = now();
+        let response = gateway.get("/one");
+        let reset: u64 = response.get(LEGACY[2]).unwrap().parse().unwrap();
+        assert_eq!(response.status(), status);
+        assert!((before + wait - 3..=now() + wait + 1).contains(&reset), "{reset}, {before} + {wait}");
+        let seconds: u64 = response.get(DRAFT_03[2]).unwrap().parse().unwrap();
+        assert!((wait - 3..=wait).contains(&seconds), "{seconds}");
+    }
+}
+
+/// Headers of `refuse` are on refusals alone, whatever format they have.
+#[test]
+fn a_refusal_has_the_headers_of_its_limit() {
+    let headers =
+        "headers = { x-quota = \"{limit} of {route}\", x-wait = \"{retry_after}\", cache-control = \"private\" }";
+    let config = format!(
+        "{LIMITS}\n[limit.own]\nrate = \"1/h\"\nkey = \"ip\"\nrefuse = {{ dialect = \"openai\", headers = {{ x-own = \"yes\" }} }}\n{}{}{}",
+        route("plain", "\"small\"", &format!("refuse = {{ {headers} }}")),
+        route("body", "\"small\"", &format!("refuse = {{ body = \"no\", status = 503, {headers} }}")),
+        route("own", "\"own\"", &format!("refuse = {{ {headers} }}")),
+    );
+    let gateway = Gateway::start(&config);
+    let names = ["x-quota", "x-wait", "cache-control", "x-own"];
+    let admitted = gateway.fetch(&get("/plain", "x-cost: 5\r\n"));
+    assert_eq!((admitted.status(), values(&admitted, &names)), (200, vec!["-"; 4]));
+    for (path, fields, status) in [
+        ("/plain", "", 429),
+        ("/body", "", 503),
+        ("/plain", "accept: text/html\r\n", 429),
+        ("/plain", GRPC_FIELDS, 200),
+    ] {
+        let refused = gateway.fetch(&get(path, fields));
+        let quota = format!("small of {}", &path[1..]);
+        let found = values(&refused, &names);
+        assert_eq!((refused.status(), found[0], found[2], found[3]), (status, &*quota, "private", "-"), "{fields}");
+        assert!((3598..=3600).contains(&found[1].parse::<i64>().unwrap()), "{found:?}");
+    }
+    // A limit with its own `refuse` has none of those of the route.
+    assert_eq!(gateway.get("/own").status(), 200);
+    let refused = gateway.get("/own");
+    assert_eq!((refused.status(), values(&refused, &names)), (429, vec!["-", "-", "no-store", "yes"]));
+    // A missing integer is not what `refuse` is for.
+    let malformed = gateway.fetch(&get("/plain", "x-cost: x\r\n"));
+    assert_eq!((malformed.status(), values(&malformed, &names)[0]), (400, "-"));
+}
+
+const GRPC_FIELDS: &str = "content-type: application/grpc\r\nte: trailers\r\n";
 
 /// For every algorithm, the request is admitted at the promised instant and not a millisecond earlier, and the seconds
 /// of `Retry-After` are never early.

@@ -214,7 +214,7 @@ impl CorsOption {
         let of_dialects = dialects.iter().flat_map(|dialect| match dialect {
             Dialect::Draft11 | Dialect::Draft07 => &[][..],
             Dialect::Draft03 => &EXPOSED_DRAFT_03,
-            Dialect::Legacy => &EXPOSED_LEGACY,
+            Dialect::Legacy | Dialect::Epoch => &EXPOSED_LEGACY,
         });
         let mut exposed: Vec<&str> = EXPOSED.iter().chain(of_dialects).copied().collect();
         for name in &self.expose {

@@ -282,7 +282,7 @@ pub mod headers {
         table("headers").title("[headers]");
 
         RATELIMIT = option("ratelimit", DIALECTS, Value("[\"draft-11\"]"), "rate limit headers of responses")
-        .shown_as("list of `\"draft-11\"`, `\"draft-07\"`, `\"draft-03\"`, `\"legacy\"`, or `\"off\"`")
+        .shown_as("list of `\"draft-11\"`, `\"draft-07\"`, `\"draft-03\"`, `\"legacy\"`, `\"epoch\"`, or `\"off\"`")
         .guide("responses.md")
         .inherited();
     }

@@ -7,7 +7,7 @@ use crate::config::schema::value_type::{integer, list, list_from};
 use crate::limiting::key::Normalization;
 use crate::limiting::settlement::sources::UsageDialect;
 
-pub(super) const DIALECTS: ValueType = list(&Words(&["draft-11", "draft-07", "draft-03", "legacy", "off"]));
+pub(super) const DIALECTS: ValueType = list(&Words(&["draft-11", "draft-07", "draft-03", "legacy", "epoch", "off"]));
 pub(super) const KEY_PARTS: ValueType =
     List { item: &Either(&[Text("key part"), Table(&key_part::TABLE)]), least: 1, most: 16 };
 
@@ -45,6 +45,10 @@ pub mod refuse {
             "its body, with `{retry_after}`, `{limit}`, `{route}`",
         )
         .secrecy(Secrecy::Body);
+        HEADERS = option("headers", Map(&Text("string")), Absent, "further headers, with the placeholders of `body`")
+            .shown_as("table of strings")
+            .guide("responses.md#refusals")
+            .secrecy(Secrecy::SecretByKey);
         CONTENT_TYPE = option("content_type", Text("string"), Value("\"text/plain; charset=utf-8\""), "its content type")
             .note(" with a body");
         DIALECT: Option<UsageDialect> = option(

@@ -1,6 +1,6 @@
 //! The response to requests that a limit refuses: the `refuse` of the limit, or of its route.
 
-use http::{HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::limiting::settlement::sources::UsageDialect;
 use crate::template::TextTemplate;
@@ -12,6 +12,8 @@ pub struct Refuse {
     /// The body. `None` sends an `application/problem+json` document, or an error page.
     pub body: Option<TextTemplate<RefusePlaceholder>>,
     pub content_type: HeaderValue,
+    /// Further headers, whatever format the body has.
+    pub headers: Vec<(HeaderName, TextTemplate<RefusePlaceholder>)>,
     /// The API in whose format clients get the refusal, instead of `body`.
     pub dialect: Option<UsageDialect>,
 }
@@ -23,12 +25,13 @@ impl Default for Refuse {
             status: StatusCode::TOO_MANY_REQUESTS,
             body: None,
             content_type: HeaderValue::from_static("application/problem+json"),
+            headers: Vec::new(),
             dialect: None,
         }
     }
 }
 
-/// A placeholder in the body of `refuse`.
+/// A placeholder in the body or in a header of `refuse`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusePlaceholder {
     RetryAfter,

@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
 use crate::limiting::algorithm::Rule;
 use crate::limiting::answer::{Answer, NEVER, Policy};
+use crate::limiting::clock;
 use crate::limiting::limit::{Limit, Mode};
 use crate::limiting::{ChainState, LimitResult, Verdict};
 use crate::route::{Dialect, Route};
@@ -63,6 +64,7 @@ impl PolicyCache {
                 Dialect::Draft07 => write_draft_07(headers, route, verdict),
                 Dialect::Draft03 => write_draft_03(headers, route, verdict),
                 Dialect::Legacy => write_legacy(headers, route, verdict),
+                Dialect::Epoch => write_epoch(headers, route, verdict, clock::now_ms()),
             }
         }
     }
@@ -165,7 +167,7 @@ fn effective_window_s(policy: Policy, answer: &Answer) -> i64 {
 /// Draft 07: the state of one limit, and all policies by their window.
 fn write_draft_07(headers: &mut HeaderMap, route: &Route, verdict: &Verdict) {
     let Some(state) = NarrowestLimit::find(route, verdict) else { return };
-    let NarrowestLimit { limit, remaining, reset_s } = state;
+    let NarrowestLimit { limit, remaining, reset_s, .. } = state;
     headers.insert(RATELIMIT_POLICY, header_value(format_policies(route, verdict)));
     headers.insert(RATELIMIT, header_value(format!("limit={limit}, remaining={remaining}, reset={reset_s}")));
 }
@@ -185,12 +187,22 @@ fn write_legacy(headers: &mut HeaderMap, route: &Route, verdict: &Verdict) {
     state.write(headers, &LEGACY, limit);
 }
 
+/// The same headers with the reset as a time, in seconds since 1970, as GitHub sends it. The store reports how long the
+/// reset takes, and the wall clock of this gateway turns that into a time: the clock of the store does not matter.
+fn write_epoch(headers: &mut HeaderMap, route: &Route, verdict: &Verdict, now_ms: i64) {
+    let Some(state) = NarrowestLimit::find(route, verdict) else { return };
+    let limit = state.limit.to_string();
+    let reset_s = ceil_seconds(now_ms.saturating_add(state.reset_ms));
+    NarrowestLimit { reset_s, ..state }.write(headers, &LEGACY, limit);
+}
+
 /// State of the one limit that the older dialects show: the one that refuses for longest, else the one with the
 /// smallest share of its quota left.
 struct NarrowestLimit {
     limit: i64,
     remaining: i64,
     reset_s: i64,
+    reset_ms: i64,
 }
 
 impl NarrowestLimit {
@@ -205,6 +217,7 @@ impl NarrowestLimit {
             limit: limit.min(INTEGER_MAX),
             remaining: answer.remaining.min(INTEGER_MAX),
             reset_s: wait_s(answer),
+            reset_ms: wait_ms(answer),
         })
     }
 
@@ -276,9 +289,13 @@ fn counts_requests_in_flight(limit: &Limit) -> bool {
 /// Returns the wait of a refused request, which is also its `Retry-After`. For an admitted request, returns the time
 /// until the quota is full again.
 fn wait_s(answer: &Answer) -> i64 {
+    ceil_seconds(wait_ms(answer))
+}
+
+fn wait_ms(answer: &Answer) -> i64 {
     match answer {
-        Answer { admitted: false, retry_ms, .. } if *retry_ms != NEVER => ceil_seconds(*retry_ms),
-        _ => ceil_seconds(answer.reset_ms),
+        Answer { admitted: false, retry_ms, .. } if *retry_ms != NEVER => *retry_ms,
+        _ => answer.reset_ms,
     }
 }
 

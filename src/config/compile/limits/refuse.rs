@@ -1,10 +1,13 @@
 //! `refuse`: the response to a request that a limit refuses. Called by `routes` and `limits`.
 
+use http::header::CONTENT_TYPE;
+
 use crate::config::closest::find_closest;
+use crate::config::compile::edit::read_editable_pairs;
 use crate::config::compile::matcher::{TEXT, parse_content_type, parse_status};
 use crate::config::reader::Section;
 use crate::config::schema::{refuse, route};
-use crate::config::values::{TextFault, invalid_text};
+use crate::config::values::{TextFault, invalid_text, parse_header_value};
 use crate::limiting::limit::refuse::{Refuse, RefusePlaceholder};
 use crate::template::TextTemplate;
 
@@ -28,14 +31,27 @@ pub fn compile_own_refuse(section: &Section) -> Option<Refuse> {
         let help = "keep one: `dialect` writes the body that clients of this API expect";
         refuse.report_fault::<()>(refuse::DIALECT.name, node, "cannot be combined with `body`", help);
     }
+    let headers = read_editable_pairs(&refuse, &refuse::HEADERS, parse_header);
+    let own_option = headers.iter().flatten().find(|(name, _)| *name == CONTENT_TYPE);
+    if let (Some(node), Some(_)) = (refuse.node(&refuse::HEADERS), own_option) {
+        let help = "write `content_type`, beside `body`";
+        refuse.report_fault::<()>(refuse::HEADERS.name, node, "`content-type` has an option of its own", help);
+    }
     refuse.report_unread_keys();
     let default = Refuse::default();
     Some(Refuse {
         status: status.unwrap_or(default.status),
         content_type: content_type.unwrap_or(if body.is_some() { TEXT } else { default.content_type }),
         body,
+        headers: headers.unwrap_or_default(),
         dialect,
     })
+}
+
+/// Parses the value of a header. What the placeholders stand for has no line breaks.
+fn parse_header(text: &str) -> Result<TextTemplate<RefusePlaceholder>, TextFault> {
+    parse_header_value(text)?;
+    parse_body(text)
 }
 
 /// Parses a body. It may contain JSON, so only a lower-case word in braces is a placeholder.

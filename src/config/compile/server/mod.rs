@@ -397,6 +397,7 @@ pub fn read_dialects(section: &Section, option: &ConfigOption) -> Option<Vec<Dia
         ("draft-07", Some(Dialect::Draft07)),
         ("draft-03", Some(Dialect::Draft03)),
         ("legacy", Some(Dialect::Legacy)),
+        ("epoch", Some(Dialect::Epoch)),
         ("off", None),
     ];
     let items = section.read_strings(option, |text| find_choice(text, &words))?;
@@ -418,16 +419,16 @@ pub fn read_dialects(section: &Section, option: &ConfigOption) -> Option<Vec<Dia
             Some(dialect) => chosen.push(*dialect),
         }
     }
-    if let (true, Some(At { place, .. })) =
-        (chosen.contains(&Dialect::Draft11), items.iter().find(|item| item.value == Some(Dialect::Draft07)))
-    {
+    let find = |dialect: Dialect| items.iter().find(|item| item.value == Some(dialect));
+    if let (Some(_), Some(At { place, .. })) = (find(Dialect::Draft11), find(Dialect::Draft07)) {
         let what = "draft-11 and draft-07 use the same headers, RateLimit and RateLimit-Policy";
-        section.report_fault_at::<()>(
-            option.name,
-            *place,
-            what,
-            "choose one of the two; draft-03 and legacy go with either",
-        );
+        let help = "choose one of the two; draft-03 and legacy go with either";
+        section.report_fault_at::<()>(option.name, *place, what, help);
+    }
+    if let (Some(_), Some(At { place, .. })) = (find(Dialect::Legacy), find(Dialect::Epoch)) {
+        let what = "legacy and epoch use the same headers, X-RateLimit-*";
+        let help = "choose one of the two: `epoch` has the time of the reset, `legacy` the seconds until then";
+        section.report_fault_at::<()>(option.name, *place, what, help);
     }
     Some(chosen)
 }

@@ -18,16 +18,17 @@ const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-p
 /// Builds the gRPC response to a refusal.
 pub fn build_response(refusal: &Refusal, route: Option<&Route>, verdict: Option<&Verdict>) -> Response<ResponseBody> {
     let (mut code, mut message, mut pushback_ms) = (refusal.end.grpc_code(), refusal.detail().to_owned(), None);
+    let mut response = Response::new(ResponseBody::full(Bytes::new()));
     if let (true, Some(route), Some(verdict)) = (refusal.end.is_by_limit(), route, verdict)
         && let Some(checked) = verdict.longest_refusal(&route.limits)
     {
         (code, pushback_ms) = code_for_limit(checked.outcome);
+        problem::add_refuse_headers(response.headers_mut(), route, checked);
         let limits: Vec<&str> = verdict.refusing_limits(&route.limits).map(|limit| limit.name.as_str()).collect();
         message =
             format!("{}: {}", problem::refusal_title(checked.outcome, &route.limits[checked.limit]), limits.join(", "));
     }
     pushback_ms = pushback_ms.or(refusal.retry_ms());
-    let mut response = Response::new(ResponseBody::full(Bytes::new()));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(GRPC));
     headers.insert(GRPC_STATUS, HeaderValue::from(code as u16));

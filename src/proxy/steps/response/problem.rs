@@ -4,16 +4,16 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::ends::End;
 use crate::limiting::answer::NEVER;
 use crate::limiting::key::KeyPart;
 use crate::limiting::limit::Limit;
-use crate::limiting::limit::refuse::Refuse;
+use crate::limiting::limit::refuse::{Refuse, RefusePlaceholder};
 use crate::limiting::source::Source;
-use crate::limiting::{Outcome, STORE_RETRY_MS, Verdict};
+use crate::limiting::{LimitResult, Outcome, STORE_RETRY_MS, Verdict};
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::render::ratelimit::ceil_seconds;
 use crate::route::Route;
@@ -150,6 +150,30 @@ pub fn refusal_title(outcome: Outcome, limit: &Limit) -> Cow<'static, str> {
             format!("{} must be an integer (digits only)", names.join(" and ")).into()
         }
         _ => outcome.end().row().text.into(),
+    }
+}
+
+/// Adds the `headers` of `refuse`, if the limit refuses in a way that `refuse` is for. They replace what is there.
+pub fn add_refuse_headers(headers: &mut HeaderMap, route: &Route, checked: &LimitResult) {
+    let limit = &route.limits[checked.limit];
+    if !checked.outcome.end().is_configurable() {
+        return;
+    }
+    for (name, template) in &limit.refusal_response(&route.refuse).headers {
+        let text = template.render(|placeholder, text| write_fact(*placeholder, text, route, limit, checked.outcome));
+        // Names of routes may contain characters that no header has.
+        if let Ok(value) = HeaderValue::try_from(text) {
+            headers.insert(name, value);
+        }
+    }
+}
+
+/// Appends what a placeholder of `refuse` stands for.
+pub fn write_fact(placeholder: RefusePlaceholder, text: &mut String, route: &Route, limit: &Limit, outcome: Outcome) {
+    match placeholder {
+        RefusePlaceholder::RetryAfter => write_wait(text, retry_after_s(outcome)),
+        RefusePlaceholder::Limit => text.push_str(&limit.name),
+        RefusePlaceholder::Route => text.push_str(&route.name),
     }
 }
 

@@ -5,7 +5,6 @@ use http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 
 use crate::ends::End;
-use crate::limiting::limit::refuse::RefusePlaceholder;
 use crate::limiting::{LimitResult, Verdict};
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::render::ratelimit::ceil_seconds;
@@ -13,8 +12,8 @@ use crate::proxy::steps::response::api_error;
 use crate::proxy::steps::response::error_page;
 use crate::proxy::steps::response::error_page::ErrorFacts;
 use crate::proxy::steps::response::problem::{
-    capacity_problem, fixed_response, limit_problem, limit_refusal_status, problem_document, refusal_title,
-    retry_after_s, write_wait,
+    add_refuse_headers, capacity_problem, fixed_response, limit_problem, limit_refusal_status, problem_document,
+    refusal_title, retry_after_s, write_fact,
 };
 use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
@@ -54,7 +53,9 @@ impl Refusal {
         if let (true, Some(route), Some(verdict)) = (self.end.is_by_limit(), route, verdict)
             && let Some(checked) = verdict.longest_refusal(&route.limits)
         {
-            return build_limit_refusal(route, verdict, checked, wanted);
+            let mut response = build_limit_refusal(route, verdict, checked, wanted);
+            add_refuse_headers(response.headers_mut(), route, checked);
+            return response;
         }
         let (status, detail) = (wanted.status(self.status(), StatusCode::BAD_REQUEST), self.detail());
         let retry_ms = self.retry_ms();
@@ -99,11 +100,7 @@ fn build_limit_refusal(
         let problem = || limit_problem(status, route, verdict, (limit, outcome), (wanted.hint, wanted.request_id));
         return error_page::build_response(&facts, wanted.format, wanted.pages, problem);
     };
-    let text = template.render(|placeholder, text| match placeholder {
-        RefusePlaceholder::RetryAfter => write_wait(text, wait),
-        RefusePlaceholder::Limit => text.push_str(&limit.name),
-        RefusePlaceholder::Route => text.push_str(&route.name),
-    });
+    let text = template.render(|placeholder, text| write_fact(*placeholder, text, route, limit, outcome));
     let mut response = fixed_response(status, text, refuse.content_type.clone());
     if let Some(wait) = wait {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait));
