@@ -65,7 +65,7 @@ fn sections_with_key(schema: &Schema, key: &str) -> Vec<String> {
 }
 
 /// Returns whether a value is a table or a list that contains one.
-pub fn holds_tables(node: &Node) -> bool {
+fn holds_tables(node: &Node) -> bool {
     match &node.value {
         Value::Table(_) => true,
         Value::Array(items) => items.iter().any(|item| matches!(item.value, Value::Table(_))),

@@ -233,7 +233,7 @@ impl Config {
     /// Returns the costs that lists set for a limit, with the names of their routes.
     pub fn prices_of(&self, limit: &Limit) -> impl Iterator<Item = (&str, &Cost)> {
         let lists = self.all_routes().flat_map(|route| route.limits.iter().map(|listed| (route.name.as_str(), listed)));
-        let rules = self.rls.priced_limits().map(|listed| ("rls", listed));
+        let rules = self.rls.priced_limits().map(|listed| (schema::rls::TABLE.name, listed));
         let (name, own) = (limit.name.clone(), limit.cost.clone());
         let priced = lists.chain(rules).filter(move |(_, listed)| listed.name == name && listed.cost != own);
         priced.map(|(route, listed)| (route, &listed.cost))

@@ -83,6 +83,9 @@ pub fn why_undecidable(limit: &Limit) -> Option<&'static str> {
     if limit.forwards_excess() {
         return Some("it forwards what exceeds it, and here the asking proxy forwards requests");
     }
+    if limit.counts_bytes() {
+        return Some("it counts bytes, and here they pass the asking proxy");
+    }
     limit.sources().find_map(|source| match source.kind().origin() {
         SourceOrigin::Body => Some("it reads the body, which the asking proxy does not send"),
         SourceOrigin::Certificate => {

@@ -193,10 +193,12 @@ fn create_limit_series(record: &LimitRecord, limit: &Limit, route: &Route, confi
             if limit.repeated == Repeated::Refuse && limit.reads_repeatable() {
                 record.rejections.export_series(End::RepeatedKey.rejection_index());
             }
-            if limit.not_integer == NotInteger::Refuse && limit.integer_sources().next().is_some() {
+            if limit.not_integer == NotInteger::Refuse
+                && (limit.integer_sources().next().is_some() || limit.cost.counted_source().is_some())
+            {
                 record.rejections.export_series(End::NotInteger.rejection_index());
             }
-            if limit.key.reads_body() {
+            if limit.key.reads_body() || limit.cost.counted_source().is_some() {
                 record.rejections.export_series(End::BodyKeyMalformed.rejection_index());
             }
             if limit.missing == Missing::Refuse {

@@ -3,6 +3,7 @@
 mod abandoned_requests;
 mod abandoned_streams;
 mod abandoned_tunnels;
+mod bytes;
 mod cluster_reservations;
 mod costs;
 mod costs_later;

@@ -12,6 +12,7 @@ const OTHER_WORDS: &[(&str, &[&str], &str)] = &[
     ("src/config/compile/cors.rs", &["ratelimit"], "a header"),
     ("src/config/compile/edit.rs", &["host"], "a header"),
     ("src/config/compile/lint.rs", &["password"], "a word in paths of logins"),
+    ("src/config/compile/limits/cost.rs", &["default"], "a key of the tables of costs"),
     ("src/config/compile/limits/over.rs", &["refuse"], "a value of `over`"),
     ("src/config/compile/limits/refuse.rs", &["limit", "route"], "placeholders"),
     ("src/config/compile/limits/settlement.rs", &["default", "header"], "the name of a model, and a kind of source"),

@@ -86,7 +86,7 @@ rows! {
         Value("1"),
         "units of one request",
     )
-    .shown_as("integer from 0, `\"header:NAME\"`, `\"query:NAME\"`, `\"descriptor:NAME\"`, table with `method`, `status` or `reserve`")
+    .shown_as("integer from 0, `\"header:NAME\"`, `\"query:NAME\"`, `\"descriptor:NAME\"`, table with `method`, `status`, `count` or `reserve`")
     .metric("sluicegate_rejections_total")
     .ends(End::NeverFits)
     .weaker(Weaker::Less);
@@ -152,7 +152,7 @@ rows! {
         .unordered()
         .keywords(&["connect_error", "client_abort"]);
     SETTLE = option("settle", list_from(1, &Text("source")), Absent, "where the response reports the true cost")
-        .shown_as("list of up to 16: `\"openai\"`, `\"anthropic\"`, `\"gemini\"`, `\"bedrock\"`, `\"json:POINTER\"`, `\"sse:POINTER\"`, `\"header:NAME\"`, `\"trailer:NAME\"`")
+        .shown_as("list of up to 16: `\"openai\"`, `\"anthropic\"`, `\"gemini\"`, `\"bedrock\"`, `\"json:POINTER\"`, `\"sse:POINTER\"`, `\"header:NAME\"`, `\"trailer:NAME\"`, `\"response_bytes\"`, `\"request_bytes\"`")
         .guide("charges.md#settle")
         .metric("sluicegate_usage_settlements_total");
     WEIGHTS = option("weights", Map(&Table(&weights::TABLE)), Described("1 for each token"), "what a token costs, by model")
@@ -260,6 +260,10 @@ pub mod cost {
             .shown_as("table of integers")
             .guide("charges.md#prices")
             .weaker(Weaker::Less);
+        COUNT = option("count", Text("source"), Absent, "units by the elements of an array in the body")
+            .shown_as("`\"json:POINTER\"`")
+            .guide("charges.md#counted-elements")
+            .weaker(Weaker::Added);
         RESERVE = option("reserve", Table(&reserve::TABLE), Absent, "an estimate in tokens").guide("charges.md#reserve");
     }
 }

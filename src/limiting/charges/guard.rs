@@ -16,9 +16,16 @@ use crate::limiting::charges::ChargedAt;
 use crate::limiting::charges::leases::LeaseId;
 use crate::limiting::charges::manager::ChargeManager;
 use crate::limiting::decision::{Check, CheckCharges, Decision};
+use crate::limiting::integers::COST_MAX;
+use crate::limiting::limit::bytes::TransferredBytes;
 use crate::limiting::limit::charge_rules::{BodyUsage, ChargeRules, RequestEnd, ResponseTail, UsageRules};
 use crate::limiting::settlement::scan::UsageScan;
 use crate::telemetry::metrics::{SettlementMetrics, SettlementResult};
+
+/// Bytes that pass between two charges of a request that is in progress.
+const BYTES_CHARGED_AT: i64 = 16 * 1024 * 1024;
+/// Bound of the corrections at the end of a request, so of 10^12 bytes.
+const CORRECTIONS_MAX: usize = 1000;
 
 /// Charges of one request that its outcome may change.
 pub struct ChargeGuard {
@@ -30,6 +37,8 @@ pub struct ChargeGuard {
     head: Option<Box<(StatusCode, HeaderMap)>>,
     /// Reads the body of the response, for charges that settle by it.
     scan: Option<Box<UsageScan>>,
+    /// Bytes that have passed so far, if a charge counts them.
+    passed: Option<TransferredBytes>,
 }
 
 /// Leases of one request, shared by the request and its exchange with the upstream server, which may continue after
@@ -48,6 +57,10 @@ struct GuardedCharge {
     passes_at: Option<Instant>,
     /// The request still waits in the queue. If it leaves, its position is refunded.
     is_waiting: bool,
+    /// The response has arrived, and leaves a charge that counts bytes.
+    is_accepted: Cell<bool>,
+    /// Units that have been charged so far for bytes.
+    charged: Cell<i64>,
 }
 
 impl ChargeGuard {
@@ -67,22 +80,33 @@ impl ChargeGuard {
             let reset = Duration::from_millis(u64::try_from(answer.reset_ms).unwrap_or(0));
             let over = check.rule.has_queue().then(|| Instant::now() + reset);
             charges.push(GuardedCharge {
+                charged: Cell::new(check.cost),
                 check,
                 rules,
                 place,
                 lease: lease.flatten(),
                 passes_at: over,
                 is_waiting: waits,
+                is_accepted: Cell::new(false),
             });
         }
         (!charges.is_empty()).then(|| {
-            Box::new(ChargeGuard { manager: manager.clone(), charges, is_settled: false, head: None, scan: None })
+            let passed = charges.iter().any(GuardedCharge::counts_bytes).then(TransferredBytes::default);
+            Box::new(ChargeGuard {
+                manager: manager.clone(),
+                charges,
+                is_settled: false,
+                head: None,
+                scan: None,
+                passed,
+            })
         })
     }
 
     /// Takes over the charges of `other`, which the same limiter made for the same request.
     pub fn absorb(&mut self, other: &mut ChargeGuard) {
         self.charges.append(&mut other.charges);
+        self.passed = self.passed.or(other.passed);
     }
 
     /// Ends the wait in the queue: the request proceeds, so its queue position is used.
@@ -101,8 +125,8 @@ impl ChargeGuard {
         let charges = std::mem::take(&mut self.charges);
         let (leases, others): (Vec<_>, Vec<_>) = charges.into_iter().partition(|charge| charge.linger().is_some());
         self.charges = others;
-        let held =
-            ChargeGuard { manager: self.manager.clone(), charges: leases, is_settled: true, head: None, scan: None };
+        let manager = self.manager.clone();
+        let held = ChargeGuard { manager, charges: leases, is_settled: true, head: None, scan: None, passed: None };
         (!held.charges.is_empty()).then(|| Rc::new(LeaseGuard(RefCell::new(held))))
     }
 
@@ -140,6 +164,37 @@ impl ChargeGuard {
             self.scan = None;
         } else {
             self.head = Some(known);
+        }
+    }
+
+    /// Records that `bytes` of the response passed to the client. Charges that count bytes are charged for each
+    /// [`BYTES_CHARGED_AT`], so that a long response does not exceed the limit by more than that.
+    pub fn record_sent(&mut self, bytes: u64) {
+        let Some(passed) = &mut self.passed else { return };
+        passed.response = passed.response.saturating_add(bytes);
+        self.charge_passed();
+    }
+
+    /// Records that the client has sent so many bytes in all.
+    pub fn record_received(&mut self, bytes: u64) {
+        if let Some(passed) = &mut self.passed {
+            passed.request = passed.request.max(bytes);
+            self.charge_passed();
+        }
+    }
+
+    /// Charges the bytes that have passed since the last charge, if they are many.
+    fn charge_passed(&mut self) {
+        let Some(passed) = self.passed else { return };
+        let mut corrections = Vec::new();
+        for charge in self.charges.iter().filter(|charge| charge.is_accepted.get()) {
+            let units = charge.counted_units(passed);
+            if units - charge.charged.get() >= BYTES_CHARGED_AT {
+                charge.push_byte_corrections(units, &mut corrections);
+            }
+        }
+        if !corrections.is_empty() {
+            self.manager.send_corrections(corrections);
         }
     }
 
@@ -184,6 +239,18 @@ impl ChargeGuard {
         let (scan, settlements) = (self.scan.take(), self.manager.settlements.clone());
         self.end_charges(|charge| match charge.charge_rules() {
             Some(rules) if rules.lease => (0, true),
+            // What they cost is known at the end of the request.
+            Some(rules) if charge.counts_bytes() => match (charge.is_accepted.get(), rules.is_charged(end)) {
+                (false, None) => {
+                    waits.set(true);
+                    (0, true)
+                }
+                (false, Some(false)) => (-charge.check.cost, false),
+                (true, _) | (false, Some(true)) => {
+                    charge.is_accepted.set(true);
+                    (0, true)
+                }
+            },
             Some(rules) => match charge.correction(rules, end, scan.as_deref(), &settlements, &has_unproven) {
                 Some(delta) => (delta, false),
                 None => {
@@ -199,6 +266,26 @@ impl ChargeGuard {
         }
         self.scan = scan;
         !waits.get()
+    }
+
+    /// Charges or refunds what is left of the charges that count bytes, at the end of the request. `is_settled`: the
+    /// outcome of the request was known. A client that leaves before the response has passed some bytes, too.
+    fn charge_bytes(&mut self, is_settled: bool) {
+        let Some(passed) = self.passed else { return };
+        let mut corrections = Vec::new();
+        for charge in self.charges.iter().filter(|charge| charge.counts_bytes() && !charge.is_waiting) {
+            let is_refunded =
+                charge.charge_rules().and_then(|rules| rules.is_charged(RequestEnd::Aborted)) == Some(false);
+            match (charge.is_accepted.get(), is_settled) {
+                (false, false) if is_refunded => charge.push_byte_corrections(0, &mut corrections),
+                (true, _) | (false, false) => {
+                    charge.push_byte_corrections(charge.counted_units(passed), &mut corrections);
+                }
+                // The charge stays as it is.
+                (false, true) => {}
+            }
+        }
+        self.manager.send_corrections(corrections);
     }
 
     /// Ends charges. For each, `outcome` returns the correction in units, and whether to keep guarding the charge
@@ -256,6 +343,26 @@ impl GuardedCharge {
         Some(delta)
     }
 
+    /// Returns whether the charge counts bytes.
+    fn counts_bytes(&self) -> bool {
+        self.charge_rules().is_some_and(|rules| rules.counted_bytes().is_some())
+    }
+
+    /// Returns what the bytes cost that have passed.
+    fn counted_units(&self, passed: TransferredBytes) -> i64 {
+        self.charge_rules().and_then(ChargeRules::counted_bytes).map_or(0, |bytes| bytes.units(passed))
+    }
+
+    /// Adds the corrections to `units` in all, each small enough for the arithmetic of the store.
+    fn push_byte_corrections(&self, units: i64, corrections: &mut Vec<(Check, ChargedAt)>) {
+        let mut due = units - self.charged.replace(units);
+        while due != 0 && corrections.len() < CORRECTIONS_MAX {
+            let part = due.min(COST_MAX);
+            due -= part;
+            corrections.push((Check { cost: part, ..self.check.clone() }, self.place));
+        }
+    }
+
     fn charge_rules(&self) -> Option<&ChargeRules> {
         self.rules.as_deref()
     }
@@ -290,9 +397,11 @@ impl Drop for ChargeGuard {
             scan.end(false);
         }
         let (scan, settlements) = (self.scan.take(), self.manager.settlements.clone());
+        self.charge_bytes(answered);
         self.end_charges(|charge| match charge.charge_rules() {
             _ if charge.is_waiting => (-charge.check.cost, false),
             Some(rules) if rules.lease => (-charge.check.cost, false),
+            Some(_) if charge.counts_bytes() => (0, false),
             Some(rules) if !answered => {
                 let delta =
                     charge.correction(rules, RequestEnd::Aborted, scan.as_deref(), &settlements, &Cell::new(false));

@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use crate::grpc::{GrpcCode, is_grpc};
 use crate::limiting::algorithm::Rule;
 use crate::limiting::integers::{COST_MAX, units};
+use crate::limiting::limit::bytes::CountedBytes;
 use crate::limiting::limit::cost::StatusPrices;
 use crate::limiting::settlement::scan::UsageScan;
 use crate::limiting::settlement::sources::UsageSources;
@@ -39,6 +40,8 @@ pub struct Settle {
     pub fields: Vec<SettleField>,
     /// The usage that the body reports.
     pub usage: Option<UsageRules>,
+    /// The bytes that the request costs, whatever else the response states.
+    pub bytes: CountedBytes,
     /// What the status costs.
     pub statuses: Option<Arc<StatusPrices>>,
 }
@@ -179,7 +182,7 @@ fn code(head: &HeaderMap, tail: ResponseTail) -> Option<GrpcCode> {
 impl Settle {
     /// Returns whether the response states the cost, or has it in its body.
     pub fn has_sources(&self) -> bool {
-        !self.fields.is_empty() || self.usage.is_some()
+        !self.fields.is_empty() || self.usage.is_some() || self.bytes.is_any()
     }
 
     /// Returns whether a response can cost more than was charged before.
@@ -241,28 +244,37 @@ impl ChargeRules {
         self.lease || self.settle.is_some() || self.charge != ChargeCondition::Always
     }
 
+    /// Returns the bytes that a request costs; `None` if it costs something else.
+    pub fn counted_bytes(&self) -> Option<CountedBytes> {
+        self.settle.as_ref().map(|settle| settle.bytes).filter(|bytes| bytes.is_any())
+    }
+
     /// How the limit settles by the body of the response.
     pub fn usage(&self) -> Option<&UsageRules> {
         self.settle.as_ref()?.usage.as_ref()
     }
 
-    /// Returns the units to charge on top of `cost`, or to refund if negative. `None` means that this depends on the
-    /// end of the response.
-    pub fn correction(&self, end: RequestEnd<'_>, cost: i64, usage: BodyUsage) -> Option<i64> {
+    /// Returns whether a request that ends like this is charged. `None` means that this depends on the end of the response.
+    pub fn is_charged(&self, end: RequestEnd<'_>) -> Option<bool> {
         if self.refund_overload && matches!(end, RequestEnd::Overloaded { .. }) {
-            return Some(-cost);
+            return Some(false);
         }
-        if let (RequestEnd::Aborted, BodyUsage::Read { .. }) = (end, usage) {
-            // The head of the response was accepted as a reason to charge. A client that leaves later changes nothing.
-            return Some(usage.correction(cost));
-        }
-        let is_charged = match &self.charge {
+        Some(match &self.charge {
             ChargeCondition::Always => true,
             // A client that leaves before the response remains charged, or it could hide failed attempts by leaving.
             ChargeCondition::On(outcomes) => matches!(end, RequestEnd::Aborted) || outcomes.contains_outcome(end)?,
             ChargeCondition::RefundOn(outcomes) => !outcomes.contains_outcome(end)?,
-        };
-        if !is_charged {
+        })
+    }
+
+    /// Returns the units to charge on top of `cost`, or to refund if negative. `None` means that this depends on the
+    /// end of the response.
+    pub fn correction(&self, end: RequestEnd<'_>, cost: i64, usage: BodyUsage) -> Option<i64> {
+        if let (RequestEnd::Aborted, BodyUsage::Read { .. }) = (end, usage) {
+            // The head of the response was accepted as a reason to charge. A client that leaves later changes nothing.
+            return Some(usage.correction(cost));
+        }
+        if !self.is_charged(end)? {
             return Some(-cost);
         }
         if let (Some(prices), Some(status)) =
@@ -292,6 +304,7 @@ impl fmt::Display for Settle {
             SettleField::Header(name) => format!("header:{name}"),
             SettleField::Trailer(name) => format!("trailer:{name}"),
         }));
+        sources.extend(self.bytes.sources().map(str::to_owned));
         sources.extend(self.usage.iter().flat_map(|usage| usage.sources.listed()).map(ToString::to_string));
         f.write_str(&sources.join(", "))
     }

@@ -23,6 +23,8 @@ pub enum Cost {
     ByMethod(Box<MethodPrices>),
     /// The status of the response decides. Until then, a request is charged what other statuses cost.
     ByStatus(Arc<StatusPrices>),
+    /// The number of elements of an array in the body.
+    Counted(Source),
     /// The response reports it; until then, an estimate is charged.
     Reserved(Box<Reserve>),
 }
@@ -71,7 +73,7 @@ impl Cost {
     pub fn sources(&self) -> &[Source] {
         match self {
             Cost::Fixed(_) | Cost::ByStatus(_) => &[],
-            Cost::Stated(source) => std::slice::from_ref(source),
+            Cost::Stated(source) | Cost::Counted(source) => std::slice::from_ref(source),
             Cost::ByMethod(_) => std::slice::from_ref(METHOD),
             Cost::Reserved(reserve) => &reserve.add,
         }
@@ -79,12 +81,21 @@ impl Cost {
 
     /// Returns the sources whose values have to be integers.
     pub fn integer_sources(&self) -> &[Source] {
-        if matches!(self, Cost::ByMethod(_)) { &[] } else { self.sources() }
+        if matches!(self, Cost::ByMethod(_) | Cost::Counted(_)) { &[] } else { self.sources() }
     }
 
     /// Returns whether the cost depends on the content of the body.
     pub fn reads_body(&self) -> bool {
-        matches!(self, Cost::Reserved(reserve) if reserve.reads_body())
+        match self {
+            Cost::Counted(_) => true,
+            Cost::Reserved(reserve) => reserve.reads_body(),
+            Cost::Fixed(_) | Cost::Stated(_) | Cost::ByMethod(_) | Cost::ByStatus(_) => false,
+        }
+    }
+
+    /// Returns the array whose elements count; `None` if the cost is another.
+    pub fn counted_source(&self) -> Option<&Source> {
+        if let Cost::Counted(source) = self { Some(source) } else { None }
     }
 
     /// Returns the estimate that the cost consists of; `None` if it is none.
@@ -101,7 +112,7 @@ impl Cost {
     pub fn max_cost(&self) -> i64 {
         match self {
             Cost::Fixed(cost) => *cost,
-            Cost::Stated(_) => COST_MAX,
+            Cost::Stated(_) | Cost::Counted(_) => COST_MAX,
             Cost::ByMethod(prices) => prices.listed.iter().map(|(_, cost)| *cost).fold(prices.default, i64::max),
             Cost::ByStatus(prices) => prices.default,
             Cost::Reserved(reserve) => reserve.max_units(),
@@ -119,6 +130,10 @@ impl Cost {
             Cost::Stated(source) => {
                 let Some(stated) = facts.text(source, repeated)? else { return Ok(whole(COST_DEFAULT)) };
                 Ok(whole(not_integer.apply_to(units(&stated))?.unwrap_or(COST_DEFAULT)))
+            }
+            Cost::Counted(source) => {
+                let counted = facts.count_elements(source, repeated)?;
+                Ok(whole(not_integer.apply_to(counted)?.unwrap_or(COST_DEFAULT)))
             }
             Cost::ByMethod(prices) => Ok(whole(prices.cost_of(facts.method))),
             Cost::ByStatus(prices) => Ok(whole(prices.default)),
@@ -167,6 +182,7 @@ impl fmt::Display for Cost {
         match self {
             Cost::Fixed(cost) => cost.fmt(f),
             Cost::Stated(source) => source.fmt(f),
+            Cost::Counted(source) => write!(f, "count of {source}"),
             Cost::ByMethod(prices) => write_prices(f, "method", &prices.listed, prices.default),
             Cost::ByStatus(prices) => write_prices(f, "status", &prices.listed, prices.default),
             Cost::Reserved(_) => f.write_str("reserve"),

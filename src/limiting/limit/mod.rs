@@ -1,9 +1,12 @@
 //! A compiled `[limit.NAME]`: which requests it applies to, whose budget they use, how much is allowed, and what
 //! happens on a refusal. The config compiler creates limits; the limiter evaluates them.
 //!
-//! `when` has the conditions, `schedule` those about the time, `cost` what a request costs, `refuse` the refusal, `over` what else can happen over the
-//! limit, `month_day` when the months of a key begin, `charge_rules` how the outcome of a request changes its charge. To add an option, add a field here or there, and read it in `config::compile`.
+//! `when` has the conditions, `schedule` those about the time, `cost` what a request costs, `bytes` the bytes of bodies as a
+//! cost, `refuse` the refusal, `over` what else can happen over the limit, `month_day` when the months of a key begin,
+//! `charge_rules` how the outcome of a request changes its charge. To add an option, add a field here or there, and read it
+//! in `config::compile`.
 
+pub mod bytes;
 pub mod charge_rules;
 pub mod cost;
 pub mod month_day;
@@ -35,7 +38,9 @@ use crate::limiting::limit::when::When;
 use crate::limiting::overrides::Overrides;
 use crate::limiting::settlement::api::LlmApi;
 use crate::limiting::settlement::weights::ModelWeights;
-use crate::limiting::source::{Facts, Repeated, Source, SourceKind, SourceOrigin, SourceValue};
+use crate::limiting::source::{
+    BodyFacts, Facts, Repeated, Source, SourceKind, SourceOrigin, SourceValue, UnreadableBody,
+};
 
 /// All limits of a config, indexed by name.
 #[derive(Debug, Default)]
@@ -220,6 +225,20 @@ impl Limit {
     pub fn settles_by_source(&self) -> bool {
         let settle = self.charge_rules.as_ref().and_then(|rules| rules.settle.as_ref());
         settle.is_some_and(Settle::has_sources)
+    }
+
+    /// Returns why the limit cannot use the body of a request; `None` if it can or does not need it.
+    pub fn unreadable_body(&self, body: &BodyFacts) -> Option<UnreadableBody> {
+        self.key.unreadable_body(body).or(match (self.cost.counted_source(), body) {
+            (Some(_), BodyFacts::UnreadableBody(why)) => Some(*why),
+            (Some(_), BodyFacts::Form(_)) => Some(UnreadableBody::Type),
+            _ => None,
+        })
+    }
+
+    /// Returns whether the limit counts bytes of bodies.
+    pub fn counts_bytes(&self) -> bool {
+        self.charge_rules.as_ref().is_some_and(|rules| rules.counted_bytes().is_some())
     }
 
     /// Returns what a token costs, by model.

@@ -202,15 +202,28 @@ impl JsonPointer {
     /// Numbers are formatted by value, so that 7, 7.0 and 7e0 are equal.
     pub fn find<'d>(&self, document: &'d [u8], repeated: Repeated) -> FoundValue<'d> {
         let mut reader = serde_json::Deserializer::from_slice(document);
-        let result = Walk { tokens: &self.tokens, repeated }.deserialize(&mut reader);
+        let result = Walk { tokens: &self.tokens, repeated, is_count: false }.deserialize(&mut reader);
         result.unwrap_or(Err(Ambiguous)).map(|value| value.map(|text| text.into_bytes().into()))
+    }
+
+    /// Counts the elements of the array at the pointer in a valid document; `None` if there is none.
+    ///
+    /// # Errors
+    /// There are several, and `repeated` does not choose one.
+    pub fn count_elements(&self, document: &[u8], repeated: Repeated) -> Result<Option<i64>, Ambiguous> {
+        let mut reader = serde_json::Deserializer::from_slice(document);
+        let result = Walk { tokens: &self.tokens, repeated, is_count: true }.deserialize(&mut reader);
+        result.unwrap_or(Err(Ambiguous)).map(|count| count.and_then(|digits| digits.parse().ok()))
     }
 }
 
 /// Follows a pointer through a document.
+#[derive(Clone, Copy)]
 struct Walk<'p> {
     tokens: &'p [String],
     repeated: Repeated,
+    /// The value is the number of elements of an array, and nothing else is a value.
+    is_count: bool,
 }
 
 /// Result of following a pointer: the value as text.
@@ -219,14 +232,15 @@ type PointerResult = Result<Option<String>, Ambiguous>;
 impl Walk<'_> {
     /// Returns a string, number or boolean, unless the pointer continues below it.
     fn finish_at(self, value: impl ToString) -> PointerResult {
-        Ok(self.tokens.is_empty().then(|| value.to_string()))
+        Ok((self.tokens.is_empty() && !self.is_count).then(|| value.to_string()))
     }
 
     /// Returns an integer. Integers beyond 2^53 are ambiguous: servers on which all numbers are doubles, as in
     /// JavaScript, round them.
     fn finish_at_integer(self, value: impl ToString, magnitude: u64) -> PointerResult {
         let digits = u64::BITS - magnitude.leading_zeros().saturating_add(magnitude.trailing_zeros()).min(u64::BITS);
-        let is_rounded = digits > f64::MANTISSA_DIGITS && self.tokens.is_empty() && self.repeated == Repeated::Refuse;
+        let is_value = self.tokens.is_empty() && !self.is_count;
+        let is_rounded = digits > f64::MANTISSA_DIGITS && is_value && self.repeated == Repeated::Refuse;
         if is_rounded { Err(Ambiguous) } else { self.finish_at(value) }
     }
 }
@@ -248,7 +262,8 @@ impl<'de> Visitor<'de> for Walk<'_> {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<PointerResult, E> {
         // Some parsers end a string at a zero byte.
-        let is_truncated_by_some = self.tokens.is_empty() && self.repeated == Repeated::Refuse && text.contains('\0');
+        let is_value = self.tokens.is_empty() && !self.is_count;
+        let is_truncated_by_some = is_value && self.repeated == Repeated::Refuse && text.contains('\0');
         Ok(if is_truncated_by_some { Err(Ambiguous) } else { self.finish_at(text) })
     }
 
@@ -275,14 +290,17 @@ impl<'de> Visitor<'de> for Walk<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<PointerResult, A::Error> {
         let Some((token, below)) = self.tokens.split_first() else {
-            while items.next_element::<IgnoredAny>()?.is_some() {}
-            return Ok(Err(Ambiguous));
+            let mut count = 0_u64;
+            while items.next_element::<IgnoredAny>()?.is_some() {
+                count += 1;
+            }
+            return Ok(if self.is_count { Ok(Some(count.to_string())) } else { Err(Ambiguous) });
         };
         let wanted = token.parse().ok().filter(|index: &usize| index.to_string() == *token);
         let mut found = Ok(None);
         for index in 0.. {
             let more = if wanted == Some(index) {
-                let item = items.next_element_seed(Walk { tokens: below, repeated: self.repeated })?;
+                let item = items.next_element_seed(Walk { tokens: below, ..self })?;
                 item.map(|item| found = item).is_some()
             } else {
                 items.next_element::<IgnoredAny>()?.is_some()
@@ -298,7 +316,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
     /// zero byte.
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<PointerResult, A::Error> {
         let mut found: Option<PointerResult> = None;
-        let mut alike = self.tokens.is_empty();
+        let mut alike = self.tokens.is_empty() && !self.is_count;
         while let Some(name) = members.next_key::<String>()? {
             let Some((_, below)) = self.tokens.split_first().filter(|(token, _)| **token == name) else {
                 alike |= self
@@ -308,7 +326,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
                 members.next_value::<IgnoredAny>()?;
                 continue;
             };
-            let value = members.next_value_seed(Walk { tokens: below, repeated: self.repeated })?;
+            let value = members.next_value_seed(Walk { tokens: below, ..self })?;
             found = Some(match (found, self.repeated) {
                 (None, _) | (Some(_), Repeated::Last) => value,
                 (Some(first), Repeated::First) => first,
@@ -381,6 +399,31 @@ mod tests {
                 assert_eq!(find(pointer, document, repeated), Ok(value.map(str::to_owned)), "{pointer} {document}");
             }
         }
+    }
+
+    #[test]
+    fn elements_of_arrays_are_counted() {
+        let count = |document: &str, repeated| {
+            let BodyFacts::Json(bytes) = BodyKind::Json.check_body(document.as_bytes()) else { panic!("{document}") };
+            JsonPointer::parse("/a/items").unwrap().count_elements(bytes, repeated)
+        };
+        for (document, expected) in [
+            (r#"{"a":{"items":[]}}"#, Some(0)),
+            (r#"{"a":{"items":[1,"x",{"items":[1,2,3,4]},[5,6],null]}}"#, Some(5)),
+            (r#"{"a":{"items":{"b":1}}}"#, None),
+            (r#"{"a":{"items":"[1,2]"}}"#, None),
+            (r#"{"a":{"items":9007199254740993}}"#, None),
+            (r#"{"a":{"items":null}}"#, None),
+            (r#"{"a":[1,2]}"#, None),
+            (r#"{"items":[1,2]}"#, None),
+            ("[1,2]", None),
+        ] {
+            assert_eq!(count(document, Repeated::Refuse), Ok(expected), "{document}");
+        }
+        let twice = r#"{"a":{"items":[1],"items":[1,2,3]}}"#;
+        assert_eq!(count(twice, Repeated::Refuse), Err(Ambiguous));
+        assert_eq!((count(twice, Repeated::First), count(twice, Repeated::Last)), (Ok(Some(1)), Ok(Some(3))));
+        assert_eq!(count(r#"{"a":{"items":[1],"Items":[1,2,3]}}"#, Repeated::Refuse), Err(Ambiguous));
     }
 
     #[test]

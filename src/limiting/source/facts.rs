@@ -191,6 +191,17 @@ impl Facts<'_> {
         self.claims.as_ref().map_or_else(|| Ok(Vec::new()), |claims| claims.list(name, repeated))
     }
 
+    /// Counts the elements of the array at `source`, a pointer into the body. `None` if there is no array.
+    ///
+    /// # Errors
+    /// There are several arrays, and `repeated` does not choose one.
+    pub fn count_elements(&self, source: &Source, repeated: Repeated) -> Result<Option<i64>, Ambiguous> {
+        match (source, self.body) {
+            (Source::Json(pointer), BodyFacts::Json(document)) => pointer.count_elements(document, repeated),
+            _ => Ok(None),
+        }
+    }
+
     /// Returns the value of `source` as text, in canonical form.
     ///
     /// # Errors

@@ -43,6 +43,8 @@ pub struct RequestAccount {
     life: Life,
     /// Charges of the limits that may still change, until the outcome of the request is known.
     charges: Option<Box<ChargeGuard>>,
+    /// Progress of the request body, if it was opened.
+    upload: Option<Rc<UploadProgress>>,
     /// The request's concurrency slots, shared with the exchange once the request is forwarded.
     leases: Option<Rc<LeaseGuard>>,
     /// The request is counted by the process rule, if there is one.
@@ -110,6 +112,7 @@ impl RequestAccount {
             waited: Cell::default(),
             life: Life::Open { reached_server: false },
             charges: None,
+            upload: None,
             leases: None,
             overload: None,
             log: None,
@@ -329,6 +332,7 @@ impl RequestAccount {
 
     /// Takes out the charges that still wait for the end of the server's response, because the client gets another one.
     pub fn take_pending_charges(&mut self) -> Option<Box<ChargeGuard>> {
+        self.count_upload();
         self.charges.take_if(|charges| charges.is_awaiting_end())
     }
 
@@ -390,9 +394,14 @@ impl RequestAccount {
         self.deadline.arm(RequestWait::Tunnel, limit);
     }
 
-    /// Records that a tunnel moved data, `bytes` of them to the client, and arms its next deadline.
-    pub fn record_tunnel_bytes(&mut self, bytes: u64, awaited: RequestWait, limit: Duration) {
+    /// Records that a tunnel moved data, `bytes` of them to the client, and `received` from it so far, and arms its next
+    /// deadline.
+    pub fn record_tunnel_bytes(&mut self, (bytes, received): (u64, u64), awaited: RequestWait, limit: Duration) {
         self.deadline.arm(awaited, limit);
+        if let Some(charges) = &mut self.charges {
+            charges.record_sent(bytes);
+            charges.record_received(received);
+        }
         if let Some(entry) = &mut self.log {
             entry.add_sent_bytes(bytes);
         }
@@ -402,6 +411,9 @@ impl RequestAccount {
     pub fn record_sent(&mut self, bytes: usize) {
         if let Life::Answering(SentResponse { stream, .. }) = self.life {
             self.deadline.arm(RequestWait::Stream, stream);
+        }
+        if let Some(charges) = &mut self.charges {
+            charges.record_sent(bytes as u64);
         }
         if let Some(entry) = &mut self.log {
             entry.add_sent_bytes(bytes as u64);
@@ -422,6 +434,7 @@ impl RequestAccount {
             (Life::Answering(_), ResponseEnd::Abandoned) if self.method == Method::HEAD => ResponseEnd::Whole,
             (_, end) => end,
         };
+        self.count_upload();
         self.settle_at_end(&life, end);
         match &life {
             Life::Answering(_) => self.observe_duration(),
@@ -445,6 +458,18 @@ impl RequestAccount {
                 None => self.deadline.end(response.keepalive),
             },
             Life::Open { .. } | Life::Ended => self.deadline.end_by_client(),
+        }
+    }
+
+    /// Records the body of the request, for limits that count its bytes.
+    pub fn record_upload(&mut self, upload: Rc<UploadProgress>) {
+        self.upload = Some(upload);
+    }
+
+    /// Tells the charges how much of the request body has arrived.
+    fn count_upload(&mut self) {
+        if let (Some(charges), Some(upload)) = (&mut self.charges, &self.upload) {
+            charges.record_received(upload.received_bytes());
         }
     }
 

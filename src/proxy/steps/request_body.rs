@@ -141,6 +141,7 @@ fn take_upload(request: &mut RequestContext<'_>, route: &Route) -> Option<Upload
     if request.received.header_set.has(KnownHeader::Trailer) {
         upload.allow_trailers(headers::announced_trailers(&request.received.parts.headers).collect());
     }
+    request.account.record_upload(upload.share_progress());
     if let Some(entry) = request.account.log_entry() {
         entry.record_upload(&upload.share_progress());
     }

@@ -94,7 +94,7 @@ impl Tunnel {
             if has_moved || waited != pace.is_waiting() {
                 let is_half_open = [&up, &down].iter().any(|flow| flow.state == FlowState::Ended);
                 let (awaited, limit) = self.next_wait(&pace, is_half_open);
-                self.account.record_tunnel_bytes(carried, awaited, limit);
+                self.account.record_tunnel_bytes((carried, up.total), awaited, limit);
             }
             match ends {
                 [Poll::Ready(Err(_)), _] | [_, Poll::Ready(Err(_))] | [Poll::Ready(_), Poll::Ready(_)] => {

@@ -15,6 +15,7 @@ use crate::limiting::algorithm::Rule;
 use crate::limiting::integers::COST_MAX;
 use crate::limiting::limit::cost::{Cost, MethodPrices, StatusPattern, StatusPrices};
 use crate::limiting::settlement::weights::ModelWeights;
+use crate::limiting::source::SourceKind;
 
 /// Maximum number of costs in a table.
 const PRICES_MAX: usize = 100;
@@ -42,14 +43,15 @@ pub fn compile_cost(section: &Section, weights: Option<Arc<ModelWeights>>) -> Op
 
 fn compile_table(section: &Section, weights: Option<Arc<ModelWeights>>) -> Option<Cost> {
     let cost = section.read_section(&limit::COST)?;
-    let kinds: [&ConfigOption; 3] = [&limit::cost::RESERVE, &limit::cost::METHOD, &limit::cost::STATUS];
+    let kinds: [&ConfigOption; 4] =
+        [&limit::cost::RESERVE, &limit::cost::METHOD, &limit::cost::STATUS, &limit::cost::COUNT];
     let written: Vec<(&ConfigOption, &Node)> =
         kinds.into_iter().filter_map(|kind| Some((kind, cost.node(kind)?))).collect();
     let compiled = match written.as_slice() {
         [] => cost.report_missing(
             "`cost` says nothing of the cost",
-            "write cost = { method = { GET = 1, POST = 5 } }, { status = { \"4xx\" = 5, default = 1 } } or \
-             { reserve = { default_add = 1000 } }",
+            "write cost = { method = { GET = 1, POST = 5 } }, { status = { \"4xx\" = 5, default = 1 } }, \
+             { reserve = { default_add = 1000 } } or { count = \"json:/items\" }",
         ),
         [(kind, _)] if kind.name == limit::cost::METHOD.name => {
             let parse = |text: &str| parse_method(text).map(|method| method.as_str().to_owned());
@@ -59,6 +61,11 @@ fn compile_table(section: &Section, weights: Option<Arc<ModelWeights>>) -> Optio
         [(kind, _)] if kind.name == limit::cost::STATUS.name => {
             let prices = compile_prices(&cost, kind, parse_status_pattern);
             prices.map(|(listed, default)| Cost::ByStatus(Arc::new(StatusPrices { listed, default })))
+        }
+        [(kind, _)] if kind.name == limit::cost::COUNT.name => {
+            let help = "write a pointer to an array in the body, like \"json:/items\"";
+            let parse = |text: &str| values::parse_source(text, &[SourceKind::Json], help);
+            cost.parse_string(kind, parse).map(Cost::Counted)
         }
         [_] => {
             weights.and_then(|weights| compile_reserve(&cost, weights)).map(|reserve| Cost::Reserved(Box::new(reserve)))

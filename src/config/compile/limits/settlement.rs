@@ -8,6 +8,7 @@ use crate::config::reader::{At, Section};
 use crate::config::schema::limit;
 use crate::config::tree::Value;
 use crate::config::values::{TextFault, invalid_text};
+use crate::limiting::limit::bytes::CountedBytes;
 use crate::limiting::limit::charge_rules::{Settle, SettleField, UsageRules};
 use crate::limiting::settlement::readings::TEXT_MAX;
 use crate::limiting::settlement::reserve::Reserve;
@@ -26,6 +27,7 @@ const DEFAULT: &str = "default";
 enum SettleSource {
     Field(SettleField),
     Usage(UsageSource),
+    Bytes(CountedBytes),
 }
 
 /// Compiles `settle` and `ask_usage`. `None` means a mistake; `Some(None)` means that `settle` is not set.
@@ -51,7 +53,16 @@ pub fn compile_settle(
             match value {
                 SettleSource::Field(field) => settle.fields.push(field),
                 SettleSource::Usage(source) => sources.push(source),
+                SettleSource::Bytes(CountedBytes { request, response }) => {
+                    settle.bytes.request |= request;
+                    settle.bytes.response |= response;
+                }
             }
+        }
+        if settle.bytes.is_any() && (!settle.fields.is_empty() || !sources.is_empty()) {
+            let what = "bytes cannot be combined with other sources";
+            let help = "keep one, or write a limit for each";
+            return section.report_fault(limit::SETTLE.name, node, what, help);
         }
     }
     let reads_events = sources
@@ -91,6 +102,11 @@ fn parse_settle_source(text: &str) -> Result<SettleSource, TextFault> {
     if let Some(dialect) = UsageDialect::ALL.iter().find(|dialect| dialect.label() == text) {
         return Ok(SettleSource::Usage(UsageSource::Dialect(*dialect)));
     }
+    match text {
+        CountedBytes::RESPONSE => return Ok(SettleSource::Bytes(CountedBytes { response: true, request: false })),
+        CountedBytes::REQUEST => return Ok(SettleSource::Bytes(CountedBytes { response: false, request: true })),
+        _ => {}
+    }
     match text.split_once(':') {
         Some(("header", name)) => parse_header_name(name).map(SettleField::Header).map(SettleSource::Field),
         Some(("trailer", name)) => parse_header_name(name).map(SettleField::Trailer).map(SettleSource::Field),
@@ -101,7 +117,7 @@ fn parse_settle_source(text: &str) -> Result<SettleSource, TextFault> {
             let help = match find_closest(text, dialects.clone()) {
                 Some(dialect) => format!("did you mean \"{dialect}\"?"),
                 None => format!(
-                    "write the name of an API ({}), \"json:POINTER\", \"sse:POINTER\", \"header:NAME\" or \"trailer:NAME\"",
+                    "write the name of an API ({}), \"json:POINTER\", \"sse:POINTER\", \"header:NAME\", \"trailer:NAME\", \"response_bytes\" or \"request_bytes\"",
                     dialects.collect::<Vec<_>>().join(", ")
                 ),
             };

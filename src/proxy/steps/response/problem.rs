@@ -147,7 +147,10 @@ pub fn refusal_title(outcome: Outcome, limit: &Limit) -> Cow<'static, str> {
         }
         Outcome::NotInteger => {
             let names: Vec<String> = limit.integer_sources().map(Source::display_name).collect();
-            format!("{} must be an integer (digits only)", names.join(" and ")).into()
+            let integers =
+                (!names.is_empty()).then(|| format!("{} must be an integer (digits only)", names.join(" and ")));
+            let array = limit.cost.counted_source().map(|source| format!("{} must be an array", source.display_name()));
+            integers.into_iter().chain(array).collect::<Vec<_>>().join(", and ").into()
         }
         _ => outcome.end().row().text.into(),
     }
