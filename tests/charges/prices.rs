@@ -1,10 +1,11 @@
 //! Prices: lists of limits set the cost of a shared budget, by method or by the status of the response too.
 
 use std::process::Command;
+use std::time::Duration;
 
 use crate::support::client::get;
 use crate::support::gateway::{Gateway, program};
-use crate::support::limiting::on_both_stores;
+use crate::support::limiting::{RedisServer, on_both_stores};
 use crate::support::upstream::Upstream;
 use crate::support::wait_until;
 
@@ -108,6 +109,34 @@ fn the_status_sets_the_price_after_the_response() {
         }
         assert_eq!(gateway.get("/200").status(), 429);
     });
+}
+
+/// A list whose price depends on the response refunds units early, so no other list of the limit may refuse from memory.
+#[test]
+fn a_refund_by_one_list_ends_the_refusals_of_another() {
+    let redis = RedisServer::start(&[]);
+    let upstream = Upstream::start(|peer| {
+        while peer.request()?.is_some() {
+            std::thread::sleep(Duration::from_millis(300));
+            peer.send("HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n")?;
+        }
+        Ok(())
+    });
+    let gateway = Gateway::start(&format!(
+        "[store]\nurl = \"{}\"\ndeadline = \"1s\"\n[[route]]\npath = \"/plain\"\nupstream = \"echo:\"\nlimits = [\"credits\"]\n\
+         [[route]]\npath = \"/priced\"\nupstream = \"{}\"\nlimits = [{{ name = \"credits\", cost = {{ status = {{ 404 = 0, default = 1 \
+         }} }} }}]\n[limit.credits]\nalgorithm = \"fixed_window\"\nrate = \"1/h\"\n",
+        redis.url(),
+        upstream.url()
+    ));
+    gateway.wait_for_store();
+    std::thread::scope(|scope| {
+        let priced = scope.spawn(|| gateway.get("/priced").status());
+        wait_until("the unit is used", || gateway.get("/plain").status() == 429);
+        assert_eq!(priced.join().unwrap(), 404);
+    });
+    wait_until("the unit is refunded", || remaining(&gateway) == 1);
+    assert_eq!(gateway.get("/plain").status(), 200);
 }
 
 fn explain(config: &str, arguments: &[&str]) -> String {

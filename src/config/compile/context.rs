@@ -1,6 +1,6 @@
 //! Facts from the rest of the config that limits depend on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::config::compile::geo::GEO_HELP;
 use crate::config::compile::jwt::JWT_HELP;
@@ -23,6 +23,8 @@ pub struct LimitContext<'a> {
     pub max_keys: usize,
     /// Names of the limits that refund a request which an upstream refuses for its load, each with such an upstream.
     pub refunded: HashMap<String, String>,
+    /// Names of the limits that cost something by status in a list.
+    pub repriced: HashSet<String>,
     /// Hashes keys as logs show them.
     pub hasher: &'a KeyHasher,
 }
@@ -33,7 +35,13 @@ impl LimitContext<'_> {
         self.refunded.get(limit).or_else(|| self.refunded.get(incumbent?))
     }
 
-    /// Returns `source`, or an error if it reads tokens, certificates or countries, and nothing configures how these are verified or found.
+    /// Returns whether the response may change a charge of the limit in some list.
+    pub fn is_repriced(&self, limit: &str, incumbent: Option<&str>) -> bool {
+        self.repriced.contains(limit) || incumbent.is_some_and(|incumbent| self.repriced.contains(incumbent))
+    }
+
+    /// Returns `source`, or an error if it reads tokens, certificates or countries, and nothing configures how these are
+    /// verified or found.
     pub fn check_readable(&self, source: Source) -> Result<Source, TextFault> {
         match source.kind().origin() {
             SourceOrigin::Request if source == Source::Country && !self.has_geo => {

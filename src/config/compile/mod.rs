@@ -77,6 +77,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let (upstreams, limits) = (upstreams.named_sections(sources), limits.named_sections(sources));
     let context = LimitContext {
         refunded: limits::overload::list_refunded_limits(&route_sections, &upstreams, &limits),
+        repriced: limits::list::list_repriced_limits(&route_sections, &decide.table),
         on_error: store.on_error,
         sets: &sets,
         has_geo: !geo.table.entries.is_empty(),

@@ -120,6 +120,7 @@ impl Limit {
         let rules = self.charge_rules.as_deref().cloned().unwrap_or_default();
         let charge_rules = rules.with_status_prices(cost.status_prices()).unless_default().map(Arc::new);
         let store_ref = LimitRef::new(&self.name, &cost, charge_rules.as_ref(), self.store_ref.lease);
+        let store_ref = if self.store_ref.refundable { store_ref.to_refundable() } else { store_ref };
         Limit { cost, charge_rules, store_ref, ..self.clone() }
     }
 
@@ -341,6 +342,12 @@ impl Limit {
 }
 
 impl LimitRef {
+    /// Returns a copy whose charges may be refunded: those of another list of the same limit may be.
+    pub fn to_refundable(&self) -> Arc<LimitRef> {
+        let LimitRef { id, max_cost, lease, .. } = *self;
+        Arc::new(LimitRef { id, name: self.name.clone(), max_cost, refundable: true, lease })
+    }
+
     /// Describes the limit `name` for stores.
     pub fn new(
         name: &str,

@@ -62,6 +62,7 @@ fn route(host: &str, path: &str, methods: &str, version: Option<&str>) -> Route 
             body: None,
             content_type: HeaderValue::from_static("a/b"),
             dialect: None,
+            headers: Vec::new(),
         }),
         error_pages: None,
         ratelimit_headers: None,

@@ -1,6 +1,7 @@
 //! Lists of limits: `limits` of a route, of its `auth`, and of services. An entry is the name of a limit, or a table with
 //! the name and the `cost` of the requests of this list. Called by `routes`, `decide` and `rls`.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::config::compile::limits::candidates::CompanionLists;
@@ -8,8 +9,8 @@ use crate::config::compile::limits::cost::{CostContext, check_cost, compile_cost
 use crate::config::compile::names::Definitions;
 use crate::config::diagnostics::report::Place;
 use crate::config::reader::{At, Section};
-use crate::config::schema::{limit_list, route};
-use crate::config::tree::{Node, Value};
+use crate::config::schema::{limit, limit_list, route};
+use crate::config::tree::{Node, Table, Value};
 use crate::config::{hints, values};
 use crate::limiting::limit::Limit;
 
@@ -86,6 +87,31 @@ pub fn name_of(item: &Node) -> Option<&str> {
         },
         _ => None,
     }
+}
+
+/// Returns the limits that have a cost by status in a list. They may be refunded early wherever they are listed, so no
+/// refusal of them may be remembered.
+pub fn list_repriced_limits(routes: &[Section], decide: &Table) -> HashSet<String> {
+    let decide_lists = decide.entries.iter().filter_map(|entry| match &entry.node.value {
+        Value::Table(section) => section.get(route::LIMITS.name).map(|list| &list.node),
+        _ => None,
+    });
+    let entries = routes.iter().flat_map(list_entries).chain(decide_lists.flat_map(list_items));
+    let depends_on_status = |item: &Node| {
+        let Value::Table(entry) = &item.value else { return false };
+        let cost = entry.get(limit_list::COST.name).map(|cost| &cost.node.value);
+        matches!(cost, Some(Value::Table(cost)) if cost.get(limit::cost::STATUS.name).is_some())
+    };
+    entries.filter(|item| depends_on_status(item)).filter_map(name_of).map(str::to_owned).collect()
+}
+
+/// Returns the entries of all lists of limits of a route, including that of `auth`.
+pub fn list_entries<'s>(route: &Section<'s>) -> impl Iterator<Item = &'s Node> + use<'s> {
+    let of_auth = match route.node(&route::AUTH).map(|node| &node.value) {
+        Some(Value::Table(auth)) => auth.get(route::auth::LIMITS.name).map(|entry| &entry.node),
+        _ => None,
+    };
+    route.node(&route::LIMITS).into_iter().chain(of_auth).flat_map(list_items)
 }
 
 fn list_items(node: &Node) -> &[Node] {

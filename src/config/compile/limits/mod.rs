@@ -238,6 +238,7 @@ fn compile_limit(
     let afterwards =
         compile_charge_rules(section, rule.as_ref(), weights.as_ref(), cost.as_ref().and_then(Cost::reserve));
     let refunded_for = context.find_refunding_upstream(section_name, incumbent.map(|at| &*at.value));
+    let is_repriced = context.is_repriced(section_name, incumbent.map(|at| &*at.value));
     let lease = compile_lease(section, rule.as_ref().map(|(rule, _)| rule), refunded_for);
     let refuse = compile_own_refuse(section).map(Arc::new);
     let month_day = compile_month_day(section, rule.as_ref().map(|(rule, _)| rule), context)?;
@@ -257,7 +258,10 @@ fn compile_limit(
     let afterwards = afterwards.unless_default().map(Arc::new);
     Some(Limit {
         name: name.to_owned(),
-        store_ref: LimitRef::new(name, &cost, afterwards.as_ref(), lease),
+        store_ref: match is_repriced {
+            true => LimitRef::new(name, &cost, afterwards.as_ref(), lease).to_refundable(),
+            false => LimitRef::new(name, &cost, afterwards.as_ref(), lease),
+        },
         rule,
         key,
         missing,

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::config::compile::limits::list::name_of;
+use crate::config::compile::limits::list::{list_entries, name_of};
 use crate::config::compile::limits::over::UPSTREAM;
 use crate::config::compile::names::NamedSection;
 use crate::config::reader::Section;
@@ -39,7 +39,7 @@ pub fn list_refunded_limits(
         })
         .collect();
     for route in routes {
-        let names = list_limits(route);
+        let names: Vec<&str> = list_entries(route).filter_map(name_of).collect();
         let target = route.node(&route::UPSTREAM).and_then(text_of);
         let own = target.and_then(|name| adaptive.get(name).copied());
         let branch = || list_branches(route).into_iter().find_map(|name| refusing.get(name).copied());
@@ -64,22 +64,6 @@ fn list_branches<'s>(route: &'s Section) -> Vec<&'s str> {
         _ => None,
     };
     items.iter().filter_map(upstream_of).collect()
-}
-
-/// Returns the names of all limits of a route, including those of `auth`.
-fn list_limits<'s>(route: &'s Section) -> Vec<&'s str> {
-    let of_auth = match route.node(&route::AUTH).map(|node| &node.value) {
-        Some(Value::Table(auth)) => {
-            auth.entries.iter().find(|entry| entry.key == route::auth::LIMITS.name).map(|entry| &entry.node)
-        }
-        _ => None,
-    };
-    let lists = route.node(&route::LIMITS).into_iter().chain(of_auth);
-    let items = lists.flat_map(|node| match &node.value {
-        Value::Array(items) => items.as_slice(),
-        _ => std::slice::from_ref(node),
-    });
-    items.filter_map(name_of).collect()
 }
 
 fn text_of(node: &Node) -> Option<&str> {
