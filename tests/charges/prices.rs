@@ -132,7 +132,8 @@ fn a_refund_by_one_list_ends_the_refusals_of_another() {
     gateway.wait_for_store();
     std::thread::scope(|scope| {
         let priced = scope.spawn(|| gateway.get("/priced").status());
-        wait_until("the unit is used", || gateway.get("/plain").status() == 429);
+        wait_until("the unit is used", || remaining(&gateway) == 0);
+        assert_eq!(gateway.get("/plain").status(), 429);
         assert_eq!(priced.join().unwrap(), 404);
     });
     wait_until("the unit is refunded", || remaining(&gateway) == 1);
