@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderValue, Method};
 use sluicegate::config;
 use sluicegate::config::{Config, Strictness};
 use sluicegate::fuzzing::{FaultPolicy, canonicalize_path, parse_authority};
-use sluicegate::limiting::answer::Answer;
+use sluicegate::limiting::answer::{Answer, BanAnswer};
 use sluicegate::limiting::decision::{Check, Decision, Op};
 use sluicegate::limiting::store::memory::MemoryStore;
 use sluicegate::limiting::usage::recorder::{DecisionRecorder, UsageRecorders};
@@ -78,7 +78,8 @@ fn record_refusals(bencher: Bencher<'_, '_>, argument: &str) {
     let text =
         "[[route]]\nname = \"api\"\nupstream = \"echo:\"\nlimits = [\"x\"]\n[limit.x]\nkey = \"ip\"\nrate = \"1/s\"\n";
     let limit = compile(text).limits[0].clone();
-    let answer = Answer { admitted: false, remaining: 0, retry_ms: 412, reset_ms: 900, receipt: 0 };
+    let answer =
+        Answer { admitted: false, remaining: 0, retry_ms: 412, reset_ms: 900, receipt: 0, ban: BanAnswer::None };
     let decision = Decision { admitted: false, answers: vec![answer] };
     let (usage, counts, refusals) = (UsageRecorders::default(), LimitRegistry::default(), RefusalRecorders::default());
     let (recorder, last_refusals) = (DecisionRecorder::new(&usage), refusals.register());

@@ -9,7 +9,8 @@
 --              per rule: algorithm, number of parameters, parameters ...
 --              per decision: operation, number of checks, per check: key, rule, cost, role, tag;
 --              with an operation above 4, per check: link
--- cost       units; -1 with take and peek: nothing, but the check admits only while a unit is left
+-- cost       units; -1 with take and peek: nothing, but the check admits only while a unit is left; -1 - n: the check is
+--            of the ban of the n-th check, and costs 1 if that refuses. If the key is banned, the n-th check refuses, too
 -- operation  1 take; 2 peek: decide without a charge; 3 adjust: add the cost to the charge with the receipt in tag, or
 --            refund it if negative; 4 reset: delete the state; 5 take and 6 peek with links
 -- role       1 shadow: never refuses; + 2 base: if it refuses, a later check decides instead; + 4 forwards: never
@@ -92,7 +93,8 @@ local function run(full)
         local shadow = args[at + 4] % 2 == 1
         local own = shadow or reply[head + 5 * i - 4] == 0
         if lives[i] and (own or not refused) and lacks_memory(args[at + 1]) then
-          if not shadow then return true end
+          -- Nor is the count of a refusal, as the request is refused all the same.
+          if not shadow and args[at + 3] >= -1 then return true end
           lives[i] = false
         end
       end
@@ -136,6 +138,8 @@ local function run(full)
         states[key] = state
       end
       if operation <= 2 then
+        local judged = cost < -1 and -1 - cost
+        if judged then cost = 1 - reply[head + 5 * judged - 4] end
         if cost < 0 then
           admitted, remaining, retry, reset, receipt, ttl, next = rule.decide(rule, state, now, 1, tag)
           if admitted then cost = 0 end
@@ -146,6 +150,14 @@ local function run(full)
         if role >= 8 and reply[head + 5 * floor(role / 8) - 4] == 1 then
           -- The check does not apply: the limit before it still has capacity.
           admitted, retry, ttl = true, 0, false
+        end
+        if judged and cost == 0 and not admitted then
+          -- The key is banned. The limit, which admits, is not charged; its reply is computed without the charge.
+          local asked, told = first + 5 * judged - 5, head + 5 * judged - 5
+          local limit = rules[args[asked + 2]]
+          local _, left, wait, free, mark = limit.decide(limit, states[args[asked + 1]], now, 0, args[asked + 5])
+          reply[told + 1], reply[told + 2], reply[told + 3], reply[told + 4], reply[told + 5] = 0, left, wait, free, mark
+          lives[judged] = false
         end
         -- A refusal counts unless the check is a shadow check, a base, or forwards what exceeds it.
         if not admitted and role % 8 == 0 then refused = true end

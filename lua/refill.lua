@@ -1,4 +1,4 @@
--- Records that refill: arithmetic only. Twin of src/limiting/algorithm/refill.rs and ledger.rs, which explain it: same
+-- Records that refill: arithmetic only. Twin of src/limiting/algorithm/refill, which explains it: same
 -- names, same order. Joined before the algorithms as `refill(fields)`, which only rare cases call. `fields` is how
 -- many numbers of a record are always stored.
 -- record  used, at, rate, per, lump: tokens in use at the time `at`, times per; rate tokens refill every per ms, all at

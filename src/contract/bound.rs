@@ -58,6 +58,8 @@ impl Bound {
                 Bound::Steady { first: 1, rate: leaky.rate, per_ms: leaky.per_ms, ahead_ms: leaky.queue_ms }
             }
             Rule::Concurrency(slots) => Bound::Slots { count: slots.in_flight },
+            // It bounds refusals. No limit has this rule as its own.
+            Rule::Ban(ban) => Bound::Rolling { count: ban.after, window_ms: ban.within_ms },
         }
     }
 
@@ -144,6 +146,7 @@ pub fn formula(rule: &Rule) -> &'static str {
         }
         Rule::SlidingWindow(_) => "the count in any interval of one period",
         Rule::LeakyBucket(_) => "1 + rate x (T + queue + 1 ms)",
+        Rule::Ban(_) => "refusals before a ban",
         Rule::Concurrency(_) => "in_flight exchanges with an upstream at once",
     }
 }

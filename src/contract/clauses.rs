@@ -47,6 +47,8 @@ labels! {
     Settle = "settle",
     /// Tenants share the budget.
     Tenants = "tenants",
+    /// Keys that are refused often are banned.
+    Ban = "ban",
     /// Units of hot keys are debited in advance.
     Lease = "lease",
     /// The limit applies after another one.
@@ -106,6 +108,7 @@ pub fn list_clauses(limit: &Limit, config: &Config, setting: Setting) -> Vec<Cla
         clauses.extend(writer.describe_crash());
         clauses.extend(writer.describe_refunds());
         clauses.extend(writer.describe_tenants());
+        clauses.extend(writer.describe_ban());
         clauses.extend(writer.describe_lease());
         clauses.extend(writer.describe_chain(all));
         clauses.extend(writer.describe_tiers(all));
@@ -313,6 +316,20 @@ impl ClauseWriter<'_> {
             self.format_bounds(&most)
         );
         Some(self.clause(ClauseKind::Tenants, text, most))
+    }
+
+    fn describe_ban(&self) -> Option<Clause> {
+        let ban = self.limit.ban.as_ref()?;
+        let outage = match (self.setting.is_shared, self.limit.on_error) {
+            (true, OnError::Local) => " During an outage of the store, each gateway counts and bans by itself.",
+            (true, OnError::Open) => " During an outage of the store, nobody is banned.",
+            _ => "",
+        };
+        let text = format!(
+            "In addition, {}. A banned key gets nothing, and its requests charge no other limit.{outage}",
+            ban.rule.describe()
+        );
+        Some(self.clause(ClauseKind::Ban, text, Vec::new()))
     }
 
     fn describe_lease(&self) -> Option<Clause> {

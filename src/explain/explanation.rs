@@ -187,6 +187,9 @@ pub struct LimitReport {
     pub before_auth: bool,
     /// The limit that must be exhausted before this one applies.
     pub after: Option<String>,
+    /// Keys that are refused often are banned: when, and for how long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ban: Option<String>,
     /// Keys with many decisions are decided from leases: when, and how long a lease lasts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<String>,

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::explain::explanation::{LimitEffect, LimitReport, LimitState, TenantReport};
 use crate::explain::walk::MadeCharge;
 use crate::limiting::algorithm::fair::TenantShare;
-use crate::limiting::answer::{Answer, NEVER};
+use crate::limiting::answer::{Answer, BanAnswer, NEVER};
 use crate::limiting::decision::Check;
 use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::over::Over;
@@ -28,6 +28,7 @@ pub fn describe_limit(limit: &Limit, before_auth: bool) -> LimitReport {
         rule: limit.rule.describe(),
         before_auth,
         after: limit.after.clone(),
+        ban: limit.ban.as_ref().map(|ban| ban.rule.describe()),
         lease: limit.store_ref.lease.map(|terms| terms.describe()),
         candidate_of: limit.candidate_of.clone(),
         tier_of: limit.tier_of.clone(),
@@ -152,7 +153,11 @@ impl LimitFacts<'_> {
             ChainState::HandedOver => {
                 let next = self.limits.iter().find(|next| next.after.as_ref() == Some(&limit.name));
                 let next = next.map_or("", |next| &next.name);
-                let why = if outcome == Outcome::Blocked { "its override blocks the key" } else { "it is exhausted" };
+                let why = match outcome {
+                    Outcome::Blocked => "its override blocks the key",
+                    _ if outcome.answer().is_some_and(Answer::is_banned) => "the key is banned",
+                    _ => "it is exhausted",
+                };
                 return (LimitEffect::HandsOver, format!("{why}, and the limit {next} decides instead"));
             }
             ChainState::InForce => {}
@@ -184,6 +189,13 @@ impl LimitFacts<'_> {
         let limit = self.limit();
         let cost = self.check.map_or(1, |check| check.cost);
         match (outcome, state) {
+            (Outcome::Store(answer) | Outcome::Local(answer), Some(_)) if answer.is_banned() => {
+                let wait = if answer.retry_ms == NEVER { "never".to_owned() } else { format_wait(answer.retry_ms) };
+                match answer.ban {
+                    BanAnswer::Begun => format!("this refusal begins a ban of the key; passes in {wait}"),
+                    _ => format!("the key is banned; passes in {wait}"),
+                }
+            }
             (Outcome::Store(answer) | Outcome::Local(answer), Some(state)) if answer.retry_ms == NEVER => {
                 format!("it costs {cost}, more than the {} that can ever be left", state.quota)
             }

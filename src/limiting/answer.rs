@@ -13,6 +13,49 @@ pub struct Answer {
     pub reset_ms: i64,
     /// Identifies the charge for corrections: its time, its queue position or its lease.
     pub receipt: i64,
+    /// Whether the key is banned. The other fields then are of the ban.
+    pub ban: BanAnswer,
+}
+
+/// What a ban has to do with an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BanAnswer {
+    /// The key is not banned.
+    #[default]
+    None,
+    /// The key is banned.
+    InForce,
+    /// This refusal began a ban.
+    Begun,
+}
+
+impl BanAnswer {
+    /// Returns what a copy of the answer says: the ban began with another request.
+    pub fn repeated(self) -> BanAnswer {
+        if self == BanAnswer::Begun { BanAnswer::InForce } else { self }
+    }
+}
+
+impl Answer {
+    /// Returns the answer of a limit whose key may be banned, given the answer to that.
+    pub fn with_ban(self, ban: &Answer) -> Answer {
+        if ban.admitted || ban.retry_ms == 0 {
+            return self;
+        }
+        Answer {
+            admitted: false,
+            remaining: 0,
+            retry_ms: if self.retry_ms == NEVER { NEVER } else { self.retry_ms.max(ban.retry_ms) },
+            reset_ms: self.reset_ms.max(ban.retry_ms),
+            receipt: self.receipt,
+            ban: if ban.receipt < 0 { BanAnswer::Begun } else { BanAnswer::InForce },
+        }
+    }
+
+    /// Returns whether the key is banned.
+    pub fn is_banned(&self) -> bool {
+        self.ban != BanAnswer::None
+    }
 }
 
 /// `retry_ms` of a request whose cost exceeds what the limit can ever admit.

@@ -140,9 +140,17 @@ pub fn resolve_chain_state(role: Role, place: usize, answers: &mut [Answer]) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limiting::answer::BanAnswer;
 
     fn resolved(roles: &[Role], answers: &[(bool, i64)]) -> Vec<(ChainState, i64)> {
-        let answer = |(admitted, retry_ms)| Answer { admitted, remaining: 0, retry_ms, reset_ms: 0, receipt: 0 };
+        let answer = |(admitted, retry_ms)| Answer {
+            admitted,
+            remaining: 0,
+            retry_ms,
+            reset_ms: 0,
+            receipt: 0,
+            ban: BanAnswer::None,
+        };
         let mut answers: Vec<Answer> = answers.iter().copied().map(answer).collect();
         let states: Vec<ChainState> =
             roles.iter().enumerate().map(|(place, role)| resolve_chain_state(*role, place, &mut answers)).collect();

@@ -43,6 +43,26 @@ pub struct Check {
     pub tag: i64,
     /// The tenant as in a state key, if the limit has `fair`.
     pub tenant: Option<Box<str>>,
+    /// The ban of the key, if the limit has `ban`. Decisions and resets include it.
+    pub ban: Option<Box<BanCheck>>,
+}
+
+/// Whether the key of a check is banned. Stores decide it right after the check, and count a refusal of the check.
+#[derive(Clone, Debug)]
+pub struct BanCheck {
+    /// The bans of the limit. In memory they are separate from its keys.
+    pub limit: Arc<LimitRef>,
+    pub rule: Arc<Rule>,
+    /// The key of the ban. It has the hash slot of the state key.
+    pub key: String,
+}
+
+/// A state that a store has: of a check, or of its ban.
+#[derive(Clone, Copy)]
+pub struct StateRef<'c> {
+    pub limit: &'c Arc<LimitRef>,
+    pub rule: &'c Arc<Rule>,
+    pub key: &'c str,
 }
 
 /// The checks of one decision, shared by the waiting request and the call that carries them.
@@ -90,7 +110,39 @@ pub struct CheckLink {
     pub incumbent: Option<u8>,
 }
 
+impl BanCheck {
+    pub fn state_ref(&self) -> StateRef<'_> {
+        StateRef { limit: &self.limit, rule: &self.rule, key: &self.key }
+    }
+
+    /// Returns the check that looks at the ban alone.
+    pub fn to_look(&self) -> Check {
+        Check {
+            limit: self.limit.clone(),
+            rule: self.rule.clone(),
+            key: self.key.clone(),
+            cost: 0,
+            input_units: 0,
+            role: Role::default(),
+            override_values: None,
+            tag: 0,
+            tenant: None,
+            ban: None,
+        }
+    }
+
+    /// Decides whether the key is banned, after the check itself answered `answer`. `lua/gate.lua` does the same in
+    /// Redis.
+    pub fn decide(&self, state: Option<&State>, now_ms: i64, answer: &Answer) -> Step<State> {
+        self.rule.decide(state, now_ms, i64::from(!answer.admitted), 0)
+    }
+}
+
 impl Check {
+    pub fn state_ref(&self) -> StateRef<'_> {
+        StateRef { limit: &self.limit, rule: &self.rule, key: &self.key }
+    }
+
     /// Returns whether the end of the request may change the charge.
     pub fn may_change(&self) -> bool {
         self.limit.refundable || self.rule.has_queue()

@@ -112,6 +112,16 @@ impl Outcome {
         }
     }
 
+    /// Returns the outcome for another request with the same answer, which has begun no ban.
+    pub fn repeated(self) -> Outcome {
+        let again = |answer: Answer| Answer { ban: answer.ban.repeated(), ..answer };
+        match self {
+            Outcome::Store(answer) => Outcome::Store(again(answer)),
+            Outcome::Local(answer) => Outcome::Local(again(answer)),
+            outcome => outcome,
+        }
+    }
+
     /// Returns the end of the request, if the limit refuses it.
     pub fn end(&self) -> End {
         match self {
@@ -124,6 +134,7 @@ impl Outcome {
             Outcome::UnreadableKey(UnreadableBody::Malformed) => End::BodyKeyMalformed,
             Outcome::Blocked => End::Blocked,
             Outcome::QueueFull => End::MaxDelayed,
+            _ if self.answer().is_some_and(Answer::is_banned) => End::Banned,
             _ if self.answer().is_some_and(|answer| answer.retry_ms == NEVER) => End::NeverFits,
             _ => End::Exhausted,
         }

@@ -2,6 +2,7 @@
 //! series exist from then on. Each worker counts on its own shard, which it gets with its first request of the route.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::{Method, StatusCode};
@@ -10,6 +11,7 @@ use crate::auth::AuthMethod;
 use crate::config::Config;
 use crate::ends::End;
 use crate::limiting::algorithm::fair::FairFacts;
+use crate::limiting::answer::BanAnswer;
 use crate::limiting::integers::NotInteger;
 use crate::limiting::key::Missing;
 use crate::limiting::limit::cost::Cost;
@@ -38,6 +40,8 @@ struct LimitMetrics {
     record: Arc<LimitRecord>,
     /// Metrics of the limit over all routes.
     gauges: Arc<LimitGauges>,
+    /// Number of bans, if the limit has `ban`.
+    bans: Option<Arc<AtomicU64>>,
     fair: Option<Arc<FairGauges>>,
     quota: i64,
 }
@@ -58,6 +62,8 @@ pub struct LimitCounters {
     counts: Arc<Shard<LimitCounts>>,
     /// Decisions of the limit on all routes, by what they left.
     headroom: Arc<Shard<HeadroomCounts>>,
+    /// Number of bans, if the limit has `ban`. They are rare, so it is not sharded.
+    bans: Option<Arc<AtomicU64>>,
     /// Counters of tenants, if they share the budgets of the limit.
     fair: Option<Arc<FairGauges>>,
     /// Units of a key without override.
@@ -73,7 +79,8 @@ impl RouteMetrics {
             create_limit_series(&record, limit, route, config);
             let gauges = limits.get_or_create(&limit.name);
             let fair = limit.fair.is_some().then(|| gauges.fair().clone());
-            LimitMetrics { record, gauges, fair, quota: limit.rule.policy().quota }
+            let bans = limit.ban.is_some().then(|| gauges.bans().clone());
+            LimitMetrics { record, gauges, bans, fair, quota: limit.rule.policy().quota }
         });
         RouteMetrics { limits: limits.collect(), capped: route.max_in_flight.is_some(), route: record }
     }
@@ -100,6 +107,7 @@ impl LimitMetrics {
         LimitCounters {
             counts: self.record.shards.shard_for(worker),
             headroom: self.gauges.headroom.shard_for(worker),
+            bans: self.bans.clone(),
             fair: self.fair.clone(),
             quota: self.quota,
         }
@@ -190,6 +198,9 @@ fn create_limit_series(record: &LimitRecord, limit: &Limit, route: &Route, confi
             if !limit.forwards_excess() {
                 record.rejections.export_series(End::Exhausted.rejection_index());
             }
+            if limit.ban.is_some() && !limit.forwards_excess() {
+                record.rejections.export_series(End::Banned.rejection_index());
+            }
             if limit.repeated == Repeated::Refuse && limit.reads_repeatable() {
                 record.rejections.export_series(End::RepeatedKey.rejection_index());
             }
@@ -273,6 +284,9 @@ impl LimitCounters {
         if let Some(fair) = &self.fair {
             let FairFacts { active, is_refused_within_share } = FairFacts::of(answer);
             fair.count_decision(active, is_refused_within_share);
+        }
+        if let (Some(bans), BanAnswer::Begun) = (&self.bans, answer.ban) {
+            bans.fetch_add(1, Ordering::Relaxed);
         }
         if !answer.admitted {
             let own = usize::from(checked.outcome.is_refused_by(limit));

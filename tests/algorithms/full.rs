@@ -2,7 +2,7 @@
 //! all, and a shadow limit drops its own key. Compared with the memory store under the same rule.
 
 use rand::Rng;
-use sluicegate::limiting::answer::Answer;
+use sluicegate::limiting::answer::{Answer, BanAnswer};
 use sluicegate::limiting::decision::{Check, Decision, ErrorKind, Op};
 use sluicegate::limiting::store::memory::MemoryStore;
 
@@ -55,7 +55,14 @@ fn on_full(memory: &MemoryStore, op: Op, checks: &[Check], now: i64) -> Result<D
         Op::Adjust => {
             let answers = checks.iter().map(|check| match is_there(memory, check, now) {
                 true => memory.run(op, std::slice::from_ref(check), now).answers[0],
-                false => Answer { admitted: false, remaining: 0, retry_ms: 0, reset_ms: 0, receipt: check.tag },
+                false => Answer {
+                    admitted: false,
+                    remaining: 0,
+                    retry_ms: 0,
+                    reset_ms: 0,
+                    receipt: check.tag,
+                    ban: BanAnswer::None,
+                },
             });
             Ok(Decision { admitted: true, answers: answers.collect() })
         }
@@ -63,15 +70,21 @@ fn on_full(memory: &MemoryStore, op: Op, checks: &[Check], now: i64) -> Result<D
             let before = memory.run(Op::Peek, checks, now);
             let charges = before.find_charged(checks);
             let new = checks.iter().zip(&before.answers).enumerate().filter(|(place, (check, answer))| {
-                (charges.contains(*place) || !answer.admitted) && !is_there(memory, check, now) && {
-                    check.decide(None, now).next.is_some()
-                }
+                let is_stored = charges.contains(*place) || !answer.admitted;
+                let step = check.decide(None, now);
+                // A ban refuses in place of a limit that admits.
+                let is_replaced = answer.ban == BanAnswer::InForce && step.answer.admitted;
+                is_stored && !is_there(memory, check, now) && step.next.is_some() && !is_replaced
             });
             let new: Vec<Check> = new.map(|(_, (check, _))| check.clone()).collect();
             if new.iter().any(|check| !check.role.shadow) {
                 return Err(ErrorKind::OutOfMemory);
             }
+            // Counts of refusals are dropped, too.
+            let bans = checks.iter().filter_map(|check| Some(check.ban.as_ref()?.to_look()));
+            let new_bans: Vec<Check> = bans.filter(|ban| !is_there(memory, ban, now)).collect();
             let decision = memory.run(op, checks, now);
+            let new: Vec<Check> = new.into_iter().map(|check| Check { ban: None, ..check }).chain(new_bans).collect();
             memory.run(Op::Reset, &new, now);
             Ok(decision)
         }

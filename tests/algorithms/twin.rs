@@ -5,7 +5,7 @@ use mlua::{Function, Lua, MultiValue, Table, Value};
 use rand::Rng;
 use rand::rngs::StdRng;
 use sluicegate::limiting::algorithm::{LATEST, NAMES, Rule, State};
-use sluicegate::limiting::answer::{Answer, NEVER};
+use sluicegate::limiting::answer::{Answer, BanAnswer, NEVER};
 use sluicegate::limiting::decision::{Check, Decision, Op};
 use sluicegate::limiting::limit::Mode;
 use sluicegate::limiting::store::memory::MemoryStore;
@@ -32,7 +32,7 @@ macro_rules! twins {
     };
 }
 
-twins!(token_bucket, fixed_window, gcra, sliding_window, calendar, sliding_log, leaky_bucket, concurrency, fair);
+twins!(token_bucket, fixed_window, gcra, sliding_window, calendar, sliding_log, leaky_bucket, concurrency, fair, ban);
 
 fn decides_like_its_twin(name: &str) {
     let mut seeded = crate::support::limiting::seeded();
@@ -180,8 +180,15 @@ impl Walk {
         if answer.admitted || answer.retry_ms == NEVER || crate::support::limiting::shares_backlog(&self.rule, answer) {
             return;
         }
+        let stored = self.decide(cost).1.map(|(state, _)| state);
+        // A refusal that is counted is no ban yet. During a ban, nothing is counted.
+        let cost = match self.rule {
+            Rule::Ban(_) if answer.retry_ms == 0 => return,
+            Rule::Ban(_) => 0,
+            _ => cost,
+        };
         assert!(answer.retry_ms > 0, "{self:?} refuses, but for {} ms", answer.retry_ms);
-        let state = self.decide(cost).1.map(|(state, _)| state).or_else(|| self.state.clone());
+        let state = stored.or_else(|| self.state.clone());
         let at = |ms: i64| self.rule.decide(state.as_ref(), self.now + ms, cost, self.tag).answer.admitted;
         assert!(at(answer.retry_ms), "{self:?} cost {cost} refuses after {} ms", answer.retry_ms);
         assert!(!at(answer.retry_ms - 1), "{self:?} cost {cost} admits before {} ms", answer.retry_ms);
@@ -241,6 +248,7 @@ impl Twin {
             retry_ms: integer(&values[2]),
             reset_ms: integer(&values[3]),
             receipt: integer(&values[4]),
+            ban: BanAnswer::None,
         };
         (answer, next(&values[5..]))
     }
@@ -431,16 +439,21 @@ pub fn assert_same_state(gate: &Gate, memory: &MemoryStore, now: i64) {
     }
 }
 
-/// Limits of every algorithm, some twice, some in shadow mode, some that forward what exceeds them.
+/// Limits of every algorithm, twice, some with bans, some in shadow mode, some that forward what exceeds them.
 pub fn random_limits(rng: &mut StdRng) -> Vec<std::sync::Arc<sluicegate::limiting::limit::Limit>> {
-    (0..NAMES.len() * 2)
+    let names = crate::support::limiting::limit_rules();
+    (0..names.len() * 2)
         .map(|i| {
             let (name, rule) =
-                (format!("limit-{i}"), crate::support::limiting::random_rule(NAMES[i % NAMES.len()], rng));
-            match rng.random_range(0..6) {
+                (format!("limit-{i}"), crate::support::limiting::random_rule(names[i % names.len()], rng));
+            let limit = match rng.random_range(0..6) {
                 0 => crate::support::limiting::limit(&name, rule, Mode::Shadow),
                 1 => crate::support::limiting::forwarding(&name, rule),
                 _ => crate::support::limiting::limit(&name, rule, Mode::Enforce),
+            };
+            match rng.random_bool(0.4) {
+                true => crate::support::limiting::with_ban(limit, crate::support::limiting::random_ban(5000, rng)),
+                false => limit,
             }
         })
         .collect()

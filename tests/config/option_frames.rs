@@ -222,6 +222,11 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
             };
             frame("[limit.l]\n", beside, after)
         }
+        "limit.ban" => {
+            let beside = "after = 5\nwithin = \"1m\"\nfor = \"1s\"\n";
+            let beside = if key == "for" { beside.to_owned() + "at_most = \"90d\"\n" } else { beside.to_owned() };
+            frame(format!("[limit.l]\n{limit}[limit.l.ban]\n"), beside, after)
+        }
         "limit.lease" => frame("[limit.l]\nrate = \"1000/s\"\nburst = 2001\n[limit.l.lease]\n", "", after),
         "limit.when" => {
             let more = format!(

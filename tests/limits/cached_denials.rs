@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rand::Rng;
-use sluicegate::limiting::algorithm::NAMES;
 use sluicegate::limiting::answer::NEVER;
 use sluicegate::limiting::decision::{Check, Op};
 use sluicegate::limiting::limit::{Limit, Mode};
@@ -120,7 +119,8 @@ fn nothing_is_refused_that_the_store_would_admit() {
     let rng = &mut seeded.rng;
     let mut known = 0;
     // Windows of the calendar are too long to pass in a walk.
-    let names: Vec<&str> = NAMES.iter().copied().filter(|name| *name != "calendar").collect();
+    let names: Vec<&str> =
+        crate::support::limiting::limit_rules().into_iter().filter(|name| *name != "calendar").collect();
     for round in 0..300 {
         let (store, invalidations) = (MemoryStore::new(100_000), Invalidations::default());
         let mut denials = DenialCache::new(invalidations.clone());

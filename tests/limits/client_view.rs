@@ -7,7 +7,6 @@ use rand::Rng;
 use serde_json::json;
 use sfv::{BareItem, List, ListEntry, Parser};
 use sluicegate::limiting::Outcome;
-use sluicegate::limiting::algorithm::NAMES;
 use sluicegate::limiting::answer::{Answer, NEVER};
 use sluicegate::limiting::decision::Op;
 use sluicegate::limiting::limit::Mode;
@@ -232,7 +231,7 @@ const GRPC_FIELDS: &str = "content-type: application/grpc\r\nte: trailers\r\n";
 fn retry_after_is_exact_for_every_algorithm() {
     let mut seeded = seeded();
     let rng = &mut seeded.rng;
-    for name in NAMES {
+    for name in crate::support::limiting::limit_rules() {
         let mut refused = 0;
         for _ in 0..300 {
             let limit = limit("one", random_rule(name, rng), Mode::Enforce);

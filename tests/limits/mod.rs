@@ -1,6 +1,7 @@
 //! Limits in the running gateway: which requests they match, how keys are formed, what clients see of a decision,
 //! and what attackers try in order to spend more than the limit.
 
+mod bans;
 mod body_keys;
 mod cached_denials;
 mod candidates;

@@ -67,7 +67,9 @@ fn a_log_in_redis_is_exact_to_less_than_a_tick() {
                 let [check, other] = ["log", "other"].map(|key| [Check::new(&limit, format!("{{a}}{state}{key}"), 1)]);
                 let call = ScriptCall::new(&[(Op::Take, &check)], 0);
                 let mut client = server.client();
-                let admitted = |reply| decode_reply(reply, [1].into_iter()).unwrap().remove(0).unwrap().admitted;
+                let admitted = |reply| {
+                    decode_reply(reply, [(Op::Take, &check[..])].into_iter()).unwrap().remove(0).unwrap().admitted
+                };
                 // After this call the server has the script.
                 assert!(admitted(ScriptCall::new(&[(Op::Take, &other)], 0).eval_command().query(&mut client).unwrap()));
                 let sent = loop {

@@ -67,7 +67,7 @@ fn the_script_decides_alike(cluster: &RedisCluster) {
                 receipt = expected.answers[0].receipt;
                 let client = clients.get_mut(&key_slot(&checks[0].key)).unwrap();
                 let reply = ScriptCall::new(&[(op, checks.as_slice())], now).eval_command().query(client).unwrap();
-                let found = decode_reply(reply, std::iter::once(checks.len()));
+                let found = decode_reply(reply, std::iter::once((op, checks.as_slice())));
                 assert_eq!(found, Some(vec![Ok(expected)]), "at {now}: {op:?} {checks:?}");
             }
         }

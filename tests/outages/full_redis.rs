@@ -227,7 +227,7 @@ fn a_receipt_waits_for_room() {
 /// Returns the result of each decision of one call: admitted, refused, or `None` if the server has no memory for it.
 fn verdicts(server: &RedisServer, decisions: &[(Op, &[Check])]) -> Vec<Option<bool>> {
     let reply = ScriptCall::new(decisions, 0).eval_command().query(&mut server.client()).unwrap();
-    let found = decode_reply(reply, decisions.iter().map(|(_, checks)| checks.len())).unwrap();
+    let found = decode_reply(reply, decisions.iter().copied()).unwrap();
     found.into_iter().map(|decision| decision.ok().map(|decision| decision.admitted)).collect()
 }
 

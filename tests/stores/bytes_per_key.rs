@@ -129,7 +129,7 @@ fn in_redis(server: &RedisServer, limit: &Arc<Limit>, keys: usize, requests: i64
             let call = ScriptCall::new(&decisions, now + at);
             let reply =
                 call.evalsha_command().query(&mut client).or_else(|_| call.eval_command().query(&mut client)).unwrap();
-            let decisions = decode_reply(reply, decisions.iter().map(|_| 1)).unwrap();
+            let decisions = decode_reply(reply, decisions.iter().copied()).unwrap();
             assert!(decisions.iter().all(|decision| decision.as_ref().is_ok_and(|decision| decision.admitted)));
         }
     };

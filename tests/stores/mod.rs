@@ -1,5 +1,6 @@
 //! The memory store and the Redis store: exact decisions, expiry of keys, clocks, and memory per key.
 
+mod bans;
 mod bytes_per_key;
 mod charging;
 mod clocks;
@@ -12,7 +13,6 @@ mod receipts;
 mod redis;
 mod redis_state;
 
-use sluicegate::limiting::algorithm::NAMES;
 use sluicegate::limiting::decision::Check;
 
 use crate::support::limiting::check;
@@ -29,8 +29,8 @@ fn one(variant: &Variant) -> Check {
 #[test]
 fn every_algorithm_has_its_forms() {
     let variants = variants(10);
-    for name in NAMES {
-        assert!(variants.iter().any(|variant| variant.algorithm() == *name), "{name} has no form");
+    for name in crate::support::limiting::limit_rules() {
+        assert!(variants.iter().any(|variant| variant.algorithm() == name), "{name} has no form");
     }
     for variant in variants {
         assert_eq!(variant.limit().rule.name(), variant.algorithm());

@@ -7,10 +7,11 @@ use crate::support::limiting::{
 };
 use rand::Rng;
 use redis::Commands;
+use sluicegate::limiting::algorithm::ban::Ban;
 use sluicegate::limiting::algorithm::calendar::CalendarUnit;
 use sluicegate::limiting::algorithm::fair::FairSettings;
 use sluicegate::limiting::algorithm::gcra::Gcra;
-use sluicegate::limiting::algorithm::{NAMES, Rule, State};
+use sluicegate::limiting::algorithm::{Rule, State};
 use sluicegate::limiting::decision::{Check, Decision, ErrorKind, Op};
 use sluicegate::limiting::limit::cost::Cost;
 use sluicegate::limiting::limit::{Limit, Mode, OnError};
@@ -29,20 +30,23 @@ fn decides_like_the_memory_store() {
     let mut client = server.client();
     let mut seeded = crate::support::limiting::seeded();
     let rng = &mut seeded.rng;
+    let names = crate::support::limiting::limit_rules();
     for _ in 0..20 {
         let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
         let memory = MemoryStore::new(1_000_000);
         let mut now = 1_795_000_000_000;
         let mut receipt = 0;
-        let limits: Vec<Arc<Limit>> = (0..NAMES.len() * 2)
+        let limits: Vec<Arc<Limit>> = (0..names.len() * 2)
             .map(|i| {
                 let name = format!("limit-{i}");
-                let rule = minutes(crate::support::limiting::random_rule(NAMES[i % NAMES.len()], rng), rng);
-                match i {
+                let rule = minutes(crate::support::limiting::random_rule(names[i % names.len()], rng), rng);
+                let limit_of = |rule| match i {
                     0 => limit(&name, rule, Mode::Shadow),
                     1..4 => crate::support::limiting::forwarding(&name, rule),
                     _ => limit(&name, rule, Mode::Enforce),
-                }
+                };
+                let ban = minutes_of_ban(rng);
+                if i % 3 == 0 { crate::support::limiting::with_ban(limit_of(rule), ban) } else { limit_of(rule) }
             })
             .collect();
         for _ in 0..100 {
@@ -52,14 +56,16 @@ fn decides_like_the_memory_store() {
             receipt = expected[0].answers[0].receipt;
             let slices: Vec<(Op, &[Check])> = decisions.iter().map(|(op, checks)| (*op, checks.as_slice())).collect();
             let reply = ScriptCall::new(&slices, now).eval_command().query(&mut client).unwrap();
-            let counts = decisions.iter().map(|(_, checks)| checks.len());
             assert_eq!(
-                decode_reply(reply, counts),
+                decode_reply(reply, slices.iter().copied()),
                 Some(expected.into_iter().map(Ok).collect()),
                 "at {now}: {decisions:?}"
             );
             for check in decisions.iter().flat_map(|(_, checks)| checks) {
                 assert_holds_alike(&mut client, &memory, &check.key, now);
+                if let Some(ban) = &check.ban {
+                    assert_holds_alike(&mut client, &memory, &ban.key, now);
+                }
             }
         }
         assert_keys_expire(&mut client, 2 * 366 * 86_400_000);
@@ -148,12 +154,19 @@ fn minutes(mut rule: Rule, rng: &mut impl Rng) -> Rule {
             rule.queue_ms = rng.random_range(0..20) * period / rule.rate;
         }
         Rule::Concurrency(rule) => rule.lease_ms = period,
+        Rule::Ban(ban) => *ban = minutes_of_ban(rng),
         Rule::Fair(rule) => {
             let most = FairSettings { reserve: None, active_ms: None, max_active: 4, weight: rule.weight };
             return crate::support::limiting::fair(rule.pool.rate.min(50), period, rule.pool.burst.min(50), most);
         }
     }
     rule
+}
+
+/// A ban whose times are minutes.
+fn minutes_of_ban(rng: &mut impl Rng) -> Ban {
+    let [within_ms, for_ms] = [(); 2].map(|()| rng.random_range(60_000..600_000));
+    Ban { after: rng.random_range(1..4), within_ms, for_ms, grow: rng.random_range(1..4), at_most_ms: 4 * for_ms }
 }
 
 fn assert_keys_expire(client: &mut redis::Connection, most_ms: i64) -> usize {

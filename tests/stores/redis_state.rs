@@ -25,7 +25,7 @@ fn call(client: &mut redis::Connection, decisions: &[(Op, Vec<Check>)], now: i64
     let slices: Vec<(Op, &[Check])> = decisions.iter().map(|(op, checks)| (*op, checks.as_slice())).collect();
     let reply =
         crate::support::limiting::lua::with_script(ScriptCall::new(&slices, now).eval_command()).query(client).unwrap();
-    let found = decode_reply(reply, decisions.iter().map(|(_, checks)| checks.len())).expect("a valid reply");
+    let found = decode_reply(reply, slices.iter().copied()).expect("a valid reply");
     found.into_iter().map(Result::unwrap).collect()
 }
 

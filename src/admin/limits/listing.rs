@@ -107,6 +107,7 @@ fn describe_limit(
         "route_costs": prices,
         "mode": limit.mode.label(),
         "over": limit.over.text(),
+        "ban": limit.ban.as_ref().map(|ban| ban.rule.describe()),
         "candidate_of": limit.candidate_of,
         "tier_of": limit.tier_of,
         "on_error": limit.on_error.label(),

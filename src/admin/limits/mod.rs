@@ -41,7 +41,6 @@ use crate::admin::problem::{Problem, ProblemKind};
 use crate::admin::store_link::StoreLink;
 use crate::config::Config;
 use crate::config::admin_tokens::Role;
-use crate::ends::End;
 use crate::limiting::algorithm::Rule;
 use crate::limiting::algorithm::fair::{FORGET, TenantShare};
 use crate::limiting::answer::{Answer, NEVER, Policy};
@@ -204,7 +203,7 @@ impl LimitsApi {
             add_key(&mut state, limit, &parts, key, display);
             return Ok(state);
         }
-        let rule = check.rule.clone();
+        let (rule, ban) = (check.rule.clone(), check.ban.as_ref().map(|ban| ban.to_look()));
         let now = run_check(&limiter, Op::Peek, check.to_look()).await.map_err(|kind| store_unavailable(kind, ""))?;
         let answer = run_check(&limiter, Op::Peek, check).await.map_err(|kind| store_unavailable(kind, ""))?;
         let mut state = format_numbers(&Answer { remaining: now.remaining, reset_ms: now.reset_ms, ..answer }, policy);
@@ -212,6 +211,10 @@ impl LimitsApi {
             state["leased"] = units.into();
         }
         add_standing(&mut state, &rule, &now);
+        if let Some(ban) = ban {
+            let answer = run_check(&limiter, Op::Peek, ban).await.map_err(|kind| store_unavailable(kind, ""))?;
+            state["ban"] = describe_ban(&answer);
+        }
         add_key(&mut state, limit, &parts, key, display);
         Ok(state)
     }
@@ -447,7 +450,7 @@ fn format_numbers(answer: &Answer, policy: Policy) -> Value {
     } else {
         let never = answer.retry_ms == NEVER;
         numbers["retry_after_ms"] = if never { Value::Null } else { answer.retry_ms.into() };
-        numbers["reason"] = if never { End::NeverFits } else { End::Exhausted }.label().into();
+        numbers["reason"] = Outcome::Store(*answer).end().label().into();
     }
     numbers
 }
@@ -471,6 +474,16 @@ fn fixed_cost(limit: &Limit) -> i64 {
         Cost::Fixed(cost) => (*cost).min(COST_MAX),
         _ => 1,
     }
+}
+
+/// Describes the ban of a key. `answer` is that of the ban to a cost of 0.
+fn describe_ban(answer: &Answer) -> Value {
+    json!({
+        "banned": !answer.admitted,
+        "left_ms": answer.retry_ms,
+        "refusals_left": answer.remaining,
+        "bans": answer.receipt,
+    })
 }
 
 /// Adds the share of a tenant to the state of its budget, if tenants share it. `answer` is that to a cost of 0.

@@ -9,6 +9,7 @@ use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{HOUR, SECOND, duration, integer, list_from};
 use crate::config::schema::{server, store};
 use crate::ends::End;
+use crate::limiting::algorithm::ban::{AFTER_MAX, GROW_MAX};
 use crate::limiting::algorithm::fair::{self as fair_sharing, ACTIVE_MAX_MS, WEIGHT_MAX};
 use crate::limiting::algorithm::{SPECS, params};
 use crate::limiting::integers::COST_MAX;
@@ -140,6 +141,10 @@ rows! {
     FAIR = option("fair", Table(&fair::TABLE), Absent, "tenants share each budget (`token_bucket`, `gcra`)")
         .guide("algorithms.md#fair-sharing")
         .metric("sluicegate_fair_active_tenants");
+    BAN = option("ban", Table(&ban::TABLE), Absent, "refuse a key for longer that is refused often")
+        .guide("bans.md")
+        .metric("sluicegate_limit_bans_total")
+        .ends(End::Banned);
     CHARGE_ON = option("charge_on", OUTCOMES, Described("every response"), "only these responses are charged")
         .shown_as("list of statuses, classes, `\"grpc:CODE\"`")
         .guide("charges.md")
@@ -230,6 +235,30 @@ rows! {
     .metric("sluicegate_lease_units_total");
     LINGER = option("linger", OfAlgorithm, Value("\"60s\""), "how long a request keeps its slot after its client left");
 }
+
+/// Options of `limit.ban`.
+pub mod ban {
+    use super::*;
+
+    rows! {
+        table("limit.ban");
+
+        AFTER: Option<i64> = option("after", integer(1, AFTER_MAX), Required, "refusals that begin a ban")
+            .weaker(Weaker::More);
+        WITHIN: Option<Duration> = option("within", duration(1, BAN_MAX), Required, "the time in which they have to happen")
+            .weaker(Weaker::Less);
+        FOR: Option<Duration> = option("for", duration(SECOND, BAN_MAX), Required, "how long the first ban lasts")
+            .weaker(Weaker::Less)
+            .called(&["duration", "bantime"]);
+        GROW: i64 = option("grow", integer(1, GROW_MAX), Value("1"), "each further ban lasts this many times as long")
+            .weaker(Weaker::Less);
+        AT_MOST: Option<Duration> = option("at_most", duration(SECOND, BAN_MAX), Described("`\"1d\"`, or `for` if that is longer"), "the longest ban; after as long without one, bans are forgotten")
+            .weaker(Weaker::Less);
+    }
+}
+
+/// Longest ban, and longest time in which refusals count for one: 90 days.
+const BAN_MAX: u64 = 90 * 24 * HOUR;
 
 /// Options of `limit.lease`.
 pub mod lease {

@@ -76,6 +76,7 @@ pub const ALL: &[&Schema] = &[
     &set::TABLE,
     &limit::TABLE,
     &key_part::TABLE,
+    &limit::ban::TABLE,
     &limit::lease::TABLE,
     &limit::when::TABLE,
     &limit::fair::TABLE,

@@ -5,7 +5,7 @@
 use crate::limiting::algorithm::params::{Field, LINGER, OptionError, OptionValues, Param};
 use crate::limiting::algorithm::tree::{ENTRIES_MAX, Tree};
 use crate::limiting::algorithm::{Algorithm, Number, Policy, Step};
-use crate::limiting::answer::{Answer, NEVER};
+use crate::limiting::answer::{Answer, BanAnswer, NEVER};
 
 /// Admits at most `in_flight` units at once.
 #[derive(Clone, Debug, PartialEq)]
@@ -146,7 +146,7 @@ impl Algorithm for Concurrency {
         let store = cost > 0 && (admitted || is_repaired || live > 0 && longest > leases.longest);
         let remaining = (limit - live - charge).max(0);
         Step {
-            answer: Answer { admitted, remaining, retry_ms, reset_ms, receipt: tag },
+            answer: Answer { admitted, remaining, retry_ms, reset_ms, receipt: tag, ban: BanAnswer::None },
             next: store.then(|| (leases.with_lease(now, longest, live == 0, tag, charge, expiry), reset_ms)),
         }
     }

@@ -12,7 +12,7 @@ use crate::limiting::algorithm::params::{Field, OptionError, OptionValues, Param
 use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState};
 use crate::limiting::algorithm::refill::{LedgerMark, LedgerMarks, RefillRecord, USED_MAX};
 use crate::limiting::algorithm::{Algorithm, Number, Policy, Step, records};
-use crate::limiting::answer::{Answer, NEVER};
+use crate::limiting::answer::{Answer, BanAnswer, NEVER};
 
 /// A queue that `rate` units leave every `per_ms`, and in which a unit waits at most `queue_ms`.
 #[derive(Clone, Debug, PartialEq)]
@@ -172,7 +172,7 @@ impl RecordAlgorithm for LeakyBucket {
         let remaining = ((full - used) / per).max(0);
         let receipt = if nodelay { now } else { self.slot(used, now) };
         Step {
-            answer: Answer { admitted, remaining, retry_ms, reset_ms, receipt },
+            answer: Answer { admitted, remaining, retry_ms, reset_ms, receipt, ban: BanAnswer::None },
             next: store.then(|| {
                 let marks = if admitted { self.marks_after(record, before, now) } else { LedgerMarks::default() };
                 (RefillRecord { marks, ..self.record(used, now) }, reset_ms)

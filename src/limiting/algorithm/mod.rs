@@ -5,11 +5,12 @@
 //! tests compare step by step. `memory` stores run the Rust file, Redis runs the twin.
 //!
 //! - `interface`: the trait that an algorithm implements; `params`: how it declares its options.
-//! - `token_bucket`, `gcra`, `leaky_bucket`: records that refill, from `refill`; `ledger` computes their refunds.
+//! - `token_bucket`, `gcra`, `leaky_bucket`: records that refill, from `refill`, whose `ledger` computes their refunds.
 //! - `fixed_window`, `calendar`: windows with a counter, from `window`; `dates` finds calendar windows.
 //! - `sliding_window`: counters for parts of a window.
 //! - `sliding_log`, `concurrency`: single charges and leases, in a `tree`.
 //! - `fair`: a token bucket that tenants share fairly.
+//! - `ban`: longer refusals of keys that their limit refuses often.
 //! - `records`: usage of a key under several settings of its limit.
 //! - `lease_basis`: how long units that were debited in advance may be spent.
 //! - `exact`: the range in which integers are exact in Lua; `describe`: rules as text.
@@ -18,6 +19,7 @@
 //! and add a section to the manual. The macro derives the `Rule` and `State` enums, the options of the config and the
 //! Redis script; the compiler and the tests name what is missing.
 
+pub mod ban;
 pub mod calendar;
 pub mod concurrency;
 pub mod dates;
@@ -29,7 +31,6 @@ pub mod gcra;
 mod interface;
 pub mod leaky_bucket;
 pub mod lease_basis;
-mod ledger;
 pub mod params;
 mod records;
 mod refill;
@@ -84,7 +85,7 @@ pub fn all_params() -> impl Iterator<Item = &'static Param> {
 /// methods that call the algorithm of a rule.
 macro_rules! algorithms {
     ($($module:ident => $Name:ident),* $(,)?) => {
-        algorithms! { @all $($module => $Name,)* fair => Fair }
+        algorithms! { @all $($module => $Name,)* fair => Fair, ban => Ban }
 
         /// All algorithms that a limit can name in `algorithm`. A limit that names none uses the first.
         pub const SPECS: &[Spec] = &[$(Spec {
@@ -109,7 +110,7 @@ macro_rules! algorithms {
         }
 
         /// Names in state keys, in the order of the list: those of the config, then `fair`, which limits with `fair`
-        /// have.
+        /// have, and `ban`, which limits with `ban` have beside their own.
         pub const NAMES: &[&str] = &[$(stringify!($module)),*];
 
         /// The Redis script. It consists of the shared functions, the algorithms by their place in this list, the

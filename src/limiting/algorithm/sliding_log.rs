@@ -6,7 +6,7 @@ use crate::limiting::algorithm::interface::COUNT;
 use crate::limiting::algorithm::params::{Field, OptionError, OptionValues, Param, RATE, option_error};
 use crate::limiting::algorithm::tree::{ENTRIES_MAX, Tree};
 use crate::limiting::algorithm::{Algorithm, LATEST, Number, Policy, Step};
-use crate::limiting::answer::{Answer, NEVER};
+use crate::limiting::answer::{Answer, BanAnswer, NEVER};
 
 /// Admits at most `limit` units in any interval of `window_ms`.
 #[derive(Clone, Debug, PartialEq)]
@@ -131,7 +131,7 @@ impl Algorithm for SlidingLog {
         let remaining = (limit - inside - charge).max(0);
         let ttl_ms = if restart.is_some() || charge > 0 { clock } else { log.newest } + longest + 1 - now;
         Step {
-            answer: Answer { admitted, remaining, retry_ms, reset_ms, receipt: clock },
+            answer: Answer { admitted, remaining, retry_ms, reset_ms, receipt: clock, ban: BanAnswer::None },
             next: store.then(|| (log.charged(restart, clock, charge, longest, largest), ttl_ms)),
         }
     }

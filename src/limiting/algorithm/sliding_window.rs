@@ -12,7 +12,7 @@ use crate::limiting::algorithm::params::{
 };
 use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState};
 use crate::limiting::algorithm::{Algorithm, Number, Policy, Step, records};
-use crate::limiting::answer::{Answer, NEVER};
+use crate::limiting::answer::{Answer, BanAnswer, NEVER};
 
 /// Admits at most about `limit` units in any interval of `window_ms`. One counter covers `unit_ms`: the whole window if
 /// there are two counters.
@@ -145,7 +145,7 @@ impl RecordAlgorithm for SlidingWindow {
         let store = cost > 0 && (admitted || counters.is_repaired);
         let receipt = counters.at;
         Step {
-            answer: Answer { admitted, remaining: free.max(0), retry_ms, reset_ms, receipt },
+            answer: Answer { admitted, remaining: free.max(0), retry_ms, reset_ms, receipt, ban: BanAnswer::None },
             next: store.then(|| (self.to_record(counters), reset_ms.max(1))),
         }
     }

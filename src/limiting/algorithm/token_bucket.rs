@@ -11,7 +11,7 @@ use crate::limiting::algorithm::params::{Field, OptionError, OptionValues, Param
 use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState, UsageRecord as _};
 use crate::limiting::algorithm::refill::{LedgerMark, LedgerMarks, RefillRecord, USED_MAX};
 use crate::limiting::algorithm::{Algorithm, Number, Policy, Step, records};
-use crate::limiting::answer::{Answer, NEVER};
+use crate::limiting::answer::{Answer, BanAnswer, NEVER};
 
 /// A bucket that holds `burst` tokens and refills `rate` tokens every `per_ms`.
 #[derive(Clone, Debug, PartialEq)]
@@ -224,7 +224,14 @@ impl RecordAlgorithm for TokenBucket {
             RefillRecord { marks, ..self.record(used, at) }
         };
         Step {
-            answer: Answer { admitted, remaining, retry_ms, reset_ms: reset_ms.max(0), receipt: now.max(at) },
+            answer: Answer {
+                admitted,
+                remaining,
+                retry_ms,
+                reset_ms: reset_ms.max(0),
+                receipt: now.max(at),
+                ban: BanAnswer::None,
+            },
             next: store.then(|| (next(), self.stored_for(reset_ms))),
         }
     }

@@ -3,7 +3,7 @@
 
 use crate::limiting::algorithm::exact::EXACT;
 use crate::limiting::algorithm::{Step, records};
-use crate::limiting::answer::{Answer, NEVER};
+use crate::limiting::answer::{Answer, BanAnswer, NEVER};
 use crate::limiting::integers::COST_MAX;
 
 /// Largest count of a record.
@@ -61,7 +61,7 @@ impl Window {
         let remaining = (limit - record.count).max(0);
         let receipt = if record.start_ms > now { -record.start_ms } else { now };
         Step {
-            answer: Answer { admitted, remaining, retry_ms, reset_ms: left, receipt },
+            answer: Answer { admitted, remaining, retry_ms, reset_ms: left, receipt, ban: BanAnswer::None },
             next: store.then_some((record, left)),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::limiting::algorithm::lease_basis::LeaseTerms;
 use crate::limiting::algorithm::{LeaseBasis, Rule};
-use crate::limiting::answer::Answer;
+use crate::limiting::answer::{Answer, BanAnswer};
 use crate::limiting::decision::Check;
 use crate::limiting::hot_keys::slot::{LeaseSlot, SlotContent};
 use crate::limiting::hot_keys::terms::{KeyUse, LeaseSize};
@@ -135,7 +135,14 @@ impl HotKey {
         let unspent = left.units + self.slots[1 - slot].content().spendable(now_ms);
         let remaining = self.left.load(Ordering::Relaxed).max(0).saturating_add(to_signed(unspent));
         let reset_ms = self.full_at_ms.load(Ordering::Relaxed).saturating_sub(now_ms);
-        let answer = Answer { admitted: true, remaining, retry_ms: 0, reset_ms: to_signed(reset_ms), receipt: 0 };
+        let answer = Answer {
+            admitted: true,
+            remaining,
+            retry_ms: 0,
+            reset_ms: to_signed(reset_ms),
+            receipt: 0,
+            ban: BanAnswer::None,
+        };
         Some(SpentUnits { key: self.clone(), slot, units, ends_ms: left.ends_ms, answer, is_committed: false })
     }
 

@@ -2,10 +2,11 @@
 //! happens on a refusal. The config compiler creates limits; the limiter evaluates them.
 //!
 //! `when` has the conditions, `schedule` those about the time, `cost` what a request costs, `bytes` the bytes of bodies as a
-//! cost, `refuse` the refusal, `over` what else can happen over the limit, `month_day` when the months of a key begin,
-//! `charge_rules` how the outcome of a request changes its charge. To add an option, add a field here or there, and read it
-//! in `config::compile`.
+//! cost, `refuse` the refusal, `ban` longer refusals, `over` what else can happen over the limit, `month_day` when the
+//! months of a key begin, `charge_rules` how the outcome of a request changes its charge. To add an option, add a field
+//! here or there, and read it in `config::compile`.
 
+pub mod ban;
 pub mod bytes;
 pub mod charge_rules;
 pub mod cost;
@@ -29,6 +30,7 @@ use crate::limiting::integers::{NotInteger, ValueError};
 use crate::limiting::key::SourceValues;
 use crate::limiting::key::state_key::{BudgetNames, KeyError, StateKeyFrame};
 use crate::limiting::key::{Key, Missing};
+use crate::limiting::limit::ban::LimitBan;
 use crate::limiting::limit::charge_rules::{ChargeRules, Settle};
 use crate::limiting::limit::cost::{Cost, Price};
 use crate::limiting::limit::month_day::MonthDay;
@@ -106,6 +108,8 @@ pub struct Limit {
     pub max_keys: Option<usize>,
     /// How the outcome of a request changes its charge; `None` if it does not.
     pub charge_rules: Option<Arc<ChargeRules>>,
+    /// The option `ban`; `None` if keys are refused only as long as they are over the limit.
+    pub ban: Option<Box<LimitBan>>,
     /// How tenants share a budget; `None` if they do not.
     pub fair: Option<Box<FairShare>>,
     /// Response to refused requests; `None` uses that of the route.
@@ -403,6 +407,7 @@ impl Limit {
             tier_of: None,
             max_keys: None,
             charge_rules: None,
+            ban: None,
             fair: None,
             refuse: None,
             month_day: None,

@@ -94,6 +94,7 @@ impl Check {
         // Algorithms add to the number, and the sum must stay below 2^53.
         let tag = if limit.rule.needs_tag() { rand::random_range(0..1 << 52) } else { 0 };
         Check {
+            ban: limit.ban.as_ref().map(|ban| Box::new(ban.check_of(&key))),
             limit: limit.store_ref.clone(),
             rule: limit.rule.clone(),
             key,
@@ -229,7 +230,7 @@ impl Limiter {
             Outcome::Local(answer) => (answer, self.gateways.local_rule(rule).max_cost()),
             _ => return,
         };
-        if answer.admitted || answer.retry_ms == NEVER {
+        if answer.admitted || answer.retry_ms == NEVER || answer.is_banned() {
             return;
         }
         if let Some(wait_ms) =

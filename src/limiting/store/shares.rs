@@ -165,7 +165,14 @@ impl KeyShares {
             let id = limit.store_ref.id;
             (id, Arc::new(KeyShare::new(id, &limit.name, capacity(limit.max_keys), counter(&limit.name))))
         };
-        let current: ShareTable = limits.iter().map(share_of).collect();
+        // Bans have as many keys as their limit, apart from those.
+        let ban_share_of = |limit: &Arc<Limit>| {
+            let id = limit.ban.as_ref()?.store_ref.id;
+            let name = format!("{} (bans)", limit.name);
+            Some((id, Arc::new(KeyShare::new(id, &name, capacity(limit.max_keys), counter(&limit.name)))))
+        };
+        let bans = limits.iter().filter_map(ban_share_of);
+        let current: ShareTable = limits.iter().map(share_of).chain(bans).collect();
         let gone = self.current.values().filter(|share| !current.contains_key(&share.id));
         let leaving: ShareTable = gone
             .map(|share| {
@@ -247,7 +254,8 @@ impl KeyDivision {
     pub fn new(max_keys: usize, limits: &[Arc<Limit>]) -> KeyDivision {
         let own: usize = limits.iter().filter_map(|limit| limit.max_keys).sum();
         let pool = max_keys.saturating_sub(own).max(SHARE_MIN);
-        let sharing = limits.iter().filter(|limit| limit.max_keys.is_none()).count();
+        let pools = |limit: &Arc<Limit>| 1 + usize::from(limit.ban.is_some());
+        let sharing: usize = limits.iter().filter(|limit| limit.max_keys.is_none()).map(pools).sum();
         KeyDivision { pool, floor: pool / sharing.max(1) }
     }
 

@@ -81,7 +81,8 @@ impl Timeline {
         let peek = Check { cost: 0, role: Role::default(), ..check[0].clone() };
         let idle = |answer: &Answer| answer.remaining == rule.policy().quota;
         if self.run_unrecorded(Op::Peek, &[peek]).answers.first().is_some_and(idle) {
-            self.run_unrecorded(Op::Reset, check);
+            // A ban has nothing to do with it.
+            self.run_unrecorded(Op::Reset, &[Check { ban: None, ..check[0].clone() }]);
         }
     }
 

@@ -7,7 +7,7 @@ use http::HeaderValue;
 use serde_json::{Value, json};
 
 use crate::limiting::algorithm::Rule;
-use crate::limiting::answer::Answer;
+use crate::limiting::answer::{Answer, BanAnswer};
 use crate::limiting::limit::Limit;
 use crate::limiting::source::UnreadableBody;
 use crate::limiting::{ChainState, LimitResult, Outcome, Verdict};
@@ -53,7 +53,8 @@ impl RecentAnswer {
         let in_force: Vec<usize> = limits_in_force(route).map(|(index, _)| index).collect();
         let checks = self.checks.iter().filter_map(|checked| {
             let limit = *in_force.get(checked.limit)?;
-            Some(LimitResult { limit, is_charged: false, ..checked.clone() })
+            let outcome = checked.outcome.repeated();
+            Some(LimitResult { limit, outcome, is_charged: false, ..checked.clone() })
         });
         Verdict { refused: self.refused, checks: checks.collect(), ..Verdict::default() }
     }
@@ -79,7 +80,8 @@ pub fn write_answer(answer: &RecentAnswer, route: &Route) -> String {
                     answer.retry_ms,
                     answer.reset_ms,
                     answer.receipt,
-                    matches!(checked.outcome, Outcome::Local(_))
+                    matches!(checked.outcome, Outcome::Local(_)),
+                    answer.is_banned()
                 ])
             };
             let outcome = match checked.outcome {
@@ -93,12 +95,12 @@ pub fn write_answer(answer: &RecentAnswer, route: &Route) -> String {
         })
         .collect();
     let receipt = answer.receipt.as_ref().and_then(|receipt| receipt.to_str().ok());
-    json!([1, answer.refused, receipt, checks]).to_string()
+    json!([2, answer.refused, receipt, checks]).to_string()
 }
 
 /// Reads an answer about a request on `route`; `None` if this gateway has other limits there.
 pub fn read_answer(text: &str, route: &Route) -> Option<RecentAnswer> {
-    let answer: Value = serde_json::from_str(text).ok().filter(|answer: &Value| answer[0] == 1)?;
+    let answer: Value = serde_json::from_str(text).ok().filter(|answer: &Value| answer[0] == 2)?;
     let checks = answer[3].as_array()?.iter().map(|checked| read_check(checked, route)).collect::<Option<_>>()?;
     let receipt = answer[2].as_str().and_then(|receipt| HeaderValue::from_str(receipt).ok());
     Some(RecentAnswer { refused: answer[1].as_bool()?, checks, receipt })
@@ -125,6 +127,7 @@ fn read_check(checked: &Value, route: &Route) -> Option<LimitResult> {
                 retry_ms: numbers[2].as_i64()?,
                 reset_ms: numbers[3].as_i64()?,
                 receipt: numbers[4].as_i64()?,
+                ban: if numbers[6].as_bool()? { BanAnswer::InForce } else { BanAnswer::None },
             };
             if numbers[5].as_bool()? { Outcome::Local(answer) } else { Outcome::Store(answer) }
         }

@@ -26,7 +26,7 @@ labels! {
 }
 
 /// The families with the label `limit` and no route.
-const FAMILIES: [FamilyRow<LimitGauges>; 10] = [
+const FAMILIES: [FamilyRow<LimitGauges>; 11] = [
     FamilyRow {
         name: "limit_headroom_total",
         help: "Decisions by the percentage of the quota that they left to the key.",
@@ -97,6 +97,16 @@ const FAMILIES: [FamilyRow<LimitGauges>; 10] = [
         collect: |limit, series| {
             let Some(leases) = limit.configured_leases() else { return };
             series.add_counter(leases.decisions.load(Ordering::Relaxed), &[]);
+        },
+    },
+    FamilyRow {
+        name: "limit_bans_total",
+        help: "Bans that refusals of the limit began.",
+        kind: COUNTER,
+        labels: &[],
+        collect: |limit, series| {
+            let Some(bans) = limit.bans.get() else { return };
+            series.add_counter(bans.load(Ordering::Relaxed), &[]);
         },
     },
     FamilyRow {
@@ -191,6 +201,8 @@ pub struct LimitGauges {
     window_ms: AtomicU64,
     keys_refused: AtomicU64,
     pub leases: Arc<LeaseCounts>,
+    /// Number of bans. Exists if the limit has `ban`.
+    bans: OnceLock<Arc<AtomicU64>>,
     /// Exists if tenants share the budgets of the limit.
     fair: OnceLock<Arc<FairGauges>>,
 }
@@ -293,6 +305,11 @@ impl LimitGauges {
     /// Returns the counts of leases if the limit has the option.
     fn configured_leases(&self) -> Option<&LeaseCounts> {
         Some(&*self.leases).filter(|leases| leases.is_configured.load(Ordering::Relaxed))
+    }
+
+    /// Returns the number of bans, creating it if there is none.
+    pub fn bans(&self) -> &Arc<AtomicU64> {
+        self.bans.get_or_init(Arc::default)
     }
 
     /// Returns the counts for tenants, creating them if there are none.

@@ -133,8 +133,7 @@ impl Gate {
         let reply = reply.as_bytes().to_vec();
         assert_eq!(unpack(&reply)[0], float(now));
         assert!(self.keys.borrow().held.values().all(|held| held.expires != NEVER), "a key without an expiry");
-        decode_reply(redis::Value::BulkString(reply), decisions.iter().map(|(_, checks)| checks.len()))
-            .expect("a valid reply")
+        decode_reply(redis::Value::BulkString(reply), slices.iter().copied()).expect("a valid reply")
     }
 
     fn strings(&self, values: &[Vec<u8>]) -> Table {

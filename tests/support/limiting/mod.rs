@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 pub use server::RedisServer;
+use sluicegate::limiting::algorithm::ban::Ban;
 use sluicegate::limiting::algorithm::calendar::{Calendar, CalendarSettings, CalendarUnit};
 use sluicegate::limiting::algorithm::concurrency::Concurrency;
 use sluicegate::limiting::algorithm::fair::{FairFacts, FairSettings};
@@ -29,6 +30,7 @@ use sluicegate::limiting::algorithm::{NAMES, Rule};
 use sluicegate::limiting::answer::Answer;
 use sluicegate::limiting::decision::{Check, CheckLink, Decision, ErrorKind, LimitRef, Op};
 use sluicegate::limiting::key::{Key, KeyPart, Missing};
+use sluicegate::limiting::limit::ban::LimitBan;
 use sluicegate::limiting::limit::cost::Cost;
 use sluicegate::limiting::limit::over::Over;
 use sluicegate::limiting::limit::{Limit, Mode, OnError};
@@ -71,6 +73,11 @@ impl Drop for Seeded {
     }
 }
 
+/// The names of all rules that limits have. A ban has a rule of its own beside that of its limit.
+pub fn limit_rules() -> Vec<&'static str> {
+    NAMES.iter().copied().filter(|name| *name != "ban").collect()
+}
+
 /// A random rule of the algorithm `name`: with common parameters, or with parameters near the limits of exactness.
 pub fn random_rule(name: &str, rng: &mut StdRng) -> Rule {
     NAMES
@@ -101,6 +108,7 @@ fn sample(name: &str) -> Rule {
             Rule::LeakyBucket(LeakyBucket { rate: 1, per_ms: 1, queue_ms: 0, nodelay: false, refunds: false })
         }
         "concurrency" => Rule::Concurrency(Concurrency { in_flight: 1, lease_ms: 1000 }),
+        "ban" => Rule::Ban(Ban { after: 1, within_ms: 1, for_ms: 1, grow: 1, at_most_ms: 1 }),
         "fair" => fair(1000, 1000, 2, FairSettings { reserve: None, active_ms: None, max_active: 1024, weight: 1 }),
         _ => panic!("tests/support/limiting has no rules of {name} yet"),
     }
@@ -183,6 +191,7 @@ fn generate(rule: &Rule, rng: &mut StdRng) -> Rule {
                 refunds: rng.random_bool(0.5),
             })
         }
+        Rule::Ban(_) => Rule::Ban(random_ban(period.min(90 * day), rng)),
         Rule::Fair(_) => {
             // The largest exact product of burst and period.
             let most = (1_i64 << 49) / period;
@@ -226,6 +235,25 @@ fn generate(rule: &Rule, rng: &mut StdRng) -> Rule {
     }
 }
 
+/// A ban with times near `period`.
+pub fn random_ban(period: i64, rng: &mut StdRng) -> Ban {
+    let for_ms = rng.random_range(1..=period);
+    Ban {
+        after: if rng.random_bool(0.1) { 256 } else { rng.random_range(1..5) },
+        within_ms: rng.random_range(1..=period),
+        for_ms,
+        grow: if rng.random_bool(0.5) { 1 } else { rng.random_range(2..=100) },
+        at_most_ms: rng.random_range(for_ms..=4 * for_ms),
+    }
+}
+
+/// Returns the limit with bans.
+pub fn with_ban(limit: Arc<Limit>, ban: Ban) -> Arc<Limit> {
+    let mut limit = Arc::into_inner(limit).unwrap();
+    limit.ban = Some(Box::new(LimitBan::new(&limit.name, ban)));
+    Arc::new(limit)
+}
+
 /// A token bucket whose tenants share it.
 pub fn fair(rate: i64, per_ms: i64, burst: i64, settings: FairSettings) -> Rule {
     let pool = TokenBucket { rate, per_ms, burst, debt: 0, interval: false, empty: false, refunds: false };
@@ -260,6 +288,7 @@ pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
         tier_of: None,
         max_keys: None,
         charge_rules: None,
+        ban: None,
         fair: None,
         refuse: None,
         month_day: None,

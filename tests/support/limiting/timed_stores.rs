@@ -58,8 +58,7 @@ impl TimedStore {
             TimedStore::Memory(memory) => decisions.iter().map(|(op, checks)| memory.run(*op, checks, now)).collect(),
             TimedStore::Redis(server) => {
                 let reply = server.call(decisions, now);
-                let results =
-                    decode_reply(reply, decisions.iter().map(|(_, checks)| checks.len())).expect("a valid reply");
+                let results = decode_reply(reply, decisions.iter().copied()).expect("a valid reply");
                 results.into_iter().map(Result::unwrap).collect()
             }
         }
@@ -119,8 +118,9 @@ impl Server {
             return call.evalsha_command().query(client).or_else(|_| call.eval_command().query(client)).unwrap();
         };
         let expiries = &mut *expiries.borrow_mut();
-        let keys: BTreeSet<&str> =
-            decisions.iter().flat_map(|(_, checks)| checks.iter()).map(|check| check.key.as_ref()).collect();
+        let checks = || decisions.iter().flat_map(|(_, checks)| checks.iter());
+        let bans = checks().filter_map(|check| Some(check.ban.as_ref()?.key.as_str()));
+        let keys: BTreeSet<&str> = checks().map(|check| check.key.as_ref()).chain(bans).collect();
         // The clock of a transaction stands still, so no state expires before it is told to stay.
         let mut transaction = redis::pipe();
         transaction.atomic();

@@ -1,14 +1,15 @@
 //! Sections `[limit.NAME]`. Called by `compile`.
 //!
 //! Input: the sections and facts from other sections (`LimitContext`). Output: compiled limits. `rule` reads the
-//! options that an algorithm declares and `dates` those of calendars; `when` compiles conditions and `schedule` those about the time, `overrides` budgets
-//! of single keys, `fair` the tenants that share a budget, `cost` what a request costs, `charges` what its outcome changes,
-//! `settlement` costs that responses report, `lease` leases of hot keys, `refuse` the refusal, `over` what else can
-//! happen, `candidates` which limit may replace which, `tiers` limits that count several networks of a client, `list` lists of
-//! limits.
+//! options that an algorithm declares and `dates` those of calendars; `when` compiles conditions and `schedule` those
+//! about the time, `overrides` budgets of single keys, `fair` the tenants that share a budget, `cost` what a request
+//! costs, `charges` what its outcome changes, `settlement` costs that responses report, `lease` leases of hot keys, `ban`
+//! longer refusals, `refuse` the refusal, `over` what else can happen, `candidates` which limit may replace which, `tiers`
+//! limits that count several networks of a client, `list` lists of limits.
 //!
 //! An option of an algorithm is declared by the algorithm (`limiting::algorithm`) and needs no code here.
 
+pub(crate) mod ban;
 pub(crate) mod candidates;
 pub(crate) mod charges;
 pub(crate) mod cost;
@@ -31,6 +32,7 @@ use std::sync::Arc;
 
 use crate::config::compile::context::LimitContext;
 use crate::config::compile::jwt::check_key_claim;
+use crate::config::compile::limits::ban::compile_ban;
 use crate::config::compile::limits::candidates::{References, check_candidates, read_mode};
 use crate::config::compile::limits::charges::compile_charge_rules;
 use crate::config::compile::limits::cost::{CostContext, check_cost, compile_cost};
@@ -242,18 +244,15 @@ fn compile_limit(
     let lease = compile_lease(section, rule.as_ref().map(|(rule, _)| rule), refunded_for);
     let refuse = compile_own_refuse(section).map(Arc::new);
     let month_day = compile_month_day(section, rule.as_ref().map(|(rule, _)| rule), context)?;
+    let ban = compile_ban(section, name);
     let ((rule, _), key, cost, when) = (rule?, key?, cost?, when?);
-    let (overrides, fair, afterwards, over, lease) = (overrides?, fair?, afterwards?, over?, lease?);
+    let (overrides, fair, afterwards, over, lease, ban) = (overrides?, fair?, afterwards?, over?, lease?, ban?);
     possible.then_some(())?;
     let settles = afterwards.as_ref().is_some_and(|rules| rules.settle.is_some());
     check_cost(section, &cost, CostContext { rule: &rule, settles, has_lease: lease.is_some() })?;
     check_over(section, &rule, &over)?;
     let rule = Arc::new(rule);
-    let is_refunded = refunded_for.is_some();
-    let afterwards = match afterwards {
-        None if is_refunded => Some(ChargeRules { refund_overload: true, ..ChargeRules::default() }),
-        rules => rules.map(|rules| ChargeRules { refund_overload: is_refunded, ..rules }),
-    };
+    let afterwards = add_overload_refunds(afterwards, refunded_for.is_some());
     let afterwards = afterwards.unwrap_or_default().with_status_prices(cost.status_prices());
     let afterwards = afterwards.unless_default().map(Arc::new);
     Some(Limit {
@@ -278,6 +277,7 @@ fn compile_limit(
         tier_of: None,
         max_keys,
         charge_rules: afterwards,
+        ban,
         fair,
         refuse,
         month_day,
@@ -292,6 +292,14 @@ fn compile_month_day(section: &Section, rule: Option<&Rule>, context: &LimitCont
         values::parse_source(text, MonthDay::SOURCES, &help()).and_then(|source| context.check_readable(source))
     })?;
     Some(MonthDay::new(source, rule?).map(Box::new))
+}
+
+/// Returns the rules with refunds of what an overloaded upstream refuses, if `is_refunded`.
+fn add_overload_refunds(rules: Option<ChargeRules>, is_refunded: bool) -> Option<ChargeRules> {
+    match rules {
+        None if is_refunded => Some(ChargeRules { refund_overload: true, ..ChargeRules::default() }),
+        rules => rules.map(|rules| ChargeRules { refund_overload: is_refunded, ..rules }),
+    }
 }
 
 fn compile_key(section: &Section, context: &LimitContext) -> Option<Key> {

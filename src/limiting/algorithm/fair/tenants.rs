@@ -9,7 +9,7 @@ use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState};
 use crate::limiting::algorithm::refill::RefillRecord;
 use crate::limiting::algorithm::token_bucket::{BucketLevel, marks_of};
 use crate::limiting::algorithm::{Step, records};
-use crate::limiting::answer::{Answer, NEVER};
+use crate::limiting::answer::{Answer, BanAnswer, NEVER};
 
 /// 1 / e: the part of the reserve that is always left to tenants within their share.
 const GUARANTEED: f64 = 0.367_879_441_171_442_33;
@@ -205,6 +205,7 @@ impl RecordAlgorithm for TenantView<'_> {
                 retry_ms,
                 reset_ms: reset_ms.max(0),
                 receipt,
+                ban: BanAnswer::None,
             },
             next: store.then(|| (next(), fair.pool.stored_for(reset_ms).max(fair.retention_ms()))),
         }

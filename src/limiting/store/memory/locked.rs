@@ -3,8 +3,8 @@
 use std::sync::{Arc, MutexGuard};
 
 use crate::limiting::algorithm::{State, Step};
-use crate::limiting::answer::Answer;
-use crate::limiting::decision::{Check, CheckCharges, Decision};
+use crate::limiting::answer::{Answer, BanAnswer};
+use crate::limiting::decision::{Check, CheckCharges, Decision, StateRef};
 use crate::limiting::partition::{EVICTION_SAMPLE, EVICTIONS, Entry, EvictionCandidate, Hashed, KeyCount, Partition};
 use crate::limiting::store::memory::{DecisionTime, LimitKeys, MemoryShard, MemoryStore, SHARDS};
 use crate::limiting::store::shares::KeyShare;
@@ -12,7 +12,7 @@ use crate::limiting::store::shares::KeyShare;
 /// The locked shards of one request's keys.
 pub struct LockedShards<'a> {
     pub memory: &'a MemoryStore,
-    /// Location of the key of each check.
+    /// Location of the key of each check, then of each ban.
     pub homes: Vec<KeyLocation>,
     /// Set of the locked shards, as bits.
     pub wanted: u64,
@@ -41,31 +41,60 @@ impl LockedShards<'_> {
         self.wanted & (1 << shard) != 0
     }
 
-    fn hashed<'c>(&self, i: usize, check: &'c Check) -> Hashed<'c, str> {
-        Hashed { hash: self.homes[i].hash, key: &check.key }
+    fn hashed<'c>(&self, i: usize, of: StateRef<'c>) -> Hashed<'c, str> {
+        Hashed { hash: self.homes[i].hash, key: of.key }
     }
 
-    fn live_state(&self, i: usize, check: &Check) -> Option<&State> {
-        let keys = self.shards[self.shard_index(i)].limits.get(&check.limit.id)?;
-        keys.partition.live_state(self.hashed(i, check), self.now.for_rule(&check.rule))
+    fn live_state(&self, i: usize, of: StateRef) -> Option<&State> {
+        let keys = self.shards[self.shard_index(i)].limits.get(&of.limit.id)?;
+        keys.partition.live_state(self.hashed(i, of), self.now.for_rule(of.rule))
     }
 
-    fn is_spent(&self, i: usize, check: &Check) -> bool {
-        let keys = self.shards[self.shard_index(i)].limits.get(&check.limit.id);
-        keys.is_some_and(|keys| keys.partition.is_spent(self.hashed(i, check)))
+    fn is_spent(&self, i: usize, of: StateRef) -> bool {
+        let keys = self.shards[self.shard_index(i)].limits.get(&of.limit.id);
+        keys.is_some_and(|keys| keys.partition.is_spent(self.hashed(i, of)))
+    }
+
+    /// Decides check `i` alone, if it `applies`. The second value is the step of its ban, whose home has the index
+    /// `ban_home`.
+    fn decide_one(
+        &self,
+        i: usize,
+        check: &Check,
+        ban_home: usize,
+        applies: bool,
+    ) -> (Step<State>, Option<Step<State>>) {
+        let (state, now_ms) = (self.live_state(i, check.state_ref()), self.now.for_rule(&check.rule));
+        let mut step = check.decide(state, now_ms);
+        if !applies {
+            // The limit before it still has capacity.
+            step.answer.admitted = true;
+            step.answer.retry_ms = 0;
+            step.next = None;
+            return (step, None);
+        }
+        let Some(ban) = &check.ban else { return (step, None) };
+        let of = ban.state_ref();
+        let ban_step = ban.decide(self.live_state(ban_home, of), self.now.for_rule(of.rule), &step.answer);
+        if step.answer.admitted && !ban_step.answer.admitted {
+            // The key is banned. The limit, which admits, is not charged.
+            step = Step { answer: check.rule.decide(state, now_ms, 0, check.tag).answer, next: None };
+        }
+        step.answer = step.answer.with_ban(&ban_step.answer);
+        (step, Some(ban_step))
     }
 
     /// Decides by all `checks` together. With `keep`, charges are stored. `lua/gate.lua` does the same in Redis.
     pub fn decide(&mut self, checks: &[Check], keep: bool) -> Decision {
         let mut admitted = true;
         let mut steps = Vec::with_capacity(checks.len());
+        let (mut bans, mut ban_home) = (Vec::new(), checks.len());
         for (i, check) in checks.iter().enumerate() {
-            let mut step = check.decide(self.live_state(i, check), self.now.for_rule(&check.rule));
-            if check.role.after.is_some_and(|base| steps.get(base).is_some_and(has_admitted)) {
-                // The check does not apply: the limit before it still has capacity.
-                step.answer.admitted = true;
-                step.answer.retry_ms = 0;
-                step.next = None;
+            let applies = check.role.after.is_none_or(|base| !steps.get(base).is_some_and(has_admitted));
+            let (step, ban_step) = self.decide_one(i, check, ban_home, applies);
+            if let Some(ban) = &check.ban {
+                bans.extend(ban_step.and_then(|step| Some((ban_home, ban.state_ref(), step.next?))));
+                ban_home += 1;
             }
             admitted &= step.answer.admitted || !check.role.can_refuse();
             steps.push(step);
@@ -78,14 +107,19 @@ impl LockedShards<'_> {
             if let (Some(next), true) = (step.next, keep && is_stored) {
                 // The key is spent if another request like this one would be refused.
                 let spent = !step.answer.admitted || step.answer.remaining < check.cost.max(1);
-                self.store(i, check, next, spent);
+                self.store(i, check.state_ref(), next, spent);
             }
             answers.push(if charges.is_withheld(i) {
                 // Another check refused, so this one is not charged: answer with what it has without the charge.
-                check.rule.decide(self.live_state(i, check), self.now.for_rule(&check.rule), 0, check.tag).answer
+                let state = self.live_state(i, check.state_ref());
+                check.rule.decide(state, self.now.for_rule(&check.rule), 0, check.tag).answer
             } else {
                 step.answer
             });
+        }
+        if keep {
+            // A key whose refusals are counted is needed as much as one that is banned: it refuses.
+            bans.into_iter().for_each(|(home, of, next)| self.store(home, of, next, true));
         }
         Decision { admitted, answers }
     }
@@ -94,39 +128,41 @@ impl LockedShards<'_> {
     pub fn adjust(&mut self, checks: &[Check]) -> Decision {
         let answers = checks.iter().enumerate().map(|(i, check)| {
             let now_ms = self.now.for_rule(&check.rule);
-            let next = check.rule.adjust(self.live_state(i, check), now_ms, check.cost, check.tag);
+            let next = check.rule.adjust(self.live_state(i, check.state_ref()), now_ms, check.cost, check.tag);
             let admitted = next.is_some();
             if let Some(next) = next {
                 let spent = match check.cost {
                     // Nothing changes, so the key remains spent or not.
-                    0 => self.is_spent(i, check),
+                    0 => self.is_spent(i, check.state_ref()),
                     _ => check.rule.decide(Some(&next.0), now_ms, 0, check.tag).answer.remaining < 1,
                 };
-                self.store(i, check, next, spent);
+                self.store(i, check.state_ref(), next, spent);
             }
-            Answer { admitted, remaining: 0, retry_ms: 0, reset_ms: 0, receipt: check.tag }
+            Answer { admitted, remaining: 0, retry_ms: 0, reset_ms: 0, receipt: check.tag, ban: BanAnswer::None }
         });
         Decision { answers: answers.collect(), admitted: true }
     }
 
-    /// Deletes the state of the keys.
+    /// Deletes the state of the keys, and lifts their bans.
     pub fn reset(&mut self, checks: &[Check]) -> Decision {
-        let answers = checks.iter().enumerate().map(|(i, check)| {
-            let (place, key) = (self.shard_index(i), self.hashed(i, check));
-            if let Some(keys) = self.shards[place].limits.get_mut(&check.limit.id) {
+        let bans = checks.iter().filter_map(|check| Some(check.ban.as_ref()?.state_ref()));
+        for (i, of) in checks.iter().map(Check::state_ref).chain(bans).enumerate() {
+            let (place, key) = (self.shard_index(i), self.hashed(i, of));
+            if let Some(keys) = self.shards[place].limits.get_mut(&of.limit.id) {
                 let before = keys.partition.key_count();
                 keys.partition.remove(key);
                 keys.record_change(before);
             }
-            Answer { admitted: true, remaining: 0, retry_ms: 0, reset_ms: 0, receipt: 0 }
-        });
-        Decision { answers: answers.collect(), admitted: true }
+        }
+        let answer =
+            Answer { admitted: true, remaining: 0, retry_ms: 0, reset_ms: 0, receipt: 0, ban: BanAnswer::None };
+        Decision { answers: vec![answer; checks.len()], admitted: true }
     }
 
-    fn store(&mut self, i: usize, check: &Check, (state, ttl_ms): (State, i64), spent: bool) {
-        let (key, now_ms) = (self.hashed(i, check), self.now.for_rule(&check.rule));
+    fn store(&mut self, i: usize, of: StateRef, (state, ttl_ms): (State, i64), spent: bool) {
+        let (key, now_ms) = (self.hashed(i, of), self.now.for_rule(of.rule));
         let entry = Entry { state, expires_ms: now_ms.saturating_add(ttl_ms) };
-        let keys = self.keys(i, check);
+        let keys = self.keys(i, of);
         let before = keys.partition.key_count();
         let Err(entry) = keys.partition.replace(key, entry, spent) else { return keys.record_change(before) };
         keys.partition.sweep(now_ms);
@@ -134,41 +170,41 @@ impl LockedShards<'_> {
         let (place, now) = (self.shard_index(i), self.now);
         self.shards[place].sweep(now);
         // The sweep may have removed the keys of this limit, if it had none in the shard.
-        let keys = self.keys(i, check);
-        if !Arc::ptr_eq(&keys.rule, &check.rule) {
-            keys.rule = check.rule.clone();
+        let keys = self.keys(i, of);
+        if !Arc::ptr_eq(&keys.rule, of.rule) {
+            keys.rule = of.rule.clone();
         }
         let share = keys.share.clone();
         for _ in 0..share.count_new_key().min(EVICTIONS) {
-            self.evict(i, check, &share);
+            self.evict(i, of, &share);
         }
-        let keys = self.keys(i, check);
+        let keys = self.keys(i, of);
         let KeyCount { len, spent: before } = keys.partition.key_count();
         keys.partition.insert(key.hash, key.key.into(), entry, spent);
         keys.record_change(KeyCount { len: len + 1, spent: before });
     }
 
-    fn keys(&mut self, i: usize, check: &Check) -> &mut LimitKeys {
-        let (place, id) = (self.shard_index(i), check.limit.id);
+    fn keys(&mut self, i: usize, of: StateRef) -> &mut LimitKeys {
+        let (place, id) = (self.shard_index(i), of.limit.id);
         let limits = &mut self.shards[place].limits;
         // Almost always present, and an entry of the map costs twice as much as an index.
         let index = limits.get_index_of(&id).unwrap_or_else(|| {
             let share = self.memory.shares.load().share_of(id).clone();
-            limits.insert_full(id, LimitKeys { partition: Partition::default(), share, rule: check.rule.clone() }).0
+            limits.insert_full(id, LimitKeys { partition: Partition::default(), share, rule: of.rule.clone() }).0
         });
         &mut limits[index]
     }
 
-    /// Evicts a key for the new key of check `i`, whose limit has `own`. The numbers of all keys determine which limit
+    /// Evicts a key for the new key with index `i`, whose limit has `own`. The numbers of all keys determine which limit
     /// loses one, and whether it is a spent one. The key itself is searched in the shard of the new one, and if that has
     /// few, in others. Shards that another decision has locked are skipped: if no key is found for that reason, the
     /// next new keys evict more.
-    fn evict(&mut self, i: usize, check: &Check, own: &KeyShare) {
+    fn evict(&mut self, i: usize, of: StateRef, own: &KeyShare) {
         let (memory, now) = (self.memory, self.now);
         let shares = memory.shares.load();
         let donor = shares.find_donor(own);
         let is_own = std::ptr::eq(donor, own);
-        let id = if is_own { check.limit.id } else { donor.id };
+        let id = if is_own { of.limit.id } else { donor.id };
         let KeyCount { len, spent } = donor.key_count();
         // The limit's own number already includes the new key.
         let of_spent = donor.evicts_spent(KeyCount { len: len.saturating_sub(usize::from(is_own)), spent });

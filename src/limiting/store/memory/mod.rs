@@ -195,7 +195,8 @@ impl MemoryStore {
 
     /// Locks the shards of `checks` in the order of their index, which prevents deadlocks.
     fn lock_for(&self, checks: &[Check], now: impl FnOnce() -> DecisionTime) -> LockedShards<'_> {
-        let homes: Vec<KeyLocation> = checks.iter().map(|check| self.location_of(&check.key)).collect();
+        let mut homes: Vec<KeyLocation> = checks.iter().map(|check| self.location_of(&check.key)).collect();
+        homes.extend(checks.iter().filter_map(|check| Some(self.location_of(&check.ban.as_ref()?.key))));
         let wanted = homes.iter().fold(0_u64, |wanted, home| wanted | 1 << home.shard);
         let mut shards = Vec::with_capacity(homes.len());
         let mut left = wanted;

@@ -8,9 +8,9 @@ use foldhash::fast::RandomState;
 use redis::{Cmd, RedisError, Value};
 
 use crate::limiting::algorithm::{Rule, SCRIPT};
-use crate::limiting::answer::Answer;
+use crate::limiting::answer::{Answer, BanAnswer};
 use crate::limiting::clock;
-use crate::limiting::decision::{Check, CheckLink, Decision, ErrorKind, Op};
+use crate::limiting::decision::{Check, CheckLink, Decision, ErrorKind, Op, Role};
 use crate::limiting::integers::EXACT_MAX;
 use crate::limiting::store::redis::msgpack::{IntReader, IntWriter};
 
@@ -32,6 +32,21 @@ const COSTS_LATER: i64 = -1;
 const LINKED: i64 = 4;
 
 static SHA: LazyLock<String> = LazyLock::new(|| sha1_smol::Sha1::from(SCRIPT).digest().to_string());
+
+/// Returns whether the operation includes the bans of its checks.
+fn asks_ban(op: Op) -> bool {
+    op != Op::Adjust
+}
+
+/// Returns the number of answers of the script to these checks: one for each, and one for its ban.
+fn count_answers(op: Op, checks: &[Check]) -> usize {
+    checks.len() + checks.iter().filter(|check| check.ban.is_some() && asks_ban(op)).count()
+}
+
+/// Returns the cost of the ban of the check with index `place` among those that are sent.
+fn of_check(place: usize) -> i64 {
+    -2 - i64::try_from(place).unwrap_or(0)
+}
 
 /// One call of the script, with the decisions that it carries.
 pub struct ScriptCall<'a> {
@@ -58,16 +73,31 @@ impl<'a> ScriptCall<'a> {
             let decides = matches!(op, Op::Take | Op::Peek);
             let is_linked = decides && checks.first().is_some_and(|check| check.role.link.is_some());
             asked.push(*op as i64 + if is_linked { LINKED } else { 0 });
-            asked.push_len(checks.len());
-            for check in *checks {
+            asked.push_len(count_answers(*op, checks));
+            for (place, check) in checks.iter().enumerate() {
+                let role = match check.role.after {
+                    None => check.role,
+                    // Bans come between the checks.
+                    Some(base) => Role { after: Some(count_answers(*op, &checks[..base])), ..check.role },
+                };
                 asked.push_len(keys.number_of(&check.key));
                 asked.push_len(rule_number(&mut rules, &check.rule));
                 asked.push(if decides && check.needs_unit() { COSTS_LATER } else { check.cost });
-                asked.push(check.role.encode());
+                asked.push(role.encode());
                 asked.push(check.tag);
+                if let Some(ban) = check.ban.as_ref().filter(|_| asks_ban(*op)) {
+                    asked.push_len(keys.number_of(&ban.key));
+                    asked.push_len(rule_number(&mut rules, &ban.rule));
+                    asked.push(of_check(count_answers(*op, &checks[..place])));
+                    asked.push(role.encode());
+                    asked.push(0);
+                }
             }
             if is_linked {
-                checks.iter().for_each(|check| asked.push(check.role.link.map_or(0, CheckLink::encode)));
+                for check in *checks {
+                    let link = check.role.link.map_or(0, CheckLink::encode);
+                    (0..count_answers(*op, std::slice::from_ref(check))).for_each(|_| asked.push(link));
+                }
             }
         }
         let mut head = IntWriter::default();
@@ -148,33 +178,45 @@ fn push_rule(ints: &mut IntWriter, rule: &Rule, now_ms: i64) {
 /// was charged.
 const UNDECIDED: i64 = 2;
 
-/// Decodes the decisions of a reply; `checks` contains the number of answers of each. A decision for which a full
-/// server has no memory is an error. Returns `None` if the reply is malformed.
-pub fn decode_reply(reply: Value, checks: impl Iterator<Item = usize>) -> Option<Vec<Result<Decision, ErrorKind>>> {
+/// Decodes the reply to these decisions. A decision for which a full server has no memory is an error. Returns `None` if
+/// the reply is malformed.
+pub fn decode_reply<'c>(
+    reply: Value,
+    decisions: impl Iterator<Item = (Op, &'c [Check])>,
+) -> Option<Vec<Result<Decision, ErrorKind>>> {
     let Value::BulkString(bytes) = reply else { return None };
     let mut ints = IntReader::open(&bytes)?;
     let _now = ints.read_int()?;
-    let decisions = checks.map(|count| decode_decision(&mut ints, count)).collect::<Option<_>>()?;
+    let decisions = decisions.map(|(op, checks)| decode_decision(&mut ints, op, checks)).collect::<Option<_>>()?;
     ints.is_done().then_some(decisions)
 }
 
-fn decode_decision(ints: &mut IntReader<'_>, checks: usize) -> Option<Result<Decision, ErrorKind>> {
+fn decode_decision(ints: &mut IntReader<'_>, op: Op, checks: &[Check]) -> Option<Result<Decision, ErrorKind>> {
     let head = ints.read_int()?;
     if head == UNDECIDED {
         return Some(Err(ErrorKind::OutOfMemory));
     }
     let admitted = decode_flag(head)?;
-    let mut answers = Vec::with_capacity(checks);
-    for _ in 0..checks {
-        answers.push(Answer {
-            admitted: decode_flag(ints.read_int()?)?,
-            remaining: decode_number(ints)?,
-            retry_ms: decode_number(ints)?,
-            reset_ms: decode_number(ints)?,
-            receipt: decode_number(ints)?,
+    let mut answers = Vec::with_capacity(checks.len());
+    for check in checks {
+        let answer = decode_answer(ints)?;
+        answers.push(match check.ban.is_some() && asks_ban(op) {
+            true => answer.with_ban(&decode_answer(ints)?),
+            false => answer,
         });
     }
     Some(Ok(Decision { admitted, answers }))
+}
+
+fn decode_answer(ints: &mut IntReader<'_>) -> Option<Answer> {
+    Some(Answer {
+        admitted: decode_flag(ints.read_int()?)?,
+        remaining: decode_number(ints)?,
+        retry_ms: decode_number(ints)?,
+        reset_ms: decode_number(ints)?,
+        receipt: decode_number(ints)?,
+        ban: BanAnswer::None,
+    })
 }
 
 /// Reads a number of an answer. The script returns only numbers that are exact, and a server that does not run it must
@@ -281,6 +323,8 @@ mod tests {
     use redis::{ErrorKind as Redis, ServerErrorKind};
 
     use super::*;
+    use crate::limiting::algorithm::fixed_window::FixedWindow;
+    use crate::limiting::limit::{Limit, Mode};
 
     fn ints(ints: &[i64]) -> Value {
         let mut reply = IntWriter::default();
@@ -288,26 +332,35 @@ mod tests {
         Value::BulkString(reply.encode_array(&IntWriter::default()))
     }
 
+    /// Decodes a reply to decisions with so many checks each.
+    fn decoded(reply: Value, counts: &[usize]) -> Option<Vec<Result<Decision, ErrorKind>>> {
+        let rule = Rule::FixedWindow(FixedWindow { limit: 1, window_ms: 1, clock: false });
+        let check = Check::new(&Limit::bare("one", rule, Mode::Enforce), "key".to_owned(), 1);
+        let checks = vec![check; counts.iter().copied().max().unwrap_or(0)];
+        decode_reply(reply, counts.iter().map(|count| (Op::Take, &checks[..*count])))
+    }
+
     #[test]
     fn a_reply_is_read_whole_or_not_at_all() {
         let whole = [9, 1, 1, 4, 0, 60, 7, 0, 0, 0, 30, 60, 7, 1, 2, 0, 5, 7];
-        let decisions = decode_reply(ints(&whole), [1, 2].into_iter()).unwrap();
+        let decisions = decoded(ints(&whole), &[1, 2]).unwrap();
         let decisions: Vec<Decision> = decisions.into_iter().map(Result::unwrap).collect();
         assert_eq!((decisions[0].admitted, decisions[1].admitted), (true, false));
-        let answer = Answer { admitted: false, remaining: 0, retry_ms: 30, reset_ms: 60, receipt: 7 };
+        let answer =
+            Answer { admitted: false, remaining: 0, retry_ms: 30, reset_ms: 60, receipt: 7, ban: BanAnswer::None };
         assert_eq!(decisions[1].answers[0], answer);
         for len in 0..whole.len() {
-            assert_eq!(decode_reply(ints(&whole[..len]), [1, 2].into_iter()), None, "{len} integers");
+            assert_eq!(decoded(ints(&whole[..len]), &[1, 2]), None, "{len} integers");
         }
-        assert_eq!(decode_reply(ints(&[&whole[..], &[0]].concat()), [1, 2].into_iter()), None);
-        assert_eq!(decode_reply(ints(&[9, 3, 1, 4, 0, 60, 7]), [1].into_iter()), None);
-        assert_eq!(decode_reply(ints(&[9, 1, -1, 4, 0, 60, 7]), [1].into_iter()), None);
+        assert_eq!(decoded(ints(&[&whole[..], &[0]].concat()), &[1, 2]), None);
+        assert_eq!(decoded(ints(&[9, 3, 1, 4, 0, 60, 7]), &[1]), None);
+        assert_eq!(decoded(ints(&[9, 1, -1, 4, 0, 60, 7]), &[1]), None);
     }
 
     #[test]
     fn numbers_that_the_script_cannot_return_are_clamped() {
         let reply = ints(&[9, 1, 1, i64::MIN, i64::MAX, i64::MAX, i64::MIN]);
-        let decision = decode_reply(reply, [1].into_iter()).unwrap().remove(0).unwrap();
+        let decision = decoded(reply, &[1]).unwrap().remove(0).unwrap();
         let answer = decision.answers[0];
         let numbers = [answer.remaining, answer.retry_ms, answer.reset_ms, answer.receipt];
         assert_eq!(numbers, [-EXACT_MAX, EXACT_MAX, EXACT_MAX, -EXACT_MAX]);
@@ -319,17 +372,17 @@ mod tests {
 
     #[test]
     fn a_decision_that_found_no_room_has_no_answers() {
-        let found = decode_reply(ints(&[9, 2, 1, 1, 4, 0, 60, 7, 2]), [3, 1, 2].into_iter()).unwrap();
+        let found = decoded(ints(&[9, 2, 1, 1, 4, 0, 60, 7, 2]), &[3, 1, 2]).unwrap();
         assert_eq!(found.iter().map(Result::is_ok).collect::<Vec<bool>>(), [false, true, false]);
         assert_eq!(found[0], Err(ErrorKind::OutOfMemory));
-        assert_eq!(decode_reply(ints(&[9, 2, 1, 4, 0, 60, 7]), [1].into_iter()), None);
+        assert_eq!(decoded(ints(&[9, 2, 1, 4, 0, 60, 7]), &[1]), None);
     }
 
     #[test]
     fn a_reply_of_another_kind_is_none() {
         let integers = Value::Array([9, 1, 1, 4, 0, 60, 7].map(Value::Int).into());
         for reply in [Value::Nil, Value::Okay, Value::Int(1), Value::BulkString(b"9".to_vec()), integers] {
-            assert_eq!(decode_reply(reply, [1].into_iter()), None);
+            assert_eq!(decoded(reply, &[1]), None);
         }
     }
 

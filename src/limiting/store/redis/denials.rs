@@ -6,7 +6,7 @@
 //! - Only refusals of one unit are remembered, or of a cost that never fits. Until the wait is over, such a key admits
 //!   nothing, so the wait cannot grow. A key that refuses more units may still admit smaller charges.
 //! - Only limits whose charges are never released early are remembered: none with leases, queues, refunds or settled
-//!   costs. On a cluster nothing is remembered, because a decision may charge one slot for a moment and then refund it.
+//!   costs. Of a limit with `ban`, only bans are remembered, whatever else the limit does. On a cluster nothing is remembered, because a decision may charge one slot for a moment and then refund it.
 //! - Of a budget that tenants share, the refusals of each tenant are remembered apart. A wait already includes that
 //!   other tenants become inactive.
 //! - A refund or reset by an operator in this process clears the memory. One in another gateway takes effect here
@@ -86,9 +86,19 @@ pub const AGE_MAX: Duration = Duration::from_secs(1);
 /// Entries checked with each new one, to remove outdated ones.
 const SWEEP: usize = 4;
 
-/// Returns whether a refusal of this check may be remembered.
-pub fn is_memorable(check: &Check) -> bool {
-    Role { link: None, ..check.role } == Role::default() && !check.limit.refundable && !check.rule.has_queue()
+/// Returns whether this refusal of the check may be remembered.
+fn is_memorable(check: &Check, answer: &Answer) -> bool {
+    let lasts = match check.ban {
+        // Nothing ends a ban early, whatever the limit refunds. Before a ban, the store has to count every refusal.
+        Some(_) => answer.is_banned(),
+        None => !check.limit.refundable && !check.rule.has_queue(),
+    };
+    lasts && Role { link: None, ..check.role } == Role::default()
+}
+
+/// Returns whether any refusal of this check may be remembered.
+pub fn has_memorable(check: &Check) -> bool {
+    check.ban.is_some() || !check.limit.refundable && !check.rule.has_queue()
 }
 
 impl Invalidations {
@@ -137,8 +147,8 @@ impl DenialCache {
     /// Remembers that the store refused `check`. The decision was sent at `asked` and arrived at `now`.
     pub fn remember_refusal(&mut self, check: &Check, answer: Answer, asked: SentAt, now: Instant) {
         self.forget_outdated();
-        let stays = check.cost == 1 || answer.retry_ms == NEVER;
-        if answer.admitted || !stays || !is_memorable(check) || asked.applied != self.applied {
+        let stays = check.cost == 1 || answer.retry_ms == NEVER || answer.is_banned();
+        if answer.admitted || !stays || !is_memorable(check, &answer) || asked.applied != self.applied {
             return;
         }
         let wait = match u64::try_from(answer.retry_ms) {
@@ -151,6 +161,7 @@ impl DenialCache {
             return;
         }
         self.sweep(now);
+        let answer = Answer { ban: answer.ban.repeated(), ..answer };
         let denial = Denial { rule: check.rule.clone(), cost: check.cost, answer, since: now, until };
         match self.entries.get_mut(&DeniedCheck::from(check)) {
             Some(entry) => *entry = denial,
@@ -197,7 +208,11 @@ impl Denial {
     /// Returns the remembered answer, or `None` if the store might admit `check` by now.
     fn answer_at(&self, check: &Check, now: Instant) -> Option<Answer> {
         // A smaller cost may be admitted, and a larger one would have to wait longer.
-        if now >= self.until || check.cost != self.cost || !is_memorable(check) || *self.rule != *check.rule {
+        if now >= self.until
+            || check.cost != self.cost
+            || !is_memorable(check, &self.answer)
+            || *self.rule != *check.rule
+        {
             return None;
         }
         let gone = i64::try_from(now.duration_since(self.since).as_millis()).unwrap_or(i64::MAX);

@@ -237,7 +237,7 @@ impl RedisStore {
             }
             _ => {}
         }
-        if matches!(op, Op::Adjust | Op::Reset) && checks.iter().any(denials::is_memorable) {
+        if matches!(op, Op::Adjust | Op::Reset) && checks.iter().any(denials::has_memorable) {
             self.invalidations.invalidate_all();
         }
         outcome

@@ -226,7 +226,7 @@ impl Caller {
         };
         let is_slow = reply.waited >= self.deadline.mul_f64(SLOW_FROM);
         let outcome = match reply.value {
-            Ok(reply) => codec::decode_reply(reply, group.iter().map(|waiting| waiting.checks.len()))
+            Ok(reply) => codec::decode_reply(reply, decisions.iter().copied())
                 .ok_or((LaneError::Failed(ErrorKind::Reply), "malformed reply".to_owned())),
             Err(error) => {
                 let elsewhere = codec::redirect_of(&error).filter(|_| self.clustered);
@@ -254,7 +254,7 @@ pub async fn run_probes(caller: Rc<Caller>) {
 /// hash slot. TIME or PING would succeed even while every write fails.
 fn probe_check(check: &Check) -> Check {
     let rule = Arc::new(Rule::FixedWindow(FixedWindow { limit: PROBES_MAX, window_ms: 1000, clock: false }));
-    Check { rule, key: format!("{}:probe", check.key), cost: 1, role: Role::default(), ..check.clone() }
+    Check { rule, key: format!("{}:probe", check.key), cost: 1, role: Role::default(), ban: None, ..check.clone() }
 }
 
 /// Runs the script. Only after NOSCRIPT is the call repeated, as it certainly had no effect.

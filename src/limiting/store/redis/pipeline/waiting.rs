@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::time::Instant;
 
-use crate::limiting::decision::{Decision, ErrorKind, Op, SharedChecks};
+use crate::limiting::decision::{Check, Decision, ErrorKind, Op, SharedChecks};
 use crate::limiting::store::redis::codec::ClusterRedirect;
 
 /// Why a server made no decision.
@@ -101,7 +101,9 @@ impl QueuedDecision {
     /// Creates a decision that waits since `since`. The second value receives its result.
     pub fn new(op: Op, checks: SharedChecks, mode: SendMode, since: Instant) -> (QueuedDecision, PendingDecision) {
         let correction = op == Op::Adjust;
-        let work = checks.iter().map(|check| check.rule.work(check.limit.max_cost, correction)).sum();
+        let ban_work = |check: &Check| check.ban.as_ref().map_or(0, |ban| ban.rule.work(1, correction));
+        let work = |check: &Check| check.rule.work(check.limit.max_cost, correction) + ban_work(check);
+        let work = checks.iter().map(work).sum();
         let reply = Rc::<Reply>::default();
         let result = PendingDecision(reply.clone());
         (QueuedDecision { op, checks, mode, since, work, reply: ReplySender(reply) }, result)

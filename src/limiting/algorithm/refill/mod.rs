@@ -5,6 +5,10 @@
 //! charge nor the refill needs a division. Example: at 3 tokens per 1000 ms, one token is 1000 units and each
 //! millisecond refills 3 units. After one charge, `used` is 1000; 100 ms later it is 700. A record with nothing in use
 //! equals no record.
+//!
+//! - `ledger`: how much of a charge is certainly still in use, for refunds.
+
+mod ledger;
 
 use crate::limiting::algorithm::exact::{EXACT, div_ceil};
 use crate::limiting::algorithm::records;
