@@ -24,6 +24,8 @@ pub struct RequestsInProgress {
 pub enum Correction {
     /// Under the configured limits: changes the charge with the tag's receipt by the cost of the check.
     Configured(Check),
+    /// Under the configured limits: resets the key.
+    Cleared(Check),
     /// A refund for the limit with this tally, in the search for the tightest number.
     Unrefused(usize, NumberRefund),
 }
@@ -66,6 +68,13 @@ impl RequestsInProgress {
 impl LoggedEnd {
     pub fn new(status: Option<u16>, at_ms: i64) -> LoggedEnd {
         LoggedEnd { status: status.and_then(|status| StatusCode::from_u16(status).ok()), at_ms }
+    }
+
+    /// Returns whether the response in the log resets the keys of `limit`.
+    pub fn clears(&self, limit: &Limit) -> bool {
+        let (Some(rules), Some(status)) = (&limit.charge_rules, self.status) else { return false };
+        let head = HeaderMap::new();
+        rules.clears(RequestEnd::Response { status, head: &head, tail: ResponseTail::Whole(&head) }) == Some(true)
     }
 
     /// Returns the units by which the charge of `check`, a check of `limit`, changes; 0 also if the log does not

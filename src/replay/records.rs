@@ -95,7 +95,11 @@ impl Replay<'_> {
             let key = tally.record_decision(limit, check, answer, logged_facts);
             tally.refused_by_others += u64::from(verdict.refused && answer.admitted);
             if verdict.checks.iter().any(|checked| checked.limit == place && checked.is_charged) {
-                at_own.extend(tally.record_charge(limit, check, answer, own).map(Correction::Configured));
+                if refusal.is_none() && own.clears(limit) {
+                    at_own.push(Correction::Cleared(check.clone()));
+                } else {
+                    at_own.extend(tally.record_charge(limit, check, answer, own).map(Correction::Configured));
+                }
             }
             if decision.is_applicable(check.role) {
                 let back = tally.record_need(key, (limit, check), logged, now_ms);
@@ -114,6 +118,7 @@ impl Replay<'_> {
             for correction in &corrections {
                 match correction {
                     Correction::Configured(check) => self.timeline.adjust(check),
+                    Correction::Cleared(check) => self.timeline.clear(check),
                     Correction::Unrefused(tally, back) => tallies[*tally].tightest.adjust_charge(back, at_ms),
                 }
             }

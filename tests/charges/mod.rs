@@ -4,6 +4,7 @@ mod abandoned_requests;
 mod abandoned_streams;
 mod abandoned_tunnels;
 mod bytes;
+mod clears;
 mod cluster_reservations;
 mod costs;
 mod costs_later;

@@ -156,6 +156,15 @@ const CASES: &[(&str, &[&str])] = &[
         &["SG0312"],
     ),
     (
+        "[limit.a]\nrate = \"5/h\"\ncharge_on = [401]\nclear_on = [200]\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
+        &["SG0313"],
+    ),
+    (
+        "[limit.a]\nrate = \"5/h\"\nkey = [\"ip\", \"header:x-user\"]\ncharge_on = [401]\nclear_on = [200]\n\
+         [[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
+        &[],
+    ),
+    (
         "[limit.a]\nalgorithm = \"fixed_window\"\nrate = \"1000/min\"\ncost = { reserve = { default_add = 1000 } }\n\
          settle = \"openai\"\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
         &[],

@@ -7,8 +7,10 @@ use crate::config::compile::names::Definitions;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
+use crate::limiting::key::KeyPart;
 use crate::limiting::limit::{Limit, Mode};
 use crate::limiting::settlement::reserve::Reserve;
+use crate::limiting::source::Source;
 use crate::route::Route;
 
 /// Warns about the costs of all limits.
@@ -30,6 +32,16 @@ pub fn warn_of_costs<'r>(
                         (fixed_window, calendar, sliding_window, sliding_log)";
             let warning = Diagnostic::new(place, what).with_help(help);
             sources.add_warning(DiagnosticCode::ForgottenCosts, warning);
+        }
+        let clears = limit.charge_rules.as_ref().is_some_and(|rules| rules.clear_on.is_some());
+        let is_by_address = limit.key.0.iter().all(|part| matches!(part, KeyPart::Source(Source::Ip(_))));
+        if clears && is_by_address && limit.mode == Mode::Enforce {
+            let what = format!(
+                "`{name}` clears by address: a client that succeeds now and then, with an account of its own, never \
+                 reaches the limit"
+            );
+            let help = "add to the key what a success proves, like key = \"form:user\", or remove `clear_on`";
+            sources.add_warning(DiagnosticCode::ClearsByAddress, Diagnostic::new(place, what).with_help(help));
         }
         let least = limit.cost.reserve().map_or(0, Reserve::least_units_unannounced);
         if least > limit.rule.max_cost() {

@@ -64,6 +64,8 @@ labels! {
     ForgottenCosts = "SG0311",
     /// A limit refuses every request that announces no output.
     EstimateNeverFits = "SG0312",
+    /// A success clears what the address of a client has failed at.
+    ClearsByAddress = "SG0313",
     /// A name with `*` in the sources of a limit.
     WildcardName = "SG0321",
     /// A comment allows a warning that does not occur there.

@@ -156,6 +156,11 @@ rows! {
         .weaker(Weaker::NewItem)
         .unordered()
         .keywords(&["connect_error", "client_abort"]);
+    CLEAR_ON = option("clear_on", OUTCOMES, Absent, "these responses of the server reset the key")
+        .shown_as("list of statuses, classes, `\"grpc:CODE\"`")
+        .guide("charges.md#clear_on")
+        .weaker(Weaker::NewItem)
+        .unordered();
     SETTLE = option("settle", list_from(1, &Text("source")), Absent, "where the response reports the true cost")
         .shown_as("list of up to 16: `\"openai\"`, `\"anthropic\"`, `\"gemini\"`, `\"bedrock\"`, `\"json:POINTER\"`, `\"sse:POINTER\"`, `\"header:NAME\"`, `\"trailer:NAME\"`, `\"response_bytes\"`, `\"request_bytes\"`")
         .guide("charges.md#settle")

@@ -60,6 +60,14 @@ pub fn run_cases(config: &Config, file: &CaseFile) -> Result<(Vec<CaseResult>, C
     Ok((results, run.coverage))
 }
 
+/// What the end of a request does to one of its charges.
+enum CaseEnd {
+    /// The charge with the tag's receipt changes by the cost of the check.
+    Correct(Check),
+    /// The key is reset.
+    Clear(Check),
+}
+
 /// The state of a run.
 struct CaseRun<'a> {
     config: &'a Config,
@@ -67,7 +75,7 @@ struct CaseRun<'a> {
     now_ms: i64,
     /// Times of corrections, and their indexes.
     ends: BinaryHeap<Reverse<(i64, usize)>>,
-    corrections: Vec<Check>,
+    corrections: Vec<CaseEnd>,
     coverage: Coverage,
 }
 
@@ -95,18 +103,24 @@ impl CaseRun<'_> {
             let status = verdict.status.unwrap_or(case.response);
             let duration = if is_refused { Duration::ZERO } else { case.duration };
             let took = i64::try_from(duration.as_millis()).unwrap_or(0) + verdict.delay_ms.unwrap_or(0);
-            self.plan_corrections(charges, status, self.now_ms.saturating_add(took));
+            self.plan_corrections(charges, (status, is_refused), self.now_ms.saturating_add(took));
         }
         Ok(())
     }
 
     /// Plans what the end of a request changes in its charges.
-    fn plan_corrections(&mut self, charges: Vec<MadeCharge>, status: u16, end_ms: i64) {
+    fn plan_corrections(&mut self, charges: Vec<MadeCharge>, (status, is_refused): (u16, bool), end_ms: i64) {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
         let head = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(GRPC))]);
         for MadeCharge { limit, check } in charges {
             let Some(rules) = &limit.charge_rules else { continue };
             let end = RequestEnd::Response { status, head: &head, tail: ResponseTail::Awaited };
+            // A refusal of the gateway resets no key, and is no response of the route.
+            if !is_refused && rules.clears(end) == Some(true) {
+                self.ends.push(Reverse((end_ms, self.corrections.len())));
+                self.corrections.push(CaseEnd::Clear(check));
+                continue;
+            }
             let delta = if rules.lease {
                 -check.cost
             } else {
@@ -114,7 +128,7 @@ impl CaseRun<'_> {
             };
             if delta != 0 {
                 self.ends.push(Reverse((end_ms, self.corrections.len())));
-                self.corrections.push(Check { cost: delta, ..check });
+                self.corrections.push(CaseEnd::Correct(Check { cost: delta, ..check }));
             }
         }
     }
@@ -127,8 +141,10 @@ impl CaseRun<'_> {
             }
             self.ends.pop();
             self.limiter.timeline.set_now(at_ms);
-            if let Some(check) = self.corrections.get(index) {
-                self.limiter.timeline.adjust(check);
+            match self.corrections.get(index) {
+                Some(CaseEnd::Correct(check)) => self.limiter.timeline.adjust(check),
+                Some(CaseEnd::Clear(check)) => self.limiter.timeline.clear(check),
+                None => {}
             }
         }
     }

@@ -33,6 +33,8 @@ pub struct ChargeGuard {
     charges: Vec<GuardedCharge>,
     /// True once the outcome is known; then the end of the request only releases leases.
     is_settled: bool,
+    /// The response is that of the route: of a server, not of the gateway in its place. Only such a response resets keys.
+    is_of_route: bool,
     /// Status and headers of the response, while charges wait for its end.
     head: Option<Box<(StatusCode, HeaderMap)>>,
     /// Reads the body of the response, for charges that settle by it.
@@ -61,6 +63,16 @@ struct GuardedCharge {
     is_accepted: Cell<bool>,
     /// Units that have been charged so far for bytes.
     charged: Cell<i64>,
+}
+
+/// What the outcome of a request does with a charge.
+enum ChargeEnd {
+    /// The charge changes by so many units.
+    Change(i64),
+    /// The key of the charge is reset.
+    Clear,
+    /// The outcome for this charge is not known yet.
+    Later,
 }
 
 impl ChargeGuard {
@@ -96,6 +108,7 @@ impl ChargeGuard {
                 manager: manager.clone(),
                 charges,
                 is_settled: false,
+                is_of_route: false,
                 head: None,
                 scan: None,
                 passed,
@@ -126,7 +139,15 @@ impl ChargeGuard {
         let (leases, others): (Vec<_>, Vec<_>) = charges.into_iter().partition(|charge| charge.linger().is_some());
         self.charges = others;
         let manager = self.manager.clone();
-        let held = ChargeGuard { manager, charges: leases, is_settled: true, head: None, scan: None, passed: None };
+        let held = ChargeGuard {
+            manager,
+            charges: leases,
+            is_settled: true,
+            is_of_route: false,
+            head: None,
+            scan: None,
+            passed: None,
+        };
         (!held.charges.is_empty()).then(|| Rc::new(LeaseGuard(RefCell::new(held))))
     }
 
@@ -198,6 +219,11 @@ impl ChargeGuard {
         }
     }
 
+    /// Records that the response which settles the charges is that of the route.
+    pub fn note_route_response(&mut self) {
+        self.is_of_route = !self.is_settled;
+    }
+
     /// Settles the charges by the outcome of the request. Only the first outcome counts. Charges that depend on the
     /// end of the response wait for [`ChargeGuard::settle_end`].
     pub fn settle_outcome(&mut self, end: RequestEnd<'_>) {
@@ -237,28 +263,33 @@ impl ChargeGuard {
     fn correct_charges(&mut self, end: RequestEnd<'_>) -> bool {
         let (waits, has_unproven) = (Cell::new(false), Cell::new(false));
         let (scan, settlements) = (self.scan.take(), self.manager.settlements.clone());
-        self.end_charges(|charge| match charge.charge_rules() {
-            Some(rules) if rules.lease => (0, true),
-            // What they cost is known at the end of the request.
-            Some(rules) if charge.counts_bytes() => match (charge.is_accepted.get(), rules.is_charged(end)) {
-                (false, None) => {
+        let is_of_route = self.is_of_route;
+        self.end_charges(|charge| {
+            let Some(rules) = charge.charge_rules() else { return ChargeEnd::Change(0) };
+            if rules.lease {
+                return ChargeEnd::Later;
+            }
+            let change = match if is_of_route { rules.clears(end) } else { Some(false) } {
+                Some(true) => return ChargeEnd::Clear,
+                // What they cost is known at the end of the request.
+                Some(false) if charge.counts_bytes() => match (charge.is_accepted.get(), rules.is_charged(end)) {
+                    (true, _) | (false, Some(true)) => {
+                        charge.is_accepted.set(true);
+                        return ChargeEnd::Later;
+                    }
+                    (false, Some(false)) => Some(-charge.check.cost),
+                    (false, None) => None,
+                },
+                Some(false) => charge.correction(rules, end, scan.as_deref(), &settlements, &has_unproven),
+                None => None,
+            };
+            change.map_or_else(
+                || {
                     waits.set(true);
-                    (0, true)
-                }
-                (false, Some(false)) => (-charge.check.cost, false),
-                (true, _) | (false, Some(true)) => {
-                    charge.is_accepted.set(true);
-                    (0, true)
-                }
-            },
-            Some(rules) => match charge.correction(rules, end, scan.as_deref(), &settlements, &has_unproven) {
-                Some(delta) => (delta, false),
-                None => {
-                    waits.set(true);
-                    (0, true)
-                }
-            },
-            None => (0, false),
+                    ChargeEnd::Later
+                },
+                ChargeEnd::Change,
+            )
         });
         // A fault in a response that settled nevertheless changes nothing.
         for fault in scan.iter().flat_map(|scan| scan.faults()).filter(|_| has_unproven.get()) {
@@ -288,16 +319,21 @@ impl ChargeGuard {
         self.manager.send_corrections(corrections);
     }
 
-    /// Ends charges. For each, `outcome` returns the correction in units, and whether to keep guarding the charge
-    /// instead.
-    fn end_charges(&mut self, outcome: impl Fn(&GuardedCharge) -> (i64, bool)) {
+    /// Ends charges as `outcome` says.
+    fn end_charges(&mut self, outcome: impl Fn(&GuardedCharge) -> ChargeEnd) {
         let mut corrections = Vec::new();
         for charge in std::mem::take(&mut self.charges) {
-            let (delta, later) = outcome(&charge);
-            if later {
-                self.charges.push(charge);
-                continue;
-            }
+            let delta = match outcome(&charge) {
+                ChargeEnd::Later => {
+                    self.charges.push(charge);
+                    continue;
+                }
+                ChargeEnd::Clear => {
+                    self.manager.clear_key(charge.check, charge.place);
+                    continue;
+                }
+                ChargeEnd::Change(delta) => delta,
+            };
             if let Some(lease) = charge.lease {
                 self.manager.stop_renewing(lease);
             }
@@ -382,8 +418,8 @@ impl LeaseGuard {
     /// Releases the leases that outlive the client by `after` at most.
     pub fn release_after(&self, after: Duration) {
         self.0.borrow_mut().end_charges(|charge| match charge.linger() {
-            Some(linger) if linger > after => (0, true),
-            _ => (-charge.check.cost, false),
+            Some(linger) if linger > after => ChargeEnd::Later,
+            _ => ChargeEnd::Change(-charge.check.cost),
         });
     }
 }
@@ -399,15 +435,15 @@ impl Drop for ChargeGuard {
         let (scan, settlements) = (self.scan.take(), self.manager.settlements.clone());
         self.charge_bytes(answered);
         self.end_charges(|charge| match charge.charge_rules() {
-            _ if charge.is_waiting => (-charge.check.cost, false),
-            Some(rules) if rules.lease => (-charge.check.cost, false),
-            Some(_) if charge.counts_bytes() => (0, false),
+            _ if charge.is_waiting => ChargeEnd::Change(-charge.check.cost),
+            Some(rules) if rules.lease => ChargeEnd::Change(-charge.check.cost),
+            Some(_) if charge.counts_bytes() => ChargeEnd::Change(0),
             Some(rules) if !answered => {
                 let delta =
                     charge.correction(rules, RequestEnd::Aborted, scan.as_deref(), &settlements, &Cell::new(false));
-                (delta.unwrap_or(0), false)
+                ChargeEnd::Change(delta.unwrap_or(0))
             }
-            _ => (0, false),
+            _ => ChargeEnd::Change(0),
         });
     }
 }

@@ -135,6 +135,21 @@ impl ChargeManager {
         }
     }
 
+    /// Resets the key of a charge (`clear_on`). A ban of the key stays. If the store does not respond, nothing is reset.
+    pub fn clear_key(self: &Rc<Self>, check: Check, place: ChargedAt) {
+        let checks = vec![Check { ban: None, ..check }];
+        if place == ChargedAt::Local {
+            self.local.run_now(Op::Reset, &checks);
+        } else if self.store.run_in_process(Op::Reset, &checks).is_none() {
+            let (call, checks) = (PendingCall::begin(self), Rc::new(checks));
+            spawn_local(async move {
+                if call.0.store.reset(&checks).await.is_err() {
+                    call.0.backlog.count_lost();
+                }
+            });
+        }
+    }
+
     /// Keeps the corrections that failed, as far as they are safe to repeat. The others are lost.
     fn keep_repeatable(self: &Rc<Self>, checks: Vec<Check>, outcomes: Vec<Result<Answer, ErrorKind>>) {
         for (check, outcome) in checks.into_iter().zip(outcomes) {

@@ -1,6 +1,6 @@
 //! Rules for charges once the outcome of a request is known: keep the charge, refund it, correct it to the stated cost,
-//! or hold a lease until the request ends. Compiled from the options `charge_on`, `refund_on`, `settle` and `linger`
-//! of a limit; applied by the guard of the charges.
+//! reset its key, or hold a lease until the request ends. Compiled from the options `charge_on`, `refund_on`, `clear_on`,
+//! `settle` and `linger` of a limit; applied by the guard of the charges.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,6 +29,8 @@ pub struct ChargeRules {
     pub linger: Duration,
     /// A request that an overloaded upstream refuses is refunded.
     pub refund_overload: bool,
+    /// The responses of servers that reset the key.
+    pub clear_on: Option<OutcomeSet>,
     /// Maximum number of requests that may wait in the queue of this limit at once; `None` uses the setting of the
     /// server.
     pub max_delayed: Option<usize>,
@@ -88,7 +90,7 @@ pub enum ChargeCondition {
     RefundOn(OutcomeSet),
 }
 
-/// A set of outcomes, as listed in `charge_on` or `refund_on`.
+/// A set of outcomes, as listed in `charge_on`, `refund_on` or `clear_on`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OutcomeSet {
     pub statuses: Vec<StatusCode>,
@@ -241,7 +243,15 @@ impl ChargeRules {
 
     /// Returns whether the response to a request may change its charge.
     pub fn depends_on_response(&self) -> bool {
-        self.lease || self.settle.is_some() || self.charge != ChargeCondition::Always
+        self.lease || self.settle.is_some() || self.clear_on.is_some() || self.charge != ChargeCondition::Always
+    }
+
+    /// Returns whether the response of a server resets the key. `None` means that this depends on its end.
+    pub fn clears(&self, end: RequestEnd<'_>) -> Option<bool> {
+        match (&self.clear_on, end) {
+            (Some(outcomes), RequestEnd::Response { .. }) => outcomes.contains_outcome(end),
+            _ => Some(false),
+        }
     }
 
     /// Returns the bytes that a request costs; `None` if it costs something else.

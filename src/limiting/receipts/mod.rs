@@ -168,6 +168,19 @@ impl Receipt {
         decision.answers.first().map(|answer| answer.admitted).ok_or(ErrorKind::Reply)
     }
 
+    /// Resets the key of the charge (`clear_on`). A ban of the key stays.
+    ///
+    /// # Errors
+    /// The store did not respond; the reset may have happened.
+    pub async fn clear_key(&self, limiter: &Limiter, limit: &Limit) -> Result<(), ErrorKind> {
+        let check = Check { ban: None, ..Check::new(limit, self.key.clone(), 0) };
+        if self.local {
+            limiter.run_in_memory(Op::Reset, check);
+            return Ok(());
+        }
+        limiter.store().reset(&Rc::new(vec![check])).await.map(|_| ())
+    }
+
     /// Returns the parts of the key as the state key has them.
     pub fn key_parts(&self) -> impl Iterator<Item = &str> {
         let (_, rest) = self.key.split_once(":{").unwrap_or_default();

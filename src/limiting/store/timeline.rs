@@ -81,9 +81,13 @@ impl Timeline {
         let peek = Check { cost: 0, role: Role::default(), ..check[0].clone() };
         let idle = |answer: &Answer| answer.remaining == rule.policy().quota;
         if self.run_unrecorded(Op::Peek, &[peek]).answers.first().is_some_and(idle) {
-            // A ban has nothing to do with it.
-            self.run_unrecorded(Op::Reset, &[Check { ban: None, ..check[0].clone() }]);
+            self.clear(&check[0]);
         }
+    }
+
+    /// Resets the key of `check`. A ban of it stays.
+    pub fn clear(&self, check: &Check) {
+        self.run_unrecorded(Op::Reset, &[Check { ban: None, ..check.clone() }]);
     }
 
     /// Returns the number of live keys that were evicted.

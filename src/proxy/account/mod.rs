@@ -257,6 +257,13 @@ impl RequestAccount {
         }
     }
 
+    /// Records that the response is that of the route: of a server, not of the gateway in its place.
+    pub fn note_route_response(&mut self) {
+        if let Some(charges) = &mut self.charges {
+            charges.note_route_response();
+        }
+    }
+
     /// Settles what the limits charged by the head of the response, as the server sent it. Limits that need the body
     /// or the trailers settle later. `ends_by_close`: only the end of the server's connection ends the body.
     pub fn settle_by_response<B>(&mut self, response: &Response<B>, ends_by_close: bool) {

@@ -78,6 +78,9 @@ fn settle_response(request: &mut RequestContext<'_>, response: &mut Response<Res
             permit.return_place();
         }
     }
+    if !is_refused {
+        request.account.note_route_response();
+    }
     // Charges depend on the response as the server sent it, so they are settled before the edits.
     request.account.settle_by_response(response, response.body().ends_by_close());
     if let Some(body) = response.body().as_full() {

@@ -1,4 +1,4 @@
-//! Options that act on the outcome of a request: `charge_on`, `refund_on`, `settle`, `max_delayed`, `linger`. Called
+//! Options that act on the outcome of a request: `charge_on`, `refund_on`, `clear_on`, `settle`, `max_delayed`, `linger`. Called
 //! by `limits`.
 
 use std::sync::Arc;
@@ -35,7 +35,9 @@ pub fn compile_charge_rules(
 ) -> Option<Option<ChargeRules>> {
     let charge_on = parse_outcomes(section, &limit::CHARGE_ON, CLASSES);
     let refund_on = parse_outcomes(section, &limit::REFUND_ON, Word::ALL);
+    let clear_on = parse_outcomes(section, &limit::CLEAR_ON, CLASSES);
     let settle = settlement::compile_settle(section, weights, reserve);
+    let clear_on = clear_on?;
     let charge = match (charge_on?, refund_on?) {
         (Some(_), Some(_)) => {
             let node = section.node(&limit::REFUND_ON)?;
@@ -48,7 +50,10 @@ pub fn compile_charge_rules(
     };
     let max_delayed = section.get(&limit::MAX_DELAYED);
     let (rule, options) = rule?;
-    let mut afterwards = ChargeRules { charge, settle: settle?, max_delayed, ..ChargeRules::for_rule(rule) };
+    if clear_on.is_some() {
+        check_clear(section, rule)?;
+    }
+    let mut afterwards = ChargeRules { charge, settle: settle?, clear_on, max_delayed, ..ChargeRules::for_rule(rule) };
     if afterwards.lease {
         let linger_ms = options.get(&LINGER).unwrap_or(LINGER_MS);
         afterwards.linger = Duration::from_millis(linger_ms.unsigned_abs());
@@ -57,7 +62,8 @@ pub fn compile_charge_rules(
         let help = "it bounds the requests that wait in the `queue` of a leaky_bucket";
         return section.report_fault(limit::MAX_DELAYED.name, node, "this limit delays no requests", help);
     }
-    if afterwards.lease && (afterwards.charge != ChargeCondition::Always || afterwards.settle.is_some()) {
+    let is_changed = afterwards.charge != ChargeCondition::Always || afterwards.settle.is_some();
+    if afterwards.lease && (is_changed || afterwards.clear_on.is_some()) {
         let (option, node) = find_outcome_option(section)?;
         let what = "this algorithm always releases its slots when a request ends";
         return section.report_fault(option.name, node, what, "remove it");
@@ -65,9 +71,21 @@ pub fn compile_charge_rules(
     Some(afterwards.unless_default())
 }
 
+/// Reports a `clear_on` that would undo more than the charges of its key.
+fn check_clear(section: &Section, rule: &Rule) -> Option<()> {
+    let node = section.node(&limit::CLEAR_ON)?;
+    let what = match rule {
+        Rule::Fair(_) => "cannot be combined with fair: one tenant would clear the budget of all",
+        _ if rule.has_queue() => "this limit delays requests, and those that wait would lose their places",
+        _ => return Some(()),
+    };
+    section.report_fault(limit::CLEAR_ON.name, node, what, "remove one of the two")
+}
+
 /// Returns the first option of a limit by which the outcome of a request changes its charge.
 pub fn find_outcome_option<'a>(section: &Section<'a>) -> Option<(&'static ConfigOption, &'a Node)> {
-    let options: [&ConfigOption; 3] = [&limit::CHARGE_ON.option, &limit::REFUND_ON.option, &limit::SETTLE.option];
+    let options: [&ConfigOption; 4] =
+        [&limit::CHARGE_ON.option, &limit::REFUND_ON.option, &limit::SETTLE.option, &limit::CLEAR_ON.option];
     options.into_iter().find_map(|option| Some((option, section.node(option)?)))
 }
 

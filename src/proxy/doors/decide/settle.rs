@@ -72,6 +72,10 @@ async fn redeem_receipt(
     for charge in &bundle.charges {
         let Some((limit, _)) = charge.limit_and_algorithm() else { continue };
         let Some(limit) = config.limits.find(limit) else { continue };
+        if clears(limit, &end, &parts.headers) {
+            has_failed |= charge.clear_key(limiter, limit).await.is_err();
+            continue;
+        }
         let (Some(rule), Some(units)) =
             (charge.correcting_rule(limit), correction(limit, charge, &end, &parts.headers))
         else {
@@ -99,6 +103,13 @@ async fn is_over(charge: &Receipt, request: &RequestContext<'_>) -> bool {
         false => limiter.store().read_clock().await,
     };
     now_ms.is_ok_and(|now_ms| now_ms >= charge.expires_ms)
+}
+
+/// Returns whether the stated end of the request resets the key of a charge.
+fn clears(limit: &Limit, end: &StatedEnd, headers: &HeaderMap) -> bool {
+    let (StatedEnd::Status(status), Some(rules)) = (end, &limit.charge_rules) else { return false };
+    let end = RequestEnd::Response { status: *status, head: headers, tail: ResponseTail::Whole(headers) };
+    rules.clears(end) == Some(true)
 }
 
 /// Returns the units to add to a charge, or to refund if negative.
