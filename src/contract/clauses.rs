@@ -301,6 +301,11 @@ impl ClauseWriter<'_> {
                         so what remains charged is within the bound.";
             clauses.push(self.clause(ClauseKind::Refund, text.to_owned(), self.window_numbers()));
         }
+        if rules.clear_on.is_some() {
+            let text = "A response in `clear_on` makes the budget of its key full again, so the bound is for the time between two \
+                        of them.";
+            clauses.push(self.clause(ClauseKind::Refund, text.to_owned(), Vec::new()));
+        }
         if self.limit.charges_late() {
             clauses.push(self.clause(ClauseKind::Settle, describe_late_charges(&self.limit.rule), Vec::new()));
         }
