@@ -5,10 +5,10 @@ use std::sync::Arc;
 use crate::limiting::algorithm::Rule;
 use crate::limiting::algorithm::ban::Ban;
 use crate::limiting::decision::{BanCheck, LimitRef};
-use crate::limiting::key::Cost;
+use crate::limiting::limit::cost::Cost;
 
 /// The bans of a limit.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LimitBan {
     pub rule: Arc<Rule>,
     /// In memory, the bans have their keys for themselves, as those of a further limit.
