@@ -33,7 +33,7 @@ pub const WAIT_MAX: Duration = Duration::from_secs(20);
 pub const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Replaces a file atomically, so that a file watcher never sees a part of it.
-pub fn write_atomically(path: &Path, text: impl AsRef<[u8]>) {
+pub fn write_atomically(path: &Path, text: &(impl AsRef<[u8]> + ?Sized)) {
     let next = path.with_file_name("next");
     std::fs::write(&next, text).unwrap();
     std::fs::rename(next, path).unwrap();

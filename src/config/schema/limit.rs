@@ -296,8 +296,7 @@ pub mod cost {
             .weaker(Weaker::Less);
         COUNT = option("count", Text("source"), Absent, "units by the elements of an array in the body")
             .shown_as("`\"json:POINTER\"`")
-            .guide("charges.md#counted-elements")
-            .weaker(Weaker::Added);
+            .guide("charges.md#counted-elements");
         RESERVE = option("reserve", Table(&reserve::TABLE), Absent, "an estimate in tokens").guide("charges.md#reserve");
     }
 }

@@ -85,14 +85,16 @@ pub fn list_entries() -> Vec<OptionEntry> {
     entries
 }
 
-/// Adds the options of `table` and of the tables within it. A table that sections share belongs to the one in its name.
+/// Adds the options of `table` and of the tables within it. A table that sections share belongs to the one in its name,
+/// and one that several options of a section share, to the first of them.
 fn add_entries(section: &'static Schema, table: &'static Schema, prefix: &str, entries: &mut Vec<OptionEntry>) {
     for option in table.options {
         let key = format!("{prefix}{}", option.name);
         entries.push(OptionEntry { section, table, key: key.clone(), option });
         for inner in option.value_type().tables() {
             let is_own = inner.name.strip_prefix(section.name).is_some_and(|rest| rest.starts_with('.'));
-            if !inner.is_section() && is_own {
+            let is_new = entries.iter().all(|entry| !std::ptr::eq(entry.table, inner));
+            if !inner.is_section() && is_own && is_new {
                 add_entries(section, inner, &format!("{key}."), entries);
             }
         }

@@ -358,9 +358,11 @@ mod tests {
         }
     }
 
-    /// A rule with the leading option, and the others if `others`.
+    /// A rule with the leading option, and the others if `others`. Only a rate per month has `resets_on`, and the sample is
+    /// one per week.
     fn built(spec: &Spec, others: bool) -> Rule {
-        let value = |param: &Param| (others || param.name == spec.leading.name).then(|| sample(param.kind));
+        let is_set = |param: &Param| others && param.name != "resets_on" || param.name == spec.leading.name;
+        let value = |param: &Param| is_set(param).then(|| sample(param.kind));
         let values = spec.params().map(|param| (param.name, value(param))).collect();
         (spec.build)(&OptionValues::new(values, false)).unwrap_or_else(|misfit| panic!("{}: {misfit:?}", spec.name))
     }

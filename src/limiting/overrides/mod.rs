@@ -296,7 +296,7 @@ mod tests {
             // What the replay and the admin API know of a value: its hash, or the digits of its state key.
             let digits = state.split_once('#').map(|(_, digits)| format!("{DIGEST_MARK}{digits}"));
             for entries in [&by_hash, &by_value] {
-                set(&overrides, &entries);
+                set(&overrides, entries);
                 for known in digits.iter().chain([&hash]) {
                     for other in ["x", "b"] {
                         let found = overrides.find(&format!("{known},{other}")).map(|entry| entry.budget);

@@ -13,25 +13,21 @@ const DAYS_HELP: &str = "write \"mon\", \"mon-fri\", or a list of them";
 /// Maximum number of times; each is compared with the clock.
 const TIMES_MAX: usize = 24;
 
-/// Compiles the schedule of a `when`. `Ok(None)`: it has none. An error has been reported.
-pub fn compile_schedule(when: &Section) -> Result<Option<Schedule>, ()> {
+/// Compiles the schedule of a `when`, if it has one. The outer `None` means a mistake.
+pub fn compile_schedule(when: &Section) -> Option<Option<Schedule>> {
     let [time, days, zone] =
         [&limit::when::TIME, &limit::when::DAYS, &limit::when::ZONE].map(|option| when.node(option));
     if time.is_none() && days.is_none() {
-        return match zone {
-            None => Ok(None),
-            Some(node) => {
-                let help = "add `time` or `days`, or remove it";
-                Err(report(when, limit::when::ZONE.name, node, "there is no `time` and no `days`", help))
-            }
-        };
+        let Some(node) = zone else { return Some(None) };
+        let help = "add `time` or `days`, or remove it";
+        return when.report_fault(limit::when::ZONE.name, node, "there is no `time` and no `days`", help);
     }
     let times = match time {
         None => Some(vec![TimeRange::WHOLE_DAY]),
         Some(node) => match when.read_strings(&limit::when::TIME, parse_time_range) {
             Some(times) if !(1..=TIMES_MAX).contains(&times.len()) => {
                 let what = format!("there may be 1 to {TIMES_MAX} times");
-                return Err(report(when, limit::when::TIME.name, node, &what, TIME_HELP));
+                return when.report_fault(limit::when::TIME.name, node, &what, TIME_HELP);
             }
             times => times.map(|times| times.into_iter().map(|At { value, .. }| value).collect()),
         },
@@ -40,7 +36,7 @@ pub fn compile_schedule(when: &Section) -> Result<Option<Schedule>, ()> {
         None => Some([true; 7]),
         Some(node) => match when.read_strings(&limit::when::DAYS, parse_days) {
             Some(days) if days.is_empty() => {
-                return Err(report(when, limit::when::DAYS.name, node, "the list is empty", DAYS_HELP));
+                return when.report_fault(limit::when::DAYS.name, node, "the list is empty", DAYS_HELP);
             }
             days => days.map(|days| days.iter().fold([false; 7], |all, At { value, .. }| join(all, *value))),
         },
@@ -49,14 +45,7 @@ pub fn compile_schedule(when: &Section) -> Result<Option<Schedule>, ()> {
         None => Some(TimeZone::UTC),
         Some(_) => when.parse_string(&limit::when::ZONE, dates::parse_zone),
     };
-    match (times, days, zone) {
-        (Some(times), Some(days), Some(zone)) => Ok(Some(Schedule { zone, days, times })),
-        _ => Err(()),
-    }
-}
-
-fn report(when: &Section, key: &str, node: &crate::config::tree::Node, what: &str, help: &str) {
-    when.report_fault::<()>(key, node, what, help);
+    Some(Some(Schedule { zone: zone?, days: days?, times: times? }))
 }
 
 fn join(mut all: [bool; 7], more: [bool; 7]) -> [bool; 7] {

@@ -63,9 +63,9 @@ pub fn compile_when(section: &Section, context: &LimitContext) -> Option<When> {
         conditions.push(compile_client_condition(&when, context, node));
     }
     match compile_schedule(&when) {
-        Ok(None) => {}
-        Ok(Some(schedule)) => conditions.push(Some(Condition::Time(schedule))),
-        Err(()) => conditions.push(None),
+        Some(None) => {}
+        Some(Some(schedule)) => conditions.push(Some(Condition::Time(schedule))),
+        None => conditions.push(None),
     }
     for option in When::SOURCES.into_iter().filter(|kind| kind.argument().is_some()).filter_map(option_of) {
         let key = option.name;
