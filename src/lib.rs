@@ -27,6 +27,7 @@ pub mod fuzzing;
 mod geo;
 mod grpc;
 mod heap;
+mod https_client;
 pub mod import;
 mod jwks;
 mod labels;

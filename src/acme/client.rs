@@ -11,20 +11,15 @@ use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Limited};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use tokio::time::timeout;
 
 use crate::config::AcmeSettings;
-use crate::tls::trust::Trust;
+use crate::https_client::{HttpsClient, Schemes, build_client, join_causes};
 
 /// Time limit of a request including its response.
 const REQUEST: Duration = Duration::from_secs(30);
 const CONNECT: Duration = Duration::from_secs(10);
-const IDLE: Duration = Duration::from_secs(10);
 /// Maximum size of a response in bytes; a chain has a few kilobytes.
 const ANSWER_MAX: usize = 256 * 1024;
 /// Longer waits are ignored.
@@ -34,7 +29,7 @@ const RETRY_AFTER_MAX_S: u64 = 86_400;
 pub type RetryAfter = Arc<AtomicU64>;
 
 pub struct AcmeClient {
-    client: Client<HttpsConnector<HttpConnector>, BodyWrapper<Bytes>>,
+    client: HttpsClient<BodyWrapper<Bytes>>,
     retry_after: RetryAfter,
 }
 
@@ -55,17 +50,7 @@ impl AcmeClient {
     /// # Errors
     /// What is wrong with the CAs.
     pub fn new(settings: &AcmeSettings, retry_after: RetryAfter) -> Result<AcmeClient, String> {
-        let tls = Trust::in_pem_or_system(settings.ca.as_deref())?.into_client()?.with_no_client_auth();
-        let mut http = HttpConnector::new();
-        http.enforce_http(false);
-        http.set_connect_timeout(Some(CONNECT));
-        let connector =
-            HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1().wrap_connector(http);
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE)
-            .pool_max_idle_per_host(1)
-            .build(connector);
+        let client = build_client(settings.ca.as_deref(), Schemes::Https, CONNECT)?;
         Ok(AcmeClient { client, retry_after })
     }
 }
@@ -99,18 +84,4 @@ impl HttpClient for AcmeClient {
             Ok(BytesResponse { parts, body: Box::new(bytes) })
         })
     }
-}
-
-/// Joins an error with its causes: the outermost message says least.
-fn join_causes(error: &(dyn StdError + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let message = error.to_string();
-        if !text.contains(&message) {
-            text = format!("{text}: {message}");
-        }
-        cause = error.source();
-    }
-    text
 }

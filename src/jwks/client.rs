@@ -1,35 +1,29 @@
 //! HTTP client for issuers. Every exchange has a deadline and every response a maximum size; redirects are not followed.
 
-use std::error::Error;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, LOCATION, USER_AGENT};
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Empty, Limited};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde::Deserialize;
 use tokio::time::timeout;
 
+use crate::https_client::{HttpsClient, Schemes, build_client, join_causes};
 use crate::jwks::schedule::lifetime_of;
 use crate::limiting::source::jwt::jwk::KeySet;
 use crate::limiting::source::jwt::remote_keys::{IssuerLocation, RemoteKeySettings};
 use crate::net::is_this_machine;
-use crate::tls::trust::Trust;
 
 /// Time limit of a refresh: discovery, connections and responses.
 const REFRESH: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(5);
-const IDLE: Duration = Duration::from_secs(10);
 /// Maximum size of a response in bytes. A key has one kilobyte, or a few with its certificates.
 const RESPONSE_MAX: usize = 512 * 1024;
 /// Where OpenID Connect Discovery 1.0 puts the document about an issuer.
 const DISCOVERY: &str = "/.well-known/openid-configuration";
 
-pub struct KeyClient(Client<HttpsConnector<HttpConnector>, Empty<Bytes>>);
+pub struct KeyClient(HttpsClient<Empty<Bytes>>);
 
 /// The parts of a discovery document that are read.
 #[derive(Deserialize)]
@@ -44,18 +38,7 @@ impl KeyClient {
     /// # Errors
     /// What is wrong with the CAs.
     pub fn new(ca: Option<&str>) -> Result<KeyClient, String> {
-        let tls = Trust::in_pem_or_system(ca)?.into_client()?.with_no_client_auth();
-        let mut http = HttpConnector::new();
-        http.enforce_http(false);
-        http.set_connect_timeout(Some(CONNECT));
-        let connector =
-            HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(http);
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE)
-            .pool_max_idle_per_host(1)
-            .build(connector);
-        Ok(KeyClient(client))
+        build_client(ca, Schemes::HttpsOrHttp, CONNECT).map(KeyClient)
     }
 
     /// Fetches the keys of an issuer. Also returns how long they are fresh.
@@ -122,17 +105,6 @@ fn is_safe(url: &str, issuer: &str) -> bool {
         Some("http") => issuer.starts_with("http://") && uri.host().is_some_and(is_this_machine),
         _ => false,
     }
-}
-
-/// Joins an error with its causes: the outermost message says least.
-fn join_causes(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

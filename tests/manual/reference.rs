@@ -41,7 +41,7 @@ auth = { forward = "app" }
 [[route]]
 path = "/leased"
 respond = {}
-limits = ["per-ip"]
+limits = ["per-ip", "banning"]
 
 [upstream.app]
 servers = ["http://localhost:9"]
@@ -53,6 +53,10 @@ adaptive = { min = 3 }
 [limit.per-ip]
 rate = "1000/s"
 lease = {}
+
+[limit.banning]
+rate = "1000/s"
+ban = { after = 3, within = "1m", for = "1m" }
 
 [limit.shared]
 rate = "1000/s"

@@ -94,5 +94,8 @@ fn every_config_of_the_page_serves() {
         }
         started += 1;
     }
-    assert_eq!(started, Page::read("docs/reference/tls.md").parts.len(), "a config of the page is not tried here");
+    let page = Page::read("docs/reference/tls.md");
+    // `acme::dns` tries the one that needs a name server.
+    let others = page.parts.iter().filter(|part| part.title != "DNS-01 and wildcards").count();
+    assert_eq!(started, others, "a config of the page is not tried here");
 }

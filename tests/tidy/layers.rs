@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::source::crate_files;
 
 /// The modules of the crate, lowest first, each with the lower modules that it may use.
-pub const LAYERS: [(&str, &[&str]); 39] = [
+pub const LAYERS: [(&str, &[&str]); 40] = [
     ("rate", &[]),
     ("text", &[]),
     ("labels", &[]),
@@ -22,6 +22,7 @@ pub const LAYERS: [(&str, &[&str]); 39] = [
     ("files", &["template", "descriptors"]),
     ("replace_file", &[]),
     ("tls", &["labels", "net"]),
+    ("https_client", &["tls"]),
     ("telemetry", &["rate", "labels", "net", "grpc", "ends", "tls"]),
     (
         "limiting",
@@ -145,8 +146,8 @@ pub const LAYERS: [(&str, &[&str]); 39] = [
     ),
     ("fuzzing", &["canonical", "grpc", "limiting", "envoy", "proxy"]),
     ("reload", &["labels", "config", "local_ca", "limiting", "route", "upstream", "worker"]),
-    ("jwks", &["limiting", "net", "tls", "telemetry", "config", "snapshot"]),
-    ("acme", &["replace_file", "labels", "net", "tls", "telemetry", "upstream", "config", "snapshot"]),
+    ("jwks", &["limiting", "net", "https_client", "telemetry", "config", "snapshot"]),
+    ("acme", &["replace_file", "labels", "net", "https_client", "tls", "telemetry", "upstream", "config", "snapshot"]),
     (
         "admin",
         &[

@@ -87,6 +87,9 @@ fn compile_jwt(section: &Section, name: &str) -> Option<Arc<TokenVerifier>> {
     };
     let is_discovery = [&jwt::KEY, &jwt::JWKS].iter().all(|option| section.node(option).is_none());
     let issuer = read_texts(section, &jwt::ISSUER, |text| match is_discovery {
+        true if text.contains(['?', '#']) => {
+            invalid_text("an issuer has neither a query nor a fragment (OpenID Connect Discovery 1.0)", ISSUER_HELP)
+        }
         true => parse_url(text, ISSUER_HELP),
         false => Ok(text.to_owned()),
     });

@@ -337,6 +337,28 @@ fn check_exempt_requests(reached: &Reached) {
     says("when", ClauseKind::When, "are not limited");
 }
 
+/// A price that a list sets, and a ban, through a gateway.
+fn check_prices_and_bans(reached: &Reached) {
+    let text = "[[route]]\nname = \"priced\"\npath = \"/priced\"\nrespond = {}\nlimits = [{ name = \"credits\", cost = 5 }]\n\
+                [[route]]\npath = \"/banned\"\nrespond = {}\nlimits = [\"other\", \"banned\"]\n\
+                [[route]]\npath = \"/other\"\nrespond = {}\nlimits = [\"other\"]\n\
+                [limit.credits]\nrate = \"10/h\"\n[limit.other]\nrate = \"9/h\"\n\
+                [limit.banned]\nrate = \"2/h\"\nban = { after = 3, within = \"1h\", for = \"1h\" }\n";
+    let gateway = Gateway::start(text);
+    let mut client = gateway.client();
+    let mut admitted = |target: &str| (0..10).filter(|_| client.fetch(&get(target, ""), "").status() == 200).count();
+    assert_eq!(["/priced", "/banned", "/other"].map(&mut admitted), [2, 2, 7]);
+    let config = config::load_text("prices.toml", text).unwrap_or_else(|report| panic!("{}", report.render(false)));
+    let contract = Contract::new(&config, None, |_| true);
+    for (limit, kind, words) in
+        [("credits", ClauseKind::Price, "on route priced, 5"), ("banned", ClauseKind::Ban, "A banned key gets nothing")]
+    {
+        let clause = contract.clauses_of(limit).iter().find(|clause| clause.kind == kind).unwrap();
+        assert!(clause.text.contains(words), "{}", clause.text);
+        reached.note(kind);
+    }
+}
+
 /// More rounds with `CONTRACT_ROUNDS=100`.
 fn rounds(least: usize) -> usize {
     std::env::var("CONTRACT_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(least)
@@ -353,6 +375,7 @@ fn random_runs_in_memory_stay_within_every_sentence() {
     attack_tenants(&store(), &reached);
     check_leases(&reached);
     check_exempt_requests(&reached);
+    check_prices_and_bans(&reached);
     // Each number can be reached, so a bound that is lower by one would have failed.
     let missing: Vec<&ClauseKind> = ClauseKind::ALL.iter().filter(|kind| !reached.contains(**kind)).collect();
     assert!(missing.is_empty(), "no run reaches the sentences {missing:?}");
