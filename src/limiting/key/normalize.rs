@@ -25,7 +25,7 @@ labels! {
     Trim = "trim",
     /// Unicode normalization form KC: full-width and other presentation forms are the plain characters.
     Nfkc = "nfkc",
-    /// The mailbox of an address. See [`fold_email`].
+    /// The mailbox of an address.
     Email = "email",
 }
 
