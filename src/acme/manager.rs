@@ -402,7 +402,8 @@ impl PendingOrder {
                 }
             }
         };
-        let result = timeout(ATTEMPT, whole).await.unwrap_or(Err(OrderError::Timeout));
+        let dns_wait = settings.dns.as_ref().map_or(Duration::ZERO, |program| program.wait);
+        let result = timeout(ATTEMPT + dns_wait, whole).await.unwrap_or(Err(OrderError::Timeout));
         let pause = |reason: String| {
             let failures = failures.saturating_add(1);
             let pause = schedule::pause_after(failures, settings.backoff, rand::random()).as_secs();

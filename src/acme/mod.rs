@@ -3,8 +3,8 @@
 //!
 //! Input: the names and settings of `[acme]`. Output: certificates in the listeners and in the state directory.
 //! `manager` is the thread's loop, `schedule` decides when to renew and how long to pause, `order` runs one order
-//! through `client`, `dns` has a program publish the records of challenges, `cert_cache` holds what was issued, `state` reads and writes the directory, and `certificates`
-//! exports expiry.
+//! through `client`, `dns` has a program publish the records of challenges, `cert_cache` holds what was issued, `state`
+//! reads and writes the directory, and `certificates` exports expiry.
 
 mod cert_cache;
 pub(crate) mod certificates;

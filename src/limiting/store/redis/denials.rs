@@ -6,7 +6,8 @@
 //! - Only refusals of one unit are remembered, or of a cost that never fits. Until the wait is over, such a key admits
 //!   nothing, so the wait cannot grow. A key that refuses more units may still admit smaller charges.
 //! - Only limits whose charges are never released early are remembered: none with leases, queues, refunds or settled
-//!   costs. Of a limit with `ban`, only bans are remembered, whatever else the limit does. On a cluster nothing is remembered, because a decision may charge one slot for a moment and then refund it.
+//!   costs. Of a limit with `ban`, only bans are remembered, whatever else the limit does. On a cluster nothing is
+//!   remembered, because a decision may charge one slot for a moment and then refund it.
 //! - Of a budget that tenants share, the refusals of each tenant are remembered apart. A wait already includes that
 //!   other tenants become inactive.
 //! - A refund or reset by an operator in this process clears the memory. One in another gateway takes effect here
