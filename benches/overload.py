@@ -13,6 +13,7 @@ Poisson process, independent of responses to earlier ones. Each phase changes th
     latency      50 ms more latency, 0.8 of the capacity
     latency x 2  the same, at twice the capacity
     load x 4     four times the load of the first phase: 3.2 of the capacity
+    fourfold     four times the slots of the phase before, and 0.8 of that capacity
 
 Goodput is the rate of responses with status 200, as a fraction of the rate that these servers could reach under this
 load. "Settled"
@@ -59,6 +60,8 @@ def phases(slots, service_ms):
         Phase("near", slots, service_ms, 0, 0.8 * capacity),
         Phase("load x 4", slots, service_ms, 0, 3.2 * capacity),
         Phase("steady after", slots, service_ms, 0, 0.8 * capacity),
+        Phase("small", slots // 2, service_ms, 0, 0.4 * capacity),
+        Phase("fourfold", slots * 2, service_ms, 0, 1.6 * capacity),
     ]
 
 

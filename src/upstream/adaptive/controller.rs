@@ -47,6 +47,8 @@ const SATURATED_GUESS: f64 = 0.04;
 const UNSATURATED_GUESS: f64 = 1.0;
 /// The standard error of the guess.
 const GUESS_ERROR: f64 = 0.7;
+/// Slopes beyond this and 1 are noise, or come from servers whose capacity changed.
+const LEAST_SLOPE: f64 = -0.3;
 /// Lower estimates are noise, or servers that lose throughput by switching between requests.
 const MIN_ELASTICITY: f64 = -0.1;
 /// Relative change of the limit per unit of elasticity.
@@ -58,8 +60,12 @@ const RISING: f64 = 0.4;
 /// The fraction of the limit that a dip leaves. A dip lasts for one window and shows the response time and throughput
 /// at a lower limit.
 const DIP: f64 = 0.9;
+/// After this many windows in a row with the limit in force and a short queue, the limit is multiplied by `PROBE`,
+/// although the elasticity does not suggest it: the estimate may be that of servers which had less capacity.
+const PROBE_INTERVAL: u32 = 3;
+const PROBE: f64 = 1.2;
 /// Windows between two dips while the limit does not change.
-const DIP_INTERVAL: u32 = 8;
+const DIP_INTERVAL: u32 = 4;
 
 /// The state of the adaptive limit of one upstream.
 #[derive(Clone, Debug)]
@@ -75,6 +81,8 @@ pub struct Controller {
     /// No queue has been seen yet, so the limit grows fast.
     is_starting: bool,
     is_dipping: bool,
+    /// Windows in a row at the limit with a short queue, since the last probe.
+    short_queues: u32,
     /// Windows since the last dip or change.
     unchanged: u32,
     /// Responses per second in the last window.
@@ -102,6 +110,7 @@ impl Controller {
             elasticity: Elasticity::default(),
             is_starting: true,
             is_dipping: false,
+            short_queues: 0,
             unchanged: 0,
             throughput: 0.0,
         };
@@ -180,7 +189,9 @@ impl Controller {
         self.throughput = f64::from(window.responses) / seconds;
         let at_limit = window.part_at_limit();
         if at_limit >= FULL_PART {
-            self.elasticity.add_window(window.mean_in_flight(), f64::from(window.responses), seconds);
+            // Servers that gained capacity are discovered as fast as new ones.
+            self.is_starting |=
+                self.elasticity.add_window(window.mean_in_flight(), f64::from(window.responses), seconds);
         } else if at_limit < FULL_PART / 2.0 {
             self.elasticity = Elasticity::default();
         }
@@ -222,6 +233,7 @@ impl Controller {
             return LimitStep::Hold;
         }
         if window.timeouts.saturating_mul(10) >= window.samples {
+            self.short_queues = 0;
             return LimitStep::Scale(0.8);
         }
         let (at_limit, in_flight) = (window.part_at_limit(), window.mean_in_flight());
@@ -238,6 +250,7 @@ impl Controller {
                 (false, false) => LimitStep::Hold,
             };
         }
+        self.short_queues = if queue < short { self.short_queues + 1 } else { 0 };
         // What the queue estimate suggests, as a guess of the elasticity that the measured one outweighs.
         let guess = if is_long {
             SATURATED_GUESS
@@ -250,7 +263,7 @@ impl Controller {
             None => guess,
             Some(Estimate { slope, error }) => {
                 let weight = (GUESS_ERROR / error).powi(2);
-                (slope * weight + guess) / (weight + 1.0)
+                (slope.clamp(LEAST_SLOPE, 1.0) * weight + guess) / (weight + 1.0)
             }
         };
         if self.is_starting && queue < short && elasticity > KNEE {
@@ -258,6 +271,9 @@ impl Controller {
         }
         self.is_starting = false;
         let change = (GAIN * (elasticity.max(MIN_ELASTICITY) - KNEE)).min(0.25);
+        if queue < short && change < MIN_CHANGE && self.short_queues >= PROBE_INTERVAL {
+            return LimitStep::Scale(PROBE);
+        }
         if change.abs() < MIN_CHANGE { self.hold_or_dip() } else { LimitStep::Scale(1.0 + change) }
     }
 
@@ -273,6 +289,9 @@ impl Controller {
         self.is_dipping = step == LimitStep::Dip;
         self.unchanged = if step == LimitStep::Hold { self.unchanged + 1 } else { 0 };
         if let LimitStep::Scale(factor) = step {
+            if factor > 1.0 {
+                self.short_queues = 0;
+            }
             // A small limit moves by half a request at least.
             let change = (self.limit * (factor - 1.0)).abs().max(0.5).copysign(factor - 1.0);
             self.limit = (self.limit + change).clamp(f64::from(self.rule.min), f64::from(self.rule.max));

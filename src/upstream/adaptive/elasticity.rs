@@ -12,6 +12,12 @@ const BAND: f64 = 0.35;
 /// Below this, the requests in flight varied too little for an estimate.
 const MIN_VARIATION: f64 = 0.004;
 
+/// A change of the capacity shows in so many windows at most.
+const CHANGE_WINDOWS: usize = 4;
+/// Changes smaller than this many standard errors of Poisson counts, or than `MIN_CHANGE` as a logarithm, are noise.
+const CHANGE_ERRORS: f64 = 3.0;
+const MIN_CHANGE: f64 = 0.15;
+
 /// The recent windows in which the limit was reached, the latest first.
 #[derive(Clone, Debug, Default)]
 pub struct Elasticity {
@@ -37,14 +43,51 @@ pub struct Estimate {
 }
 
 impl Elasticity {
-    /// Adds a window in which the limit was reached.
-    pub fn add_window(&mut self, in_flight: f64, responses: f64, seconds: f64) {
+    /// Adds a window in which the limit was reached. Forgets the windows before a change of the servers' capacity, and
+    /// returns whether the capacity rose.
+    pub fn add_window(&mut self, in_flight: f64, responses: f64, seconds: f64) -> bool {
         if in_flight < 1.0 || responses < 1.0 || seconds <= 0.0 {
-            return;
+            return false;
         }
         self.windows.rotate_right(1);
         self.windows[0] = Observation { x: in_flight.ln(), y: (responses / seconds).ln(), responses };
         self.len = (self.len + 1).min(WINDOWS);
+        for recent in 1..=CHANGE_WINDOWS.min(self.len - 1) {
+            let change = self.capacity_change(recent);
+            if change != 0.0 {
+                self.len = recent;
+                return change > 0.0;
+            }
+        }
+        false
+    }
+
+    /// Compares the latest `recent` windows with those before. Servers of unchanged capacity have an elasticity from 0
+    /// to 1, so throughput beyond these bounds is a change of the capacity. Returns its logarithm; 0: no change that
+    /// exceeds the noise.
+    fn capacity_change(&self, recent: usize) -> f64 {
+        let current = self.windows[0].x;
+        let mean = |windows: &[Observation]| {
+            let mut sums = Sums::default();
+            let near = windows.iter().filter(|window| (window.x - current).abs() < BAND);
+            near.for_each(|window| sums.add(window, window.responses));
+            sums
+        };
+        let (after, before) = (mean(&self.windows[..recent]), mean(&self.windows[recent..self.len]));
+        if before.weight == 0.0 {
+            return 0.0;
+        }
+        let more_in_flight = after.x / after.weight - before.x / before.weight;
+        let more_throughput = after.y / after.weight - before.y / before.weight;
+        let noise = CHANGE_ERRORS * (1.0 / after.weight + 1.0 / before.weight).sqrt();
+        let [rise, fall] = [more_throughput - more_in_flight.max(0.0), more_throughput - more_in_flight.min(0.0)];
+        if rise > noise.max(MIN_CHANGE) {
+            rise
+        } else if fall < -noise.max(MIN_CHANGE) {
+            fall
+        } else {
+            0.0
+        }
     }
 
     /// Returns the estimate for about as many requests in flight as in the latest window. `None` if they did not vary.
@@ -124,7 +167,9 @@ mod tests {
     #[test]
     fn nothing_is_known_while_nothing_varies() {
         let mut same = Elasticity::default();
-        (0..20).for_each(|i| same.add_window(20.0, 480.0 + f64::from(i), 0.5));
+        for i in 0..20 {
+            same.add_window(20.0, 480.0 + f64::from(i), 0.5);
+        }
         assert_eq!(same.estimate(), None);
         same.add_window(0.0, 0.0, 0.0);
         assert_eq!(same.estimate(), None);

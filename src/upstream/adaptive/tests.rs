@@ -45,6 +45,8 @@ struct PhaseResult {
     refused: u32,
     limit: u32,
     baseline_ms: f64,
+    /// Responses per request that arrived, in each second of the whole phase.
+    by_second: Vec<f64>,
 }
 
 /// A small generator of random numbers (xorshift).
@@ -115,6 +117,8 @@ impl Simulation {
     fn run(&mut self, phase: Phase) -> PhaseResult {
         let (begun, ends) = (self.now_us, self.now_us + (phase.seconds * 1e6) as u64);
         let (half, mut responses, mut refused) = (begun.midpoint(ends), 0_u32, 0_u32);
+        let mut arrived = vec![0_u32; phase.seconds.ceil() as usize];
+        let mut by_second = vec![0_u32; phase.seconds.ceil() as usize];
         while let Some(Reverse((at, event))) = self.events.pop() {
             self.now_us = at;
             let counts = u32::from(at > half);
@@ -122,6 +126,9 @@ impl Simulation {
                 Event::Arrival => {
                     let gap = self.random.exponential(1e6 / (phase.capacity() * phase.load));
                     self.add(gap as u64, Event::Arrival);
+                    if let Some(second) = arrived.get_mut(((at - begun) / 1_000_000) as usize) {
+                        *second += 1;
+                    }
                     if self.waiting.len() < WAITING_MAX { self.waiting.push_back(at) } else { refused += counts }
                 }
                 Event::Served(id) => {
@@ -130,6 +137,9 @@ impl Simulation {
                 }
                 Event::Responded(id) => {
                     responses += counts;
+                    if let Some(second) = by_second.get_mut(((at - begun) / 1_000_000) as usize) {
+                        *second += 1;
+                    }
                     let response_us = at - self.sent.remove(&id).unwrap();
                     let at_limit = self.in_flight >= self.controller.limit() || !self.waiting.is_empty();
                     let sample =
@@ -148,8 +158,16 @@ impl Simulation {
             }
         }
         let ideal = phase.capacity() * phase.load.min(1.0) * phase.seconds / 2.0;
+        let ratio = |(count, all): (u32, u32)| f64::from(count) / f64::from(all.max(1)).min(phase.capacity());
+        let by_second = by_second.into_iter().zip(arrived).map(ratio).collect();
         let baseline_ms = self.controller.baseline_us() / 1e3;
-        PhaseResult { goodput: f64::from(responses) / ideal, refused, limit: self.controller.limit(), baseline_ms }
+        PhaseResult {
+            goodput: f64::from(responses) / ideal,
+            refused,
+            limit: self.controller.limit(),
+            baseline_ms,
+            by_second,
+        }
     }
 
     fn send_waiting(&mut self, phase: Phase) {
@@ -173,7 +191,7 @@ impl Simulation {
 }
 
 /// Runs the phases with equal and with random service times.
-fn each_way(seed: u64, check: impl Fn(&mut Simulation)) {
+fn each_way(seed: u64, mut check: impl FnMut(&mut Simulation)) {
     for is_random in [false, true] {
         check(&mut Simulation::new(RULE, seed, is_random));
     }
@@ -181,8 +199,8 @@ fn each_way(seed: u64, check: impl Fn(&mut Simulation)) {
 
 #[test]
 fn servers_are_busy_under_four_times_their_capacity_and_nobody_is_refused_below_it() {
-    for slots in [5, 20, 50] {
-        each_way(slots as u64, |simulation| {
+    for (slots, seed) in [5, 20, 50].into_iter().flat_map(|slots| [(slots, 1), (slots, 2), (slots, 3)]) {
+        each_way(seed, |simulation| {
             simulation.run(Phase::new(slots, 20.0, 0.8));
             let steady = simulation.run(Phase::new(slots, 20.0, 0.8));
             assert_eq!(steady.refused, 0, "{slots}: {steady:?}");
@@ -315,4 +333,28 @@ fn a_pause_does_not_count_as_slow_servers() {
         now_us += 10_000;
     }
     assert!(controller.gap_us() > 5000, "{}", controller.gap_us());
+}
+
+/// Servers get four times the capacity: after 3 s, the requests find it, whatever was learned before.
+#[test]
+fn a_fourfold_capacity_is_used_within_three_seconds() {
+    let (mut runs, mut low) = (0, 0);
+    for (slots, service_ms) in [(5, 40.0), (10, 40.0), (20, 20.0)] {
+        for history in [vec![], vec![2.0], vec![2.0, 0.8], vec![3.2]] {
+            for seed in 1..=4 {
+                each_way(seed, |simulation| {
+                    simulation.run(Phase::new(slots, service_ms, 0.8));
+                    for load in &history {
+                        simulation.run(Phase::new(slots, service_ms, *load));
+                    }
+                    let raised = simulation.run(Phase { seconds: 10.0, ..Phase::new(4 * slots, service_ms, 0.8) });
+                    let goodput = raised.by_second[3..].iter().sum::<f64>() / 7.0;
+                    assert!(goodput > 0.9, "{slots} slots of {service_ms} ms, {history:?}, {seed}: {raised:?}");
+                    runs += 1;
+                    low += u32::from(goodput < 0.95);
+                });
+            }
+        }
+    }
+    assert!(low * 50 <= runs, "{low} of {runs}");
 }
