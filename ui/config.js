@@ -15,8 +15,36 @@ function showDiff(diff) {
 
 const diffList = (lines) => el("ul", {}, ...lines.slice(0, 50).map((line) => el("li", {}, line)));
 
-function diagnosticList(list) {
-  return el("ul", {}, ...list.slice(0, 20).map((found) => el("li", {}, showDiagnostic(found))));
+// Lists mistakes. `jump(found)` returns what goes to the place of a mistake, if that is shown.
+function diagnosticList(list, jump = () => null) {
+  return el("ul", {}, ...list.slice(0, 20).map((found) => {
+    const go = jump(found);
+    return el("li", {}, go ? el("button", { type: "button", class: "link", onclick: go }, showDiagnostic(found)) : showDiagnostic(found));
+  }));
+}
+
+// A text with the numbers of its lines.
+function lineEditor(label) {
+  const area = el("textarea", { spellcheck: "false", autocapitalize: "off", autocomplete: "off", wrap: "off", "aria-label": label });
+  const numbers = el("pre", { class: "lines", "aria-hidden": "true" });
+  let shown = 0;
+  const count = () => {
+    const lines = area.value.split("\n").length;
+    if (lines !== shown) setText(numbers, Array.from({ length: lines }, (_, place) => place + 1).join("\n"));
+    shown = lines;
+  };
+  area.addEventListener("input", count);
+  area.addEventListener("scroll", () => { numbers.scrollTop = area.scrollTop; });
+  return { area, node: el("div", { class: "editor" }, numbers, area), setText(text) {
+    area.value = text;
+    count();
+  }, jump(line) {
+    const lines = area.value.split("\n");
+    const start = lines.slice(0, line - 1).reduce((sum, one) => sum + one.length + 1, 0);
+    area.focus();
+    area.setSelectionRange(start, start + (lines[line - 1] || "").length);
+    area.scrollTop = Math.max(0, (area.scrollHeight / lines.length) * (line - 5));
+  } };
 }
 
 // Shows what a reload, a check or a save did.
@@ -30,10 +58,10 @@ function showOutcome(result, done, answer) {
   result.show(lines.some((line) => line.includes("[weaker]")) ? "warn" : "good", ...texts);
 }
 
-function showProblem(result, error) {
+function showProblem(result, error, jump) {
   const { diagnostics, text_diff: diff } = error.problem || {};
   result.show("bad", diagnostics && diagnostics.length ? "The config has mistakes and was not applied." : error.message,
-    ...(diagnostics && diagnostics.length ? [diagnosticList(diagnostics)] : []),
+    ...(diagnostics && diagnostics.length ? [diagnosticList(diagnostics, jump)] : []),
     ...(diff ? [el("pre", {}, showLines(diff))] : []));
 }
 
@@ -70,13 +98,14 @@ function reloadPanel(refresh) {
 function filePanel(refresh) {
   const result = outcome();
   const select = el("select", { name: "file", onchange: () => open() });
-  const area = el("textarea", { spellcheck: "false", autocapitalize: "off", autocomplete: "off", "aria-label": "Text of the file" });
+  const editor = lineEditor("Text of the file");
+  const { area } = editor;
   const buttons = el("div", { class: "row" },
     el("button", { type: "button", onclick: () => save(true) }, "Check"),
     el("button", { type: "button", onclick: () => save(false) }, "Save and apply"),
     el("button", { type: "button", onclick: () => open() }, "Discard changes"));
   const note = el("p", { class: "quiet" });
-  const node = section("Files", el("div", { class: "row" }, el("label", {}, "File", select)), note, area, buttons, result.node);
+  const node = section("Files", el("div", { class: "row" }, el("label", {}, "File", select)), note, editor.node, buttons, result.node);
   let tag = null;
   let files = [];
   let editable = false;
@@ -85,7 +114,7 @@ function filePanel(refresh) {
     try {
       const response = await request("GET", path());
       tag = response.headers.get("etag");
-      area.value = await response.text();
+      editor.setText(await response.text());
       const file = files.find((one) => one.name === select.value) || {};
       const writable = editable && file.writable;
       area.readOnly = !writable;
@@ -96,19 +125,31 @@ function filePanel(refresh) {
       showProblem(result, error);
     }
   }
+  const put = (dry) => {
+    const headers = { "content-type": "application/toml", ...(tag ? { "if-match": tag } : {}) };
+    return request("PUT", `${path()}${dry ? "?dry_run=1" : ""}`, { body: area.value, headers });
+  };
+  const jump = (found) => (found.file && found.line && found.file.split("/").pop() === select.value.split("/").pop() ? () => editor.jump(found.line) : null);
   async function save(dry) {
     const name = showText(select.value, 200);
-    if (!dry && !(await confirmAction(`Save ${name}?`, "The gateway writes the file and applies it at once if it has no mistake.", "Save and apply"))) return;
     try {
-      const headers = { "content-type": "application/toml", ...(tag ? { "if-match": tag } : {}) };
-      const response = await request("PUT", `${path()}${dry ? "?dry_run=1" : ""}`, { body: area.value, headers });
+      // What would change is known before the question, and a mistake prevents it.
+      const checked = await (await put(true)).json();
+      if (dry) {
+        showOutcome(result, "No mistakes.", checked);
+        return;
+      }
+      const lines = showDiff(checked.changes && checked.changes.length ? checked.changes : checked.diff);
+      const effect = [el("p", {}, lines.length ? "The gateway writes the file and applies at once:" : "The gateway writes the file. It has the config in force."), diffList(lines)];
+      if (!(await confirmAction(`Save ${name}?`, effect, "Save and apply"))) return;
+      const response = await put(false);
       const answer = await response.json();
-      if (!dry) tag = response.headers.get("etag") || tag;
-      showOutcome(result, dry ? "No mistakes." : `Applied in ${showDuration(answer.applied_ms)}: generation ${answer.generation} is in force.`, answer);
-      if (!dry) refresh();
+      tag = response.headers.get("etag") || tag;
+      showOutcome(result, `Applied in ${showDuration(answer.applied_ms)}: generation ${answer.generation} is in force.`, answer);
+      refresh();
     } catch (error) {
       if (error.status === 412) error.message = "Somebody else changed the file. Copy your text, discard your changes, and edit the new text.";
-      showProblem(result, error);
+      showProblem(result, error, jump);
     }
   }
   return { node, async load() {

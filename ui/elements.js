@@ -38,21 +38,25 @@ function section(title, ...children) {
   return el("section", {}, title ? el("h2", {}, title) : null, ...children);
 }
 
-// A list of names and values; values are updated by name.
+// A list of names and values; values are updated by name. `attach` adds an element below a value.
 function facts(kind, names) {
   const values = {};
+  const isCards = kind.startsWith("cards");
   const list = el("dl", { class: kind });
   for (const [name, label] of names) {
     values[name] = el("dd", {}, "\u2013");
-    list.append(kind === "cards" ? el("div", {}, el("dt", {}, label), values[name]) : el("dt", {}, label));
-    if (kind !== "cards") list.append(values[name]);
+    list.append(isCards ? el("div", {}, el("dt", {}, label), values[name]) : el("dt", {}, label));
+    if (!isCards) list.append(values[name]);
   }
   return { node: list, set(name, text, note) {
     const value = values[name];
     const key = `${text}\n${note || ""}`;
     if (value.shown === key) return;
     value.shown = key;
-    value.replaceChildren(text, ...(note ? [el("small", {}, note)] : []));
+    value.replaceChildren(text, ...(note ? [el("small", {}, note)] : []), ...(value.attached ? [value.attached] : []));
+  }, attach(name, node) {
+    values[name].attached = node;
+    values[name].append(node);
   } };
 }
 
@@ -62,12 +66,20 @@ function bar(part, whole, label) {
     svg("rect", { width: share.toFixed(1), height: 10 }));
 }
 
-// What a cell shows: a text, { text, href, level, share }, or { lines } of which each is a text or { text, href }.
+// What a cell shows: a text, { text, href, level, share }, { lines } of which each is a text or { text, href }, or
+// { toggle }, a button with this name that shows the row in full.
 function fillCell(cell, spec) {
   const key = JSON.stringify(spec);
   if (cell.shown === key) return;
   cell.shown = key;
-  const { text, href, level, share, lines } = typeof spec === "object" && spec !== null ? spec : { text: spec };
+  const { text, href, level, share, lines, toggle } = typeof spec === "object" && spec !== null ? spec : { text: spec };
+  if (toggle) {
+    const button = el("button", { type: "button", "aria-expanded": "false", "aria-label": toggle, onclick: () => {
+      button.setAttribute("aria-expanded", String(cell.parentElement.classList.toggle("open")));
+    } }, "\u22ef");
+    cell.replaceChildren(button);
+    return;
+  }
   if (lines) {
     cell.replaceChildren(...lines.map((line) => el("div", {}, line.href ? el("a", { href: line.href }, line.text) : line.text || line)));
     return;
@@ -83,12 +95,12 @@ function fillCell(cell, spec) {
 }
 
 // A table whose rows are updated in place. Rows keep their order until somebody sorts, so that nothing moves under a
-// pointer or the focus. `columns`: { name, cell(row), value(row), number, kind }; a column with `value` can be sorted, and
+// pointer or the focus. `kind` is a class of the table. `columns`: { name, cell(row), value(row), number, kind }; a column with `value` can be sorted, and
 // `kind` is a class of its cells: `short` for texts that do not wrap, `wide` for those that need space.
-function table({ caption, columns, key, empty, most = 500 }) {
+function table({ caption, columns, key, empty, most = 500, kind = null }) {
   const body = el("tbody");
   const heads = columns.map((column) => {
-    const head = el("th", { scope: "col", class: column.number ? "number" : null });
+    const head = el("th", { scope: "col", class: column.number ? "number" : column.kind });
     if (!column.value) head.append(column.name);
     else {
       head.setAttribute("aria-sort", "none");
@@ -99,7 +111,7 @@ function table({ caption, columns, key, empty, most = 500 }) {
   // An empty table keeps its title.
   const none = el("div", { hidden: true }, el("p", { class: "caption" }, caption), el("p", { class: "quiet" }, empty || "Nothing yet."));
   const more = el("p", { class: "quiet", hidden: true });
-  const grid = el("table", {}, el("caption", {}, caption), el("thead", {}, el("tr", {}, ...heads)), body);
+  const grid = el("table", { class: kind }, el("caption", {}, caption), el("thead", {}, el("tr", {}, ...heads)), body);
   const rows = new Map();
   let data = new Map();
 
@@ -143,7 +155,7 @@ function table({ caption, columns, key, empty, most = 500 }) {
   return { node: el("div", {}, grid, none, more), update };
 }
 
-// Asks once. Resolves to true if the operator confirms; the focus starts at Cancel and returns to where it was.
+// Asks once; `effect` is a text, or a list of elements. Resolves to true if the operator confirms; the focus starts at Cancel and returns to where it was.
 function confirmAction(title, effect, action) {
   const dialog = document.getElementById("dialog");
   const before = document.activeElement;
@@ -151,7 +163,7 @@ function confirmAction(title, effect, action) {
     let confirmed = false;
     const cancel = el("button", { type: "button", onclick: () => dialog.close() }, "Cancel");
     const go = el("button", { type: "button", class: "danger", onclick: () => { confirmed = true; dialog.close(); } }, action);
-    dialog.replaceChildren(el("h2", { id: "dialog-title" }, title), el("p", {}, effect), el("div", { class: "row" }, cancel, go));
+    dialog.replaceChildren(el("h2", { id: "dialog-title" }, title), ...(typeof effect === "string" ? [el("p", {}, effect)] : effect), el("div", { class: "row" }, cancel, go));
     dialog.onclose = () => {
       if (before && before.isConnected) before.focus();
       resolve(confirmed);

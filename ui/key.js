@@ -35,6 +35,13 @@ function whyUnknown(about, parts) {
   return null;
 }
 
+// What the key may spend, which an override may change. The window of a concurrency limit is the lease of a slot, which
+// says nothing about its budget.
+function showPolicy(policy, algorithm) {
+  if (!policy) return "\u2013";
+  return algorithm === "concurrency" ? `${showNumber(policy.quota)} at a time` : `${showNumber(policy.quota)} in ${showDuration(policy.window_ms)}`;
+}
+
 // The query that names the key, and its tenant.
 function keyQuery(about, parts) {
   const own = keyNames(about, []).length;

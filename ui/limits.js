@@ -1,5 +1,8 @@
 // #/limits and #/limits/NAME: what each limit decides, and for whom.
 
+// Up to so many limits are shown although they have no requests.
+const IDLE_SHOWN = 20;
+
 // Columns of a table of limits, without `more`.
 function limitColumns(more = []) {
   const rate = (name, member) => ({ name, number: true, value: (row) => row[member], cell: (row) => showRate(row[member]) });
@@ -15,33 +18,41 @@ function limitColumns(more = []) {
   ].map(fixed);
 }
 
-// The window of a concurrency limit is the lease of a slot, which says nothing about its budget.
-function showPolicy(policy, algorithm) {
-  if (!policy) return "\u2013";
-  return algorithm === "concurrency" ? `${showNumber(policy.quota)} at a time` : `${showNumber(policy.quota)} in ${showDuration(policy.window_ms)}`;
-}
-
-// Adds the live rates to limits as the config has them.
-function withRates(list) {
-  const rates = new Map(((live.event && live.event.limits && live.event.limits.list) || []).map((row) => [row.limit, row]));
-  return list.map((limit) => ({ ...limit, ...rates.get(limit.limit) }));
-}
+// The budget as the config has it.
+const showBudget = (limit) => showText(limit.budget || "\u2013", 80);
 
 function limitsScreen(main) {
   let all = [];
+  let rates = new Map();
+  let isFirst = true;
   const result = outcome();
-  const filter = textField("Show limits whose name contains", "filter", "", { type: "search", oninput: () => show() });
+  const filter = textField("Show limits whose name contains", "filter", new URLSearchParams(location.hash.split("?")[1]).get("name") || "", { type: "search", oninput: () => {
+    const text = filter.lastElementChild.value;
+    // The address is that of what is shown, without a new entry in the history for each letter.
+    history.replaceState(null, "", text === "" ? "#/limits" : `#/limits?name=${encodeURIComponent(text)}`);
+    show();
+  } });
+  const idle = el("input", { type: "checkbox", name: "idle", onchange: () => show() });
+  const hidden = el("p", { class: "quiet" });
   const grid = table({ caption: "Limits, and their rates per second", key: (row) => row.limit, empty: "No limit has such a name.", columns: limitColumns([
-    { name: "Budget", cell: (row) => showPolicy(row.policy, row.algorithm) },
+    { name: "Budget", cell: showBudget },
     { name: "Per", value: (row) => row.key.join(", "), cell: (row) => showText(row.key.join(", ")) },
     { name: "Routes", number: true, value: (row) => row.routes.length, cell: (row) => showNumber(row.routes.length) },
   ]) });
+  // Those that refuse are first, then those that are asked most.
+  const order = (a, b) => ["refused_per_second", "would_refuse_per_second", "asked_per_second", "asked_total"].map((member) => (b[member] || 0) - (a[member] || 0)).find((found) => found !== 0) || 0;
   const show = () => {
     const text = filter.lastElementChild.value;
-    grid.update(withRates(all.filter((limit) => limit.limit.includes(text))));
+    const found = all.map((limit) => ({ ...limit, ...rates.get(limit.limit) })).filter((limit) => limit.limit.includes(text));
+    const listed = found.filter((limit) => idle.checked || text !== "" || limit.asked_total > 0 || all.length <= IDLE_SHOWN);
+    grid.update(listed.sort(order), isFirst);
+    const left = found.length - listed.length;
+    hidden.hidden = left === 0;
+    setText(hidden, `${count(left, "limit")} without requests since the start ${left === 1 ? "is" : "are"} not shown.`);
   };
-  main.replaceChildren(el("h1", { tabindex: "-1" }, "Limits"), section(null, el("form", { class: "row", onsubmit: (event) => event.preventDefault() }, filter), grid.node, result.node));
-  const stop = poll(15000, async (signal) => {
+  main.replaceChildren(el("h1", { tabindex: "-1" }, "Limits"), section(null,
+    el("form", { class: "row", onsubmit: (event) => event.preventDefault() }, filter, el("label", { class: "check" }, idle, "Show limits without requests")), grid.node, hidden, result.node));
+  const stops = [poll(15000, async (signal) => {
     try {
       all = (await getJson("/-/limits", { signal })).limits;
       result.node.replaceChildren();
@@ -49,8 +60,12 @@ function limitsScreen(main) {
     } catch (error) {
       if (error.name !== "AbortError") result.show("bad", error.message);
     }
-  });
-  return { close: stop, update: show };
+  }), poll(5000, async (signal) => {
+    rates = new Map((await getJson("/-/traffic", { signal })).limits.map((row) => [row.limit, row]));
+    show();
+    isFirst = isFirst && all.length === 0;
+  })];
+  return { close: () => stops.forEach((stop) => stop()) };
 }
 
 // The parts of a key, by hand: one field for each.
@@ -109,9 +124,15 @@ function limitScreen(main, [name]) {
     rates.set("total", showNumber(row ? row.refused_total : undefined));
   };
   getJson(`/-/limits/${encodeURIComponent(name)}`).then((limit) => {
-    settings.set("budget", showPolicy(limit.policy, limit.algorithm));
+    settings.set("budget", showBudget(limit));
     settings.set("algorithm", showText(limit.algorithm));
     settings.set("key", showText(limit.key.join(", ")));
+    // Nobody is refused there, so the question is who would be.
+    const would = limit.candidate_of ? "would_admit" : "would_refuse";
+    if ((limit.mode === "shadow" || limit.candidate_of) && by.lastElementChild.value === "refused") {
+      by.lastElementChild.value = would;
+      top.load(undefined, true);
+    }
     settings.set("mode", limit.mode === "shadow" ? "shadow: decides and counts, never refuses" : showText(limit.mode));
     settings.set("cost", showText(limit.cost));
     settings.set("missing", showText(limit.missing));

@@ -2,6 +2,7 @@
 
 const SCREENS = [
   { path: "now", name: "Now", open: nowScreen },
+  { path: "routes", name: "Routes", open: routesScreen },
   { path: "limits", name: "Limits", open: (main, parts) => (parts.length === 0 ? limitsScreen(main) : parts[1] === "key" ? keyScreen(main, [parts[0], ...parts.slice(2)]) : limitScreen(main, parts)) },
   { path: "live", name: "Live", open: tapScreen },
   { path: "upstreams", name: "Upstreams", open: upstreamsScreen },
@@ -29,13 +30,16 @@ function announce(key, text) {
   }, Math.max(0, announcer.at + 10000 - Date.now()));
 }
 
+// A dialog belongs to its screen.
 function closeScreen() {
+  const dialog = document.getElementById("dialog");
+  if (dialog.open) dialog.close();
   if (screen) screen.close();
   screen = null;
 }
 
 function parseAddress() {
-  const parts = location.hash.replace(/^#\/?/, "").split("/").filter((part) => part !== "");
+  const parts = location.hash.replace(/^#\/?/, "").replace(/\?.*$/, "").split("/").filter((part) => part !== "");
   try {
     return parts.map(decodeURIComponent);
   } catch {
@@ -100,6 +104,7 @@ function askLogin(why) {
 
 live.onEvent = (event) => {
   setText(document.getElementById("version"), showText(event.version, 20));
+  setText(document.getElementById("gateway"), [event.host, session.role && `role ${session.role}`].filter(Boolean).map((text) => showText(text, 40)).join(" \u00b7 "));
   if (screen && screen.update) screen.update(event);
   showAge();
 };
@@ -117,21 +122,31 @@ function buildNavigation() {
   });
 }
 
+// Logs in with the code in the address, if it has one. Returns whether it had one.
+async function useCode() {
+  const code = /^#code=(.+)$/.exec(location.hash);
+  if (!code) return false;
+  // The code works once; it must not stay in the history either.
+  history.replaceState(null, "", location.pathname);
+  try {
+    await logIn.withCode(decodeURIComponent(code[1]));
+    isLoggingIn = false;
+  } catch (error) {
+    // Without a token in the config, or in a tab that is logged in, no code is needed.
+    const works = await request("GET", "/-/status", { login: true }).then(() => true, () => false);
+    if (!works) askLogin(error.status === 0 ? error.message : "The link does not work any more: it works once, and for a short time.");
+  }
+  return true;
+}
+
 async function begin() {
   buildNavigation();
-  const code = /^#code=(.+)$/.exec(location.hash);
-  if (code) {
-    // The code works once; it must not stay in the history either.
-    history.replaceState(null, "", location.pathname);
-    try {
-      await logIn.withCode(decodeURIComponent(code[1]));
-    } catch (error) {
-      // Without a token in the config, or in a tab that is logged in, no code is needed.
-      const works = await request("GET", "/-/status", { login: true }).then(() => true, () => false);
-      if (!works) askLogin(error.status === 0 ? error.message : "The link does not work any more: it works once, and for a short time.");
-    }
-  }
-  window.addEventListener("hashchange", () => showScreen(true));
+  await useCode();
+  // A link with a code may be opened in a tab that shows the login.
+  window.addEventListener("hashchange", async () => {
+    if (!(await useCode())) showScreen(true);
+    else if (!isLoggingIn) start();
+  });
   setInterval(showAge, 1000);
   if (!isLoggingIn) start();
 }

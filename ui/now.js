@@ -96,41 +96,6 @@ function verdictPanel(jump) {
   } };
 }
 
-// Requests of the last two minutes as a chart, and the same numbers as a table.
-function trafficChart() {
-  const all = svg("path", { class: "all" });
-  const refused = svg("path", { class: "refused" });
-  const chart = svg("svg", { class: "chart", viewBox: "0 0 120 100", preserveAspectRatio: "none", role: "img" }, all, refused);
-  const most = el("span");
-  const rows = table({ caption: "Requests of the last two minutes, in steps of ten seconds", key: (row) => String(row.at), empty: "Measuring.",
-    columns: [{ name: "Time", cell: (row) => new Date(row.at).toLocaleTimeString("sv") },
-      { name: "Requests per second", number: true, cell: (row) => showRate(row.all) },
-      { name: "Refused per second", number: true, cell: (row) => showRate(row.refused) },
-      { name: "Failed per second", number: true, cell: (row) => showRate(row.failed) }] });
-  const line = (name) => svg("svg", { viewBox: "0 0 40 12", "aria-hidden": "true", class: "chart" }, svg("path", { class: name, d: "M0 6H40" }));
-  const node = section("Requests per second, last two minutes", chart,
-    el("ul", { class: "legend" }, el("li", {}, line("all"), "all requests"), el("li", {}, line("refused"), "refused (dashed)"), el("li", {}, most)),
-    el("details", {}, el("summary", {}, "Show as a table"), rows.node));
-  return { node, update() {
-    const points = live.history;
-    const top = Math.max(1, ...points.map((point) => point.all));
-    const x = (place) => HISTORY - points.length + place;
-    const path = (member) => points.map((point, place) => `${place === 0 ? "M" : "L"}${x(place)} ${(99 - (94 * point[member]) / top).toFixed(1)}`).join("");
-    all.setAttribute("d", points.length > 1 ? `${path("all")}L${HISTORY - 1} 100L${x(0)} 100z` : "");
-    refused.setAttribute("d", points.length > 1 ? path("refused") : "");
-    setText(most, `highest: ${showRate(points.length ? top : 0)}`);
-    const now = points.length ? points[points.length - 1] : { all: 0, refused: 0 };
-    chart.setAttribute("aria-label", `Requests per second: now ${showRate(now.all)}, of which refused ${showRate(now.refused)}; highest ${showRate(top)}`);
-    const steps = new Map();
-    for (const point of points) {
-      const at = Math.floor(point.at / 10000) * 10000;
-      steps.set(at, [...(steps.get(at) || []), point]);
-    }
-    const mean = (list, member) => list.reduce((sum, point) => sum + point[member], 0) / list.length;
-    rows.update(Array.from(steps, ([at, list]) => ({ at, all: mean(list, "all"), refused: mean(list, "refused"), failed: mean(list, "failed") })));
-  } };
-}
-
 // The keys with most refusals; a key is a link to its numbers.
 function topKeys({ caption, query, onlyOne }) {
   const note = el("p", { class: "quiet" });
@@ -164,33 +129,40 @@ function nowScreen(main) {
   const keys = section(null);
   keys.tabIndex = -1;
   const verdict = verdictPanel(() => keys.focus());
-  const numbers = facts("cards", [["rate", "Requests per second"], ["refused", "Refused per second"], ["failed", "Failed per second"],
-    ["p50", "Half respond within"], ["p99", "99 % respond within"], ["in_flight", "In progress"], ["store", "Limit store"],
-    ["servers", "Healthy servers"], ["config", "Config generation"], ["uptime", "Running for"]]);
-  const chart = trafficChart();
+  const traffic = facts("cards large", [["rate", "Requests per second"], ["refused", "Refused per second"], ["failed", "Failed per second"],
+    ["p50", "Half respond within"], ["p99", "99 % respond within"]]);
+  const numbers = facts("cards", [["in_flight", "In progress"], ["store", "Limit store"], ["servers", "Healthy servers"], ["config", "Config generation"], ["uptime", "Running for"]]);
+  const sparklines = Object.entries(TILE_SERIES).map(([tile, series]) => {
+    const line = sparkline(series);
+    traffic.attach(tile, line.node);
+    return line;
+  });
+  const chart = pastChart((past) => sparklines.forEach((line) => line.update(past[line.series])));
   const top = topKeys({ caption: "Most refused keys of the last minute", query: () => "by=refused&window=1m&n=10" });
   keys.append(top.node);
   const limits = table({ caption: "Limits that decided most, and their rates per second", key: (row) => row.limit, empty: "No route has a limit.",
     columns: limitColumns() });
-  main.replaceChildren(el("h1", { tabindex: "-1" }, "Now"), verdict.node, keys, section(null, numbers.node), chart.node,
+  main.replaceChildren(el("h1", { tabindex: "-1" }, "Now"), verdict.node, section(null, traffic.node, numbers.node), keys, chart.node,
     section(null, limits.node, el("p", {}, el("a", { href: "#/limits" }, "All limits"))));
   const stop = poll(5000, (signal) => top.load(signal));
-  return { close: stop, update(event) {
+  return { close() {
+    stop();
+    chart.close();
+  }, update(event) {
     verdict.update(event);
     const { requests, store, servers } = event;
     const window = `in the last ${showDuration(1000 * event.seconds)}`;
     const measured = event.seconds > 0.1;
-    numbers.set("rate", showRate(requests.per_second), measured ? window : "measuring");
-    numbers.set("refused", showRate(requests.refused_per_second), showShare(requests.refused_per_second, requests.per_second));
-    numbers.set("failed", showRate(requests.failed_per_second), showShare(requests.failed_per_second, requests.per_second));
-    numbers.set("p50", showDuration(requests.p50_ms), "estimate");
-    numbers.set("p99", showDuration(requests.p99_ms), "estimate");
+    traffic.set("rate", showRate(requests.per_second), measured ? window : "measuring");
+    traffic.set("refused", showRate(requests.refused_per_second), showShare(requests.refused_per_second, requests.per_second));
+    traffic.set("failed", showRate(requests.failed_per_second), showShare(requests.failed_per_second, requests.per_second));
+    traffic.set("p50", showDuration(requests.p50_ms), "estimate");
+    traffic.set("p99", showDuration(requests.p99_ms), "estimate");
     numbers.set("in_flight", showNumber(requests.in_flight), "requests");
     numbers.set("store", store.up ? "responds" : "unavailable", !store.shared ? "memory of this gateway" : store.gateways > 1 ? `Redis, shared by ${store.gateways} gateways` : "Redis");
     numbers.set("servers", servers.count === 0 ? "\u2013" : `${servers.count - servers.unhealthy_count} of ${servers.count}`, servers.count === 0 ? "no upstream is in use" : "");
     numbers.set("config", showNumber(event.generation), `loaded ${showAgo(event.loaded_at)}`);
     numbers.set("uptime", showDuration(1000 * event.uptime_seconds), `version ${showText(event.version, 20)}`);
-    chart.update();
     limits.update(event.limits.list.slice(0, 8));
   } };
 }

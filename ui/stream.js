@@ -62,21 +62,13 @@ function keepStream(path, onEvent, onState) {
   } };
 }
 
-// The live numbers: the last event, when it came, and the requests of each of the last two minutes' seconds.
-const HISTORY = 120;
-const live = { event: null, at: 0, error: null, history: [], stream: null, onEvent: () => {} };
+// The live numbers: the last event, and when it came.
+const live = { event: null, at: 0, error: null, stream: null, onEvent: () => {} };
 
 function openLive() {
   if (live.stream) live.stream.close();
   live.error = null;
   live.stream = keepStream("/-/live", (name, event) => {
-    const before = live.event;
-    if (before && event.requests && before.requests && event.uptime_seconds >= before.uptime_seconds) {
-      const seconds = (event.at_ms - before.at_ms) / 1000;
-      const rate = (member) => Math.max(0, (event.requests[member] - before.requests[member]) / seconds);
-      if (seconds > 0) live.history.push({ at: event.at_ms, all: rate("total"), refused: rate("refused_total"), failed: rate("failed_total") });
-      if (live.history.length > HISTORY) live.history.shift();
-    }
     live.event = event;
     live.at = Date.now();
     live.error = null;

@@ -16,14 +16,17 @@ function tapScreen(main) {
     const text = `${showText(one.limit, 40)}: ${words[one.decision] || showText(one.decision, 20)}${left}${wait}`;
     return one.key ? { text: `${text} (${showText(one.key)})`, href: keyLink(one.limit, one.key) } : text;
   };
-  const grid = table({ caption: `The last ${TAP_ROWS} requests, the newest first`, key: (row) => String(row.number), empty: "No request yet.", most: TAP_ROWS, columns: [
-    { name: "Time", kind: "short", cell: (row) => showText(row.time ? String(row.time).replace(/^.*T|Z$/g, "") : "", 20) },
-    { name: "Status", kind: "short", cell: (row) => (row.status >= 400 ? { text: showText(row.status), level: row.status >= 500 ? "bad" : "warn" } : showText(row.status)) },
-    { name: "Client", cell: (row) => showText(row.client, 60) },
-    { name: "Request", kind: "wide", cell: (row) => ({ lines: [`${showText(row.method, 20)} ${showText(row.path)}`, showText(row.host, 60)] }) },
-    { name: "Route", cell: (row) => showText(row.route, 60) },
-    { name: "Limits", kind: "wide", cell: (row) => (row.decisions && row.decisions.length ? { lines: row.decisions.map(decided) } : "none") },
-    { name: "User agent", cell: (row) => showText(row.user_agent, 60) },
+  // What decided comes first; the rest is shown in the row in full.
+  const weight = ({ decision }) => (decision === "deny" ? 0 : decision === "allow" ? 2 : 1);
+  const byWeight = (list) => [...list].sort((a, b) => weight(a) - weight(b));
+  const grid = table({ caption: `The last ${TAP_ROWS} requests, the newest first`, kind: "compact", key: (row) => String(row.number), empty: "No request yet.", most: TAP_ROWS, columns: [
+    { name: "Time", kind: "time", cell: (row) => showText(row.time ? String(row.time).replace(/^.*T|Z$/g, "") : "", 20) },
+    { name: "Status", kind: "state", cell: (row) => (row.status >= 400 ? { text: showText(row.status), level: row.status >= 500 ? "bad" : "warn" } : showText(row.status)) },
+    { name: "Client", kind: "client", cell: (row) => showText(row.client, 60) },
+    { name: "Request", kind: "request", cell: (row) => ({ lines: [`${showText(row.method, 20)} ${showText(row.path)}`, showText(row.host, 60), showText(row.user_agent, 60)] }) },
+    { name: "Route", kind: "route", cell: (row) => showText(row.route, 60) },
+    { name: "Limits", kind: "limits", cell: (row) => (row.decisions && row.decisions.length ? { lines: byWeight(row.decisions).map(decided) } : "none") },
+    { name: "All", kind: "more", cell: (row) => ({ toggle: `Show all of request ${row.number + 1}` }) },
   ] });
   const fields = [textField("Limit", "limit"), textField("Route", "route"),
     choice("Decision", "decision", [["", "any"], ...DECISIONS], "deny"),

@@ -54,9 +54,16 @@ function showDuration(ms) {
   return parts.slice(0, 2).filter((part) => !part.startsWith("0 ")).join(" ");
 }
 
+// The distance of local time to UTC, such as UTC+2.
+function zoneOf(time) {
+  const minutes = -time.getTimezoneOffset();
+  const rest = Math.abs(minutes) % 60;
+  return minutes === 0 ? "UTC" : `UTC${minutes < 0 ? "-" : "+"}${Math.floor(Math.abs(minutes) / 60)}${rest ? `:${String(rest).padStart(2, "0")}` : ""}`;
+}
+
 function showTime(value) {
   const time = new Date(value);
-  return Number.isNaN(time.getTime()) ? showText(value) : time.toLocaleString("sv");
+  return Number.isNaN(time.getTime()) ? showText(value) : `${time.toLocaleString("sv")} ${zoneOf(time)}`;
 }
 
 function showAgo(value) {

@@ -1,5 +1,6 @@
 //! Context of the admin pages: the state that they show and change. Created by `control`, and shared by all requests.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
@@ -7,6 +8,7 @@ use tokio::sync::mpsc;
 use crate::admin::access::AccessState;
 use crate::admin::cached::{CachedText, GenerationText};
 use crate::admin::config::ConfigApi;
+use crate::admin::history::TrafficHistory;
 use crate::admin::lifecycle::SharedState;
 use crate::admin::limits::LimitsApi;
 use crate::admin::live_hub::LiveHub;
@@ -27,6 +29,7 @@ pub struct AdminContext {
     pub fleet: Fleet,
     pub taps: Taps,
     pub access: AccessState,
+    pub history: Rc<TrafficHistory>,
 }
 
 /// Pages whose text is expensive to build, and is shared by their clients.

@@ -310,6 +310,7 @@ async fn start_gateway(
         fleet: fleet.clone(),
         taps: workers.taps.clone(),
         access: admin::access::AccessState::new(&metrics.admin),
+        history: admin::record_history(&metrics, &current, &shared),
     };
     spawn_reports((usage, &metrics), &workers.overload, &current, fleet).map_err(Error::Metrics)?;
     spawn_local(dns.clone().run());

@@ -105,7 +105,7 @@ fn check_screens(scheme: &str) {
     std::fs::create_dir(&shots).unwrap();
     run_script("screens.js", &[&address(&gateway), shots.to_str().unwrap(), scheme]);
     let taken: Vec<_> = std::fs::read_dir(&shots).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert_eq!(taken.len(), 16, "there are 8 screens, wide and narrow");
+    assert_eq!(taken.len(), 18, "there are 9 screens, wide and narrow");
     if let Some(kept) = std::env::var_os("SCREENSHOTS") {
         for shot in taken {
             std::fs::copy(&shot, Path::new(&kept).join(shot.file_name().unwrap())).unwrap();

@@ -24,7 +24,7 @@ function responses(x) {
   const mistake = { file: x, line: 1, column: 2, message: x, help: x };
   const reload = { result: "failure", at: x, trigger: x, summary: x, diagnostics_count: 1, diagnostics: [mistake], warnings: [mistake], warnings_count: 1 };
   const server = { server: x, address: x, state: x, reason: x, returns_in_ms: 5, weight: 1, upstream: x };
-  const live = { at_ms: Date.now(), version: x, lifecycle: "draining", uptime_seconds: 9, generation: 3, loaded_at: x, last_reload: reload,
+  const live = { at_ms: Date.now(), version: x, host: x, lifecycle: "draining", uptime_seconds: 9, generation: 3, loaded_at: x, last_reload: reload,
     store: { shared: true, up: false, breaker: 2, gateways: 2 }, seconds: 9,
     servers: { count: 3, unhealthy_count: 1, unhealthy: [server], fail_open_count: 1, fail_open: [`${x}.`] },
     certificates: { count: 1, expiring_count: 1, expiring: [{ listener: x, name: x, not_after: 5 }] },
@@ -40,6 +40,11 @@ function responses(x) {
     [/\/state$/, () => json({ limit: x, key: x, state_key: x, admitted: false, reason: x, remaining: 1, reset_ms: 4, policy: limit.policy, reset: true })],
     ["/-/limits/a", () => json({ ...limit, key: ["ip"] })],
     [/^\/-\/limits\//, () => json(limit)],
+    ["/-/traffic", () => json({ seconds: 9, route_count: 1, limit_count: 1, limits: [{ limit: x, asked_total: 5, refused_total: 1, asked_per_second: 3, refused_per_second: 2, would_refuse_per_second: 1, without_store_per_second: 0 }],
+      routes: TEXTS.map((text) => ({ route: text, requests_total: 5, requests_per_second: 1, client_errors_per_second: 1, too_many_per_second: 1, failed_per_second: 1, refused_per_second: 1, in_flight: 1, p50_ms: 1, p99_ms: null })) })],
+    ["/-/routes", () => json({ generation: 3, total: 1, routes: TEXTS.map((text) => ({ priority: 1, name: text, host: text, path: text, match: text, methods: [text], header: {}, action: { upstream: text }, limits: [text], auth: text, origin: text })) })],
+    ["/-/history", () => json({ step_seconds: 5, at_ms: [Date.now() - 5000, Date.now()], requests_per_second: [1, 2], failed_per_second: [0, 1], refused_per_second: [0, 1], p50_ms: [null, 1], p99_ms: [1, 1], in_flight: [0, 0],
+      marks: [{ at_ms: Date.now() - 3000, kind: "reload", text: x }, { at_ms: Date.now() - 2000, kind: x, text: x }] })],
     ["/-/upstreams", () => json({ upstreams: [{ name: x, balance: x, fail_open: true, servers: [server], in_flight: 1, waiting: 2 }] })],
     ["/-/refusals", () => json({ refusals: [{ time: x, request_id: x, client: x, route: x, status: 429,
       limits: [{ limit: "a", key: "ip=1", reason: x, cost: 1, remaining: 0, retry_after_ms: 5 }] }] })],
@@ -86,7 +91,7 @@ run(async (open) => {
     const page = await open(view);
     await mock(page, ["<img src=x onerror=hack()>", "\u202e\"><script>hack()</script>"][place]);
     await page.goto(url);
-    for (const screen of ["now", "limits", "limits/a", "limits/a/key/ip%3D1", "upstreams", "config", "tls"]) {
+    for (const screen of ["now", "routes", "limits", "limits/a", "limits/a/key/ip%3D1", "upstreams", "config", "tls"]) {
       await show(page, screen);
       await page.waitForTimeout(300);
       if (screen === "config") {

@@ -4,9 +4,9 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::support::client::Client;
+use crate::support::client::{Client, get};
 use crate::support::gateway::{Gateway, config};
 use crate::support::wait_until;
 
@@ -105,6 +105,27 @@ fn events_have_the_numbers_of_the_metrics() {
         (&true.into(), &1.into(), &"ready".into())
     );
     assert_eq!(event["last_reload"], Value::Null);
+}
+
+/// Whoever opens the dashboard after something happened sees what it was.
+#[test]
+fn the_past_is_there_before_anybody_looks() {
+    let gateway = Gateway::with_config(&config("", ROUTES));
+    for _ in 0..8 {
+        gateway.fetch(&get("/", ""));
+    }
+    let past = || gateway.admin("/-/history?minutes=5").json();
+    wait_until("a sample of the requests", || {
+        past()["requests_per_second"].as_array().is_some_and(|rates| rates.iter().any(|rate| rate.as_f64() > Some(0.0)))
+    });
+    let found = past();
+    assert_eq!((&found["step_seconds"], &found["marks"][0]["kind"]), (&json!(5), &json!("start")));
+    let refused = found["refused_per_second"].as_array().unwrap().iter().filter_map(Value::as_f64).sum::<f64>();
+    assert!(refused > 0.0, "{found}");
+    let now = gateway.admin("/-/traffic").json();
+    let route = now["routes"].as_array().unwrap().iter().find(|route| route["requests_total"] == 8).unwrap();
+    assert!(route["too_many_per_second"].as_f64() > Some(0.0), "{now}");
+    assert_eq!(gateway.admin("/-/history?minutes=61").status(), 400);
 }
 
 #[test]

@@ -50,4 +50,28 @@ run(async (open) => {
   const refused = await page.textContent(".outcome.bad");
   assert(refused.includes("already has an entry") && refused.includes('rate = "5/h" }'), refused);
   await checkAccess(page, "key with a refused override");
+  // A question does not outlive its screen.
+  await page.click("#reset");
+  await page.waitForFunction(() => document.getElementById("dialog").open);
+  await page.evaluate(() => { location.hash = "#/config"; });
+  await page.waitForFunction(() => document.querySelector("h1").textContent === "Config" && !document.getElementById("dialog").open);
+  // A mistake in a file leads to its line, and a change is shown before it is saved.
+  await page.waitForFunction(() => document.querySelector(".editor textarea") && document.querySelector(".editor textarea").value.includes("[limit.per-key]"));
+  const edit = (from, to) => page.evaluate(([before, after]) => {
+    const area = document.querySelector(".editor textarea");
+    area.value = area.value.replace(before, after);
+    area.dispatchEvent(new Event("input"));
+  }, [from, to]);
+  await edit('rate = "1/h"', 'rate = "1/eon"');
+  await page.getByRole("button", { name: "Save and apply" }).click();
+  await page.click(".outcome.bad button.link");
+  const selected = await page.evaluate(() => {
+    const area = document.querySelector(".editor textarea");
+    return area.value.slice(area.selectionStart, area.selectionEnd);
+  });
+  assert(selected.includes("1/eon"), `the line of the mistake is selected: ${selected}`);
+  await edit('rate = "1/eon"', 'rate = "2/h"');
+  await page.getByRole("button", { name: "Save and apply" }).first().click();
+  await page.waitForFunction(() => document.getElementById("dialog").open && document.getElementById("dialog").textContent.includes("per-key"));
+  await page.getByRole("button", { name: "Cancel" }).click();
 });

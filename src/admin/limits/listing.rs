@@ -72,7 +72,8 @@ impl LimitList {
             let start = text.len();
             let (routes, prices): (Vec<&str>, Vec<_>) = routes.into_iter().unzip();
             let lists = (&routes[..], prices.into_iter().flatten().collect());
-            text.push_str(&describe_limit(limit, division.bounds_of(limit), lists, now_ms).to_string());
+            let budget = config.written_budget(&limit.name).unwrap_or_else(|| limit.rule.describe_number());
+            text.push_str(&describe_limit((limit, &budget), division.bounds_of(limit), lists, now_ms).to_string());
             places.push(start..text.len());
         }
         text.push_str("]}");
@@ -81,7 +82,7 @@ impl LimitList {
 }
 
 fn describe_limit(
-    limit: &Limit,
+    (limit, budget): (&Limit, &str),
     (min_keys, max_keys): (usize, usize),
     (routes, prices): (&[&str], Map<String, Value>),
     now_ms: i64,
@@ -96,6 +97,7 @@ fn describe_limit(
         "limit": limit.name,
         "fair": fair,
         "algorithm": limit.rule.name(),
+        "budget": budget,
         "policy": { "quota": policy.quota, "window_ms": policy.window_ms },
         "key": key,
         "missing": limit.missing.label(),

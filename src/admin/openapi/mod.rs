@@ -23,20 +23,22 @@ pub struct DescribedPage {
 }
 
 /// Operations by path and method.
-const OPERATIONS: [&str; 6] = [
+const OPERATIONS: [&str; 7] = [
     include_str!("operations/access.json"),
     include_str!("operations/browser.json"),
     include_str!("operations/config.json"),
     include_str!("operations/limits.json"),
     include_str!("operations/process.json"),
+    include_str!("operations/traffic.json"),
     include_str!("operations/usage.json"),
 ];
-const SCHEMAS: [&str; 6] = [
+const SCHEMAS: [&str; 7] = [
     include_str!("schemas/access.json"),
     include_str!("schemas/browser.json"),
     include_str!("schemas/config.json"),
     include_str!("schemas/limits.json"),
     include_str!("schemas/process.json"),
+    include_str!("schemas/traffic.json"),
     include_str!("schemas/usage.json"),
 ];
 

@@ -3,7 +3,8 @@
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
@@ -21,6 +22,8 @@ pub struct LiveSampler {
 
 /// Rates cover the time since the oldest sample: ten seconds, or less after the start of the stream.
 const SAMPLES: usize = 11;
+/// The first event compares with counts that are at least so old.
+const FIRST_AGE: Duration = Duration::from_secs(1);
 /// Maximum size of an event in bytes.
 const EVENT_MAX: usize = 16 * 1024 - 64;
 /// Maximum number of entries in a list of an event, and the numbers to try if the event is too large.
@@ -30,9 +33,17 @@ const TEXT_MAX: usize = 300;
 /// Certificates that expire earlier than this are listed, in seconds.
 const EXPIRES_SOON: i64 = 14 * 24 * 3600;
 
+/// Name of this machine or container, empty if it has none.
+static HOST_NAME: LazyLock<String> =
+    LazyLock::new(|| std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned());
+
 impl LiveSampler {
     /// Builds the event of now as JSON.
     pub fn make_event(&mut self, context: &AdminContext) -> String {
+        if self.samples.is_empty() {
+            // The first event has rates, too.
+            self.samples.extend(context.history.find_total(FIRST_AGE));
+        }
         self.samples.push_back((Instant::now(), context.metrics.routes.sum_traffic()));
         while self.samples.len() > SAMPLES {
             self.samples.pop_front();
@@ -52,6 +63,7 @@ impl LiveSampler {
         let mut event = json!({
             "at_ms": u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
             "version": env!("CARGO_PKG_VERSION"),
+            "host": HOST_NAME.as_str(),
             "lifecycle": shared.lifecycle().label(),
             "uptime_seconds": shared.uptime().as_secs(),
             "generation": snapshot.generation,

@@ -69,7 +69,7 @@ pub use crate::telemetry::metrics::shards::{Shard, Shards};
 pub use crate::telemetry::metrics::store::{GatewayGauges, StoreHealth, StoreMetrics, StoreView};
 pub use crate::telemetry::metrics::tls::{HandshakeCounters, TlsMetrics};
 pub use crate::telemetry::metrics::tokens::TokenMetrics;
-pub use crate::telemetry::metrics::traffic::Traffic;
+pub use crate::telemetry::metrics::traffic::{LimitTraffic, Traffic};
 
 /// All metric families. Clones are cheap and share their counts; each thread uses a clone of its own.
 #[derive(Clone)]

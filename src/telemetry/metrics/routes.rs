@@ -308,6 +308,11 @@ impl Routes {
         self.lock().values().map(Arc::as_ref).for_each(visit);
     }
 
+    /// Calls `visit` with the name and the record of each route.
+    pub fn visit_named_routes(&self, mut visit: impl FnMut(&str, &RouteRecord)) {
+        self.lock().iter().for_each(|(name, record)| visit(name, record));
+    }
+
     /// Returns the traces of sampled requests, for the histogram of durations.
     pub fn latest_exemplars(&self) -> FamilyExemplars {
         let exemplars = |(name, record): (&String, &Arc<RouteRecord>)| (name.clone(), record.latest_exemplars());

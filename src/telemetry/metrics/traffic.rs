@@ -10,6 +10,10 @@ use crate::telemetry::metrics::routes::{LimitRecord, RouteRecord, Routes};
 #[derive(Clone, Default)]
 pub struct Traffic {
     pub requests: u64,
+    /// Responses with a status from 400 to 499, without 429.
+    pub client_errors: u64,
+    /// Responses with the status 429.
+    pub too_many: u64,
     /// Responses with a status of 500 or above.
     pub failed: u64,
     /// Requests that a limit, authentication, an address list or a cap refused.
@@ -39,13 +43,43 @@ impl Routes {
         self.visit_routes(|record| all.add_route(record));
         all
     }
+
+    /// Returns the counts of each route.
+    pub fn list_traffic(&self) -> BTreeMap<String, Traffic> {
+        let mut routes = BTreeMap::new();
+        self.visit_named_routes(|name, record| {
+            let mut traffic = Traffic::default();
+            traffic.add_route(record);
+            routes.insert(name.to_owned(), traffic);
+        });
+        routes
+    }
 }
 
 impl Traffic {
+    /// Adds the counts of `other`.
+    pub fn add(&mut self, other: &Traffic) {
+        self.requests += other.requests;
+        self.client_errors += other.client_errors;
+        self.too_many += other.too_many;
+        self.failed += other.failed;
+        self.refused += other.refused;
+        self.in_flight += other.in_flight;
+        self.durations.iter_mut().zip(&other.durations).for_each(|(sum, count)| *sum += count);
+        for (name, limit) in &other.limits {
+            self.limits.entry(name.clone()).or_default().add(limit);
+        }
+    }
+
     fn add_route(&mut self, record: &RouteRecord) {
         for (code, count) in record.count_requests() {
             self.requests += count;
-            self.failed += if code.status() >= 500 { count } else { 0 };
+            match code.status() {
+                429 => self.too_many += count,
+                400..=499 => self.client_errors += count,
+                500.. => self.failed += count,
+                _ => {}
+            }
         }
         self.in_flight += record.count_in_flight();
         self.refused += sum_counts(&record.count_refusals());
@@ -82,6 +116,13 @@ impl Traffic {
 }
 
 impl LimitTraffic {
+    fn add(&mut self, other: &LimitTraffic) {
+        self.decided += other.decided;
+        self.refused += other.refused;
+        self.would_refuse += other.would_refuse;
+        self.without_store += other.without_store;
+    }
+
     /// Adds the counts of a limit on one route; returns how many requests it refused there.
     fn add_limit(&mut self, limit: &LimitRecord) -> u64 {
         for (index, count) in limit.count_decisions() {

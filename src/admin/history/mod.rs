@@ -1,0 +1,106 @@
+//! The last hour of the gateway, for people who open the dashboard after something happened: rates in steps of five
+//! seconds, and what changed when. `GET /-/history` and `GET /-/traffic`.
+//!
+//! Input: the counts of `/metrics`, which a task of the control thread reads every five seconds. Output: JSON. Memory is
+//! bounded: 720 samples of 48 bytes, `MARKS` marks, and three copies of the counts of all routes.
+//!
+//! - `samples`: the samples, and the marks between them
+//! - `rates`: rates of each route and limit
+//!
+//! To add a series, add a field to `HistorySample`, fill it in `samples::TrafficHistory::add_counts`, list it in
+//! `samples::TrafficHistory::write_json`, and describe it in `openapi/schemas/traffic.json`.
+
+mod rates;
+mod samples;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::StatusCode;
+use tokio::task::spawn_local;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use crate::admin::history::rates::write_rates;
+pub use crate::admin::history::samples::TrafficHistory;
+use crate::admin::history::samples::{GatewayState, STEP};
+use crate::admin::lifecycle::SharedState;
+use crate::admin::page_request::PageRequest;
+use crate::admin::problem::Problem;
+use crate::admin::response::{AdminResponse, json_response};
+use crate::limiting::clock;
+use crate::snapshot::CurrentSnapshot;
+use crate::telemetry::metrics::Metrics;
+
+/// Reading the counts takes at most one part in `SHARE` of the time of the control thread.
+const SHARE: u32 = 50;
+
+/// Starts to record the past, until the control thread ends.
+pub fn record_history(metrics: &Metrics, current: &CurrentSnapshot, shared: &Arc<SharedState>) -> Rc<TrafficHistory> {
+    let history = Rc::<TrafficHistory>::default();
+    let source = TrafficSource { metrics: metrics.clone(), current: current.clone(), shared: shared.clone() };
+    spawn_local(source.record(history.clone()));
+    history
+}
+
+/// Where the counts and the state come from.
+struct TrafficSource {
+    metrics: Metrics,
+    current: CurrentSnapshot,
+    shared: Arc<SharedState>,
+}
+
+impl TrafficSource {
+    async fn record(self, history: Rc<TrafficHistory>) {
+        let mut tick = interval(STEP);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            let start = Instant::now();
+            let state = GatewayState {
+                at_ms: clock::now_ms().try_into().unwrap_or_default(),
+                generation: self.current.load().generation,
+                is_store_up: self.metrics.store.up.get() == 1,
+                last_reload: self.shared.last_reload(),
+            };
+            history.add_counts(start, self.metrics.routes.list_traffic(), &state);
+            sleep((start.elapsed() * SHARE).saturating_sub(STEP)).await;
+        }
+    }
+}
+
+/// Shows the rates and marks of the last minutes.
+pub async fn show_history(request: PageRequest) -> Result<AdminResponse, Problem> {
+    let minutes = parse_minutes(request.query())?;
+    Ok(json_response(request.context.history.write_json(Duration::from_secs(60 * minutes))))
+}
+
+/// Shows the rates of each route and limit in the last seconds.
+pub async fn show_traffic(request: PageRequest) -> Result<AdminResponse, Problem> {
+    let _work = request.start_work()?;
+    Ok(json_response(write_rates(&request.context.history)))
+}
+
+/// Reads `minutes=N`, from 1 to 60; 60 without it.
+fn parse_minutes(query: &str) -> Result<u64, Problem> {
+    let minutes = match query {
+        "" => Some(60),
+        _ => query.strip_prefix("minutes=").and_then(|text| text.parse().ok()),
+    };
+    let detail = "the only parameter is minutes, a number from 1 to 60";
+    minutes.filter(|minutes| (1..=60).contains(minutes)).ok_or_else(|| Problem::new(StatusCode::BAD_REQUEST, detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minutes_are_from_1_to_60() {
+        let minutes = |query| parse_minutes(query).ok();
+        assert_eq!([minutes(""), minutes("minutes=5"), minutes("minutes=60")], [Some(60), Some(5), Some(60)]);
+        for wrong in ["minutes=0", "minutes=61", "minutes=", "minutes=5&minutes=6", "minutes=-1", "hours=1", "5"] {
+            assert_eq!(minutes(wrong), None, "{wrong}");
+        }
+    }
+}

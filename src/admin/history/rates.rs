@@ -1,0 +1,88 @@
+//! Rates of each route and each limit in the last seconds, as JSON.
+
+use std::cmp::Reverse;
+
+use serde_json::{Value, json};
+
+use crate::admin::history::samples::{TrafficCounts, TrafficHistory, rate_between};
+use crate::telemetry::metrics::{LimitTraffic, Traffic};
+
+/// Maximum number of routes, and of limits, that are listed.
+const ROWS_MAX: usize = 2000;
+
+/// Writes the routes with the most requests, and the limits with the most refusals, at the start of each list.
+pub fn write_rates(history: &TrafficHistory) -> String {
+    let rates = history.with_counts(|before, now| {
+        let seconds = (now.at - before.at).as_secs_f64();
+        json!({
+            "seconds": round_tenths(seconds),
+            "route_count": now.routes.len(),
+            "routes": describe_routes(before, now, seconds),
+            "limit_count": now.total.limits.len(),
+            "limits": describe_limits(&before.total, &now.total, seconds),
+        })
+    });
+    let nothing = || json!({ "seconds": 0.0, "route_count": 0, "routes": [], "limit_count": 0, "limits": [] });
+    rates.unwrap_or_else(nothing).to_string()
+}
+
+fn describe_routes(before: &TrafficCounts, now: &TrafficCounts, seconds: f64) -> Value {
+    let nothing = Traffic::default();
+    let mut routes: Vec<_> =
+        now.routes.iter().map(|(name, traffic)| (name, before.routes.get(name).unwrap_or(&nothing), traffic)).collect();
+    routes
+        .sort_by_key(|(_, before, now)| (Reverse(now.requests.saturating_sub(before.requests)), Reverse(now.requests)));
+    let list = routes.iter().take(ROWS_MAX).map(|(name, before, now)| describe_route(name, before, now, seconds));
+    list.collect()
+}
+
+fn describe_limits(before: &Traffic, now: &Traffic, seconds: f64) -> Value {
+    let since = |name: &str| before.limits.get(name).copied().unwrap_or_default();
+    let mut limits: Vec<_> = now.limits.iter().map(|(name, now)| (name, since(name), now)).collect();
+    limits.sort_by_key(|(_, before, now)| {
+        let grown = |read: fn(&LimitTraffic) -> u64| Reverse(read(now).saturating_sub(read(before)));
+        (grown(|limit| limit.refused), grown(|limit| limit.would_refuse), grown(|limit| limit.decided))
+    });
+    let list = limits.iter().take(ROWS_MAX).map(|(name, before, now)| {
+        let rate = |read: fn(&LimitTraffic) -> u64| rate_of(read(before), read(now), seconds);
+        json!({
+            "limit": name,
+            "asked_total": now.decided,
+            "refused_total": now.refused,
+            "asked_per_second": rate(|limit| limit.decided),
+            "refused_per_second": rate(|limit| limit.refused),
+            "would_refuse_per_second": rate(|limit| limit.would_refuse),
+            "without_store_per_second": rate(|limit| limit.without_store),
+        })
+    });
+    list.collect()
+}
+
+fn describe_route(name: &str, before: &Traffic, now: &Traffic, seconds: f64) -> Value {
+    let round = |number: f64| (number * 10.0).round() / 10.0;
+    // Before the second sample, there is no rate.
+    let rate =
+        |read: fn(&Traffic) -> u64| (seconds > 0.1).then(|| round(rate_between(read(before), read(now), seconds)));
+    let quantile = |share| now.duration_quantile(before, share).map(round);
+    json!({
+        "route": name,
+        "requests_total": now.requests,
+        "requests_per_second": rate(|traffic| traffic.requests),
+        "client_errors_per_second": rate(|traffic| traffic.client_errors),
+        "too_many_per_second": rate(|traffic| traffic.too_many),
+        "failed_per_second": rate(|traffic| traffic.failed),
+        "refused_per_second": rate(|traffic| traffic.refused),
+        "in_flight": now.in_flight,
+        "p50_ms": quantile(0.5),
+        "p99_ms": quantile(0.99),
+    })
+}
+
+/// Returns the events per second; `None` before the second sample.
+fn rate_of(before: u64, now: u64, seconds: f64) -> Option<f64> {
+    (seconds > 0.1).then(|| round_tenths(rate_between(before, now, seconds)))
+}
+
+fn round_tenths(number: f64) -> f64 {
+    (number * 10.0).round() / 10.0
+}

@@ -1,0 +1,47 @@
+//! Budgets of limits as they are written, which is how their authors recognize them.
+
+use crate::config::Config;
+use crate::config::effective::WrittenConfig;
+use crate::config::schema::limit;
+use crate::config::tree::{Table, Value};
+
+/// The options that a budget consists of, with the words after or before their values.
+const PARTS: [(&str, &str, &str); 4] = [
+    (limit::RATE.option.name, "", ""),
+    (limit::BURST.option.name, "burst ", ""),
+    (limit::QUEUE.option.name, "queue ", ""),
+    (limit::IN_FLIGHT.option.name, "", " at a time"),
+];
+
+impl Config {
+    /// Returns the budget of a limit, such as `60/min, burst 20`. `None` if the limit has no section of this name, as
+    /// the tiers of another one.
+    pub fn written_budget(&self, name: &str) -> Option<String> {
+        let section = self.written.find_limit(name)?;
+        let parts = PARTS.iter().filter_map(|(name, before, after)| {
+            let value = &section.get(name)?.node.value;
+            Some(format!("{before}{}{after}", show_value(value)?))
+        });
+        let text = parts.collect::<Vec<_>>().join(", ");
+        Some(text).filter(|text| !text.is_empty())
+    }
+}
+
+impl WrittenConfig {
+    fn find_limit(&self, name: &str) -> Option<&Table> {
+        self.documents.iter().find_map(|document| {
+            let Value::Table(limits) = &document.get(limit::TABLE.name)?.node.value else { return None };
+            let Value::Table(section) = &limits.get(name)?.node.value else { return None };
+            Some(section)
+        })
+    }
+}
+
+/// Returns a text or a number as it is.
+fn show_value(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.value.clone()),
+        Value::Integer(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
