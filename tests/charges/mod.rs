@@ -14,6 +14,7 @@ mod key_overrides;
 mod large_bodies;
 mod late_refunds;
 mod leases;
+mod money;
 mod outcomes;
 mod overload_refunds;
 mod prices;

@@ -68,8 +68,8 @@ fn toml_files(folder: &str) -> Vec<PathBuf> {
         for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
             match path.is_dir() {
                 true => folders.push(path),
-                // Test cases are no config.
-                false if path.ends_with("cases.toml") => {}
+                // Test cases and prices are no config.
+                false if path.ends_with("cases.toml") || path.ends_with("prices.toml") => {}
                 false if path.extension().is_some_and(|extension| extension == "toml") => files.push(path),
                 false => {}
             }

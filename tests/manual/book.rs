@@ -197,6 +197,7 @@ fn with_files(config: &str, dir: &Path) -> String {
             Some("key") => "conf/tls/sample.key",
             Some("txt") if stem.contains("redirects") => "conf/redirects.txt",
             Some("txt" | "dat") => "conf/blocked.txt",
+            Some("toml") if stem == "prices" => "conf/prices.toml",
             Some("mmdb") => "conf/countries.mmdb",
             Some("htpasswd") => "conf/users.htpasswd",
             Some("html" | "json") => "conf/error.html",

@@ -169,6 +169,9 @@ rows! {
         .shown_as("table of tables")
         .guide("charges.md#weights")
         .metric("sluicegate_usage_unknown_models_total");
+    PRICES = option("prices", Path("file"), Absent, "what a million tokens cost in money, by model; a unit is a millionth of the currency")
+        .guide("charges.md#prices")
+        .metric("sluicegate_usage_unknown_models_total");
     ASK_USAGE: bool = option("ask_usage", Boolean, Value("false"), "ask servers to report the usage of chat completion streams")
         .guide("charges.md#usage-in-the-body");
     REFUSE = option(

@@ -16,6 +16,7 @@ pub mod limit_list;
 pub mod listener;
 pub mod lookup;
 mod once;
+pub mod prices;
 pub mod rls;
 pub mod route;
 pub mod row;

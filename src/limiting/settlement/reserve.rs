@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::limiting::integers::{COST_MAX, NotInteger, ValueError, units};
+use crate::limiting::integers::{NotInteger, ValueError, units};
 use crate::limiting::settlement::api::LlmApi;
 use crate::limiting::settlement::weights::{ModelWeights, Weights, is_comparable};
 use crate::limiting::source::{BodyFacts, Facts, JsonPointer, Repeated, Source, has_content_coding};
@@ -34,15 +34,14 @@ pub struct CostEstimate {
     /// Tokens after `at_most`.
     pub charged_input: i64,
     pub charged_output: i64,
-    pub input_weight: i64,
-    pub output_weight: i64,
+    pub weights: Weights,
     pub units: i64,
 }
 
 impl CostEstimate {
     /// Returns the units of the input.
     pub fn input_units(&self) -> i64 {
-        self.charged_input.saturating_mul(self.input_weight).min(COST_MAX)
+        self.weights.units_of([(self.charged_input, self.weights.input)])
     }
 }
 
@@ -59,15 +58,15 @@ impl Reserve {
 
     /// Returns the largest estimate in units.
     pub fn max_units(&self) -> i64 {
-        self.at_most.saturating_mul(self.weights.largest()).min(COST_MAX)
+        self.weights.most_units_of(self.at_most)
     }
 
     /// Returns the least units of a request that announces no output, for a model without weights of its own.
     pub fn least_units_unannounced(&self) -> i64 {
         let output = self.default_add.min(self.at_most);
         let input = self.base.min(self.at_most - output);
-        let Weights { input: input_weight, output: output_weight, .. } = *self.weights.default_weights();
-        input.saturating_mul(input_weight).saturating_add(output.saturating_mul(output_weight)).min(COST_MAX)
+        let weights = self.weights.default_weights();
+        weights.units_of([(input, weights.input), (output, weights.output)])
     }
 
     /// Estimates the cost of a request.
@@ -101,18 +100,9 @@ impl Reserve {
         // The output is more expensive, so the bound cuts the input first. A body of unknown length costs the most.
         let charged_output = announced.unwrap_or(default_add).min(self.at_most);
         let charged_input = input.unwrap_or(i64::MAX).min(self.at_most - charged_output);
-        let Weights { input: input_weight, output: output_weight, .. } = self.weights_for(facts);
-        let costs =
-            charged_input.saturating_mul(input_weight).saturating_add(charged_output.saturating_mul(output_weight));
-        Ok(CostEstimate {
-            input,
-            announced,
-            charged_input,
-            charged_output,
-            input_weight,
-            output_weight,
-            units: costs.min(COST_MAX),
-        })
+        let weights = self.weights_for(facts);
+        let units = weights.units_of([(charged_input, weights.input), (charged_output, weights.output)]);
+        Ok(CostEstimate { input, announced, charged_input, charged_output, weights, units })
     }
 
     /// Returns the weights of the model that the request names. If it cannot be read, the largest of all models count,
@@ -154,11 +144,15 @@ fn is_in_background(path: &str, body: &[u8]) -> bool {
         }
 }
 
-/// Formats the arithmetic: `10 input x 30 + 300 output x 60`, with what the bounds and the defaults did.
+/// Formats the arithmetic: `10 input x 30 + 300 output x 60`, with what the bounds and the defaults did. Prices are
+/// those of a million tokens.
 impl fmt::Display for CostEstimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CostEstimate { charged_input, charged_output, input_weight, output_weight, .. } = self;
-        write!(f, "{charged_input} input x {input_weight} + {charged_output} output x {output_weight}")?;
+        let CostEstimate { charged_input, charged_output, weights, .. } = self;
+        write!(f, "{charged_input} input x {} + {charged_output} output x {}", weights.input, weights.output)?;
+        if weights.per_tokens > 1 {
+            write!(f, ", per {} tokens", weights.per_tokens)?;
+        }
         if self.announced.is_none() {
             f.write_str(", none announced")?;
         }

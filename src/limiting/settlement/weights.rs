@@ -1,4 +1,4 @@
-//! Cost of the usage of a response: integer weights by model and kind of tokens.
+//! Cost of the usage of a response: integer weights by model and kind of tokens, or prices in money.
 
 use crate::limiting::integers::COST_MAX;
 use crate::limiting::settlement::readings::{TEXT_MAX, UsageField, UsageReadings};
@@ -12,12 +12,14 @@ pub struct Weights {
     /// Input written to a cache.
     pub cache_write: i64,
     pub output: i64,
+    /// Number of tokens that cost this: 1, or a million for prices.
+    pub per_tokens: i64,
 }
 
 /// Each token costs one unit.
 impl Default for Weights {
     fn default() -> Weights {
-        Weights { input: 1, cached: 1, cache_write: 1, output: 1 }
+        Weights { input: 1, cached: 1, cache_write: 1, output: 1, per_tokens: 1 }
     }
 }
 
@@ -31,9 +33,17 @@ pub struct ModelWeights {
 }
 
 impl Weights {
-    /// Returns the most that one token can cost.
-    fn largest(&self) -> i64 {
-        self.input.max(self.cached).max(self.cache_write).max(self.output)
+    /// Returns the units of tokens with their weights, rounded up.
+    pub fn units_of<const N: usize>(&self, costs: [(i64, i64); N]) -> i64 {
+        let products = costs.into_iter().map(|(tokens, weight)| i128::from(tokens) * i128::from(weight));
+        let per_tokens = i128::from(self.per_tokens.max(1));
+        let units = (products.sum::<i128>() + per_tokens - 1) / per_tokens;
+        i64::try_from(units).unwrap_or(i64::MAX).min(COST_MAX)
+    }
+
+    /// Returns the most that so many tokens can cost.
+    fn most_units_of(&self, tokens: i64) -> i64 {
+        self.units_of([(tokens, self.input.max(self.cached).max(self.cache_write).max(self.output))])
     }
 
     /// Returns the units of the usage. A total that exceeds its parts, or that is not split into parts, costs as much
@@ -46,18 +56,13 @@ impl Weights {
         let output = number(UsageField::Output).saturating_add(number(UsageField::MoreOutput));
         let parts = [input, read, written, output].into_iter().fold(0, i64::saturating_add);
         let rest = number(UsageField::Total).saturating_sub(parts).max(0);
-        let costs = [
+        self.units_of([
             (input.saturating_sub(cached).max(0), self.input),
             (cached.saturating_add(read), self.cached),
             (written, self.cache_write),
             (output, self.output),
             (rest, self.input.max(self.output)),
-        ];
-        costs
-            .into_iter()
-            .map(|(tokens, weight)| tokens.saturating_mul(weight))
-            .fold(0, i64::saturating_add)
-            .min(COST_MAX)
+        ])
     }
 }
 
@@ -97,12 +102,13 @@ impl ModelWeights {
             cached: most.cached.max(one.cached),
             cache_write: most.cache_write.max(one.cache_write),
             output: most.output.max(one.output),
+            per_tokens: most.per_tokens,
         })
     }
 
-    /// Returns the most that a token can cost.
-    pub fn largest(&self) -> i64 {
-        self.heaviest().largest()
+    /// Returns the most that so many tokens can cost.
+    pub fn most_units_of(&self, tokens: i64) -> i64 {
+        self.heaviest().most_units_of(tokens)
     }
 
     /// Returns the units of the usage that was read, and whether the model had no weights of its own although others
@@ -134,8 +140,8 @@ mod tests {
     }
 
     fn prices() -> ModelWeights {
-        let large = Weights { input: 30, cached: 3, cache_write: 40, output: 60 };
-        let small = Weights { input: 2, cached: 1, cache_write: 2, output: 4 };
+        let large = Weights { input: 30, cached: 3, cache_write: 40, output: 60, per_tokens: 1 };
+        let small = Weights { input: 2, cached: 1, cache_write: 2, output: 4, per_tokens: 1 };
         let models =
             vec![("gpt-large".to_owned(), large), ("gpt-*".to_owned(), small), ("gpt-large-2*".to_owned(), large)];
         ModelWeights::new(models, Weights::default())
@@ -174,6 +180,26 @@ mod tests {
         assert_eq!(prices().units(&readings), (10 * 30 + 10 * 60, true));
     }
 
+    /// Micro-dollars for each million tokens: $0.15 and $0.60.
+    #[test]
+    fn prices_are_exact_and_rounded_up_once() {
+        use UsageField::*;
+        let price =
+            Weights { input: 150_000, cached: 75_000, cache_write: 150_000, output: 600_000, per_tokens: 1_000_000 };
+        let prices = ModelWeights::new(vec![("mini".to_owned(), price)], price);
+        for (numbers, units) in [
+            (&[(Input, 1_000_000), (Output, 1_000_000)][..], 750_000),
+            (&[(Input, 1)], 1),
+            (&[(Input, 3), (Output, 1)], 2),
+            (&[(Input, 1000), (CachedInput, 400), (Output, 10)], 90 + 30 + 6),
+            (&[(Input, 1 << 53), (Output, 1 << 53)], COST_MAX),
+            (&[], 0),
+        ] {
+            assert_eq!(prices.units(&readings(numbers, "mini")).0, units, "{numbers:?}");
+        }
+        assert_eq!([prices.most_units_of(100_000), prices.most_units_of(i64::MAX)], [60_000, COST_MAX]);
+    }
+
     #[test]
     fn an_unknown_model_is_reported_if_others_are_known() {
         assert!(prices().units(&readings(&[], "claude")).1);
@@ -181,6 +207,6 @@ mod tests {
         assert!(!prices().units(&readings(&[], "gpt-x")).1);
         assert!(!ModelWeights::default().units(&readings(&[], "claude")).1);
         assert!(prices().find(format!("gpt-{}", "x".repeat(125)).as_bytes()).is_none(), "too long to be compared");
-        assert_eq!(prices().heaviest(), Weights { input: 30, cached: 3, cache_write: 40, output: 60 });
+        assert_eq!(prices().heaviest(), Weights { input: 30, cached: 3, cache_write: 40, output: 60, per_tokens: 1 });
     }
 }

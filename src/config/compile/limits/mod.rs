@@ -20,6 +20,7 @@ pub(crate) mod list;
 pub(crate) mod over;
 pub(crate) mod overload;
 pub(crate) mod overrides;
+mod prices;
 pub(crate) mod refuse;
 pub(crate) mod rule;
 pub(crate) mod schedule;

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use crate::config::closest::find_closest;
+use crate::config::compile::limits::prices::compile_prices;
 use crate::config::reader::{At, Section};
 use crate::config::schema::limit;
-use crate::config::tree::Value;
+use crate::config::tree::{TableEntry, Value};
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::limit::bytes::CountedBytes;
 use crate::limiting::limit::charge_rules::{Settle, SettleField, UsageRules};
@@ -19,9 +20,9 @@ use crate::names::parse_header_name;
 
 /// Maximum number of sources of `settle`, and of `add` in a reservation.
 const SOURCES_MAX: usize = 16;
-const MODELS_MAX: usize = 1000;
+pub const MODELS_MAX: usize = 1000;
 /// Name of the weights of models without their own.
-const DEFAULT: &str = "default";
+pub const DEFAULT: &str = "default";
 
 /// One source in `settle`.
 enum SettleSource {
@@ -68,9 +69,11 @@ pub fn compile_settle(
     let reads_events = sources
         .iter()
         .any(|source| matches!(source, UsageSource::Events(_) | UsageSource::Dialect(UsageDialect::OpenAi)));
-    if let Some(node) = section.node(&limit::WEIGHTS).filter(|_| sources.is_empty()) {
-        let help = "add settle = \"openai\", or another dialect or pointer; headers and trailers state units";
-        return section.report_fault(limit::WEIGHTS.name, node, "`settle` reads no usage to weigh", help);
+    for option in [&*limit::WEIGHTS, &*limit::PRICES] {
+        if let Some(node) = section.node(option).filter(|_| sources.is_empty()) {
+            let help = "add settle = \"openai\", or another dialect or pointer; headers and trailers state units";
+            return section.report_fault(option.name, node, "`settle` reads no usage to weigh", help);
+        }
     }
     if let Some(node) = section.node(&limit::ASK_USAGE).filter(|_| requests_usage && !reads_events) {
         let help = "add settle = \"openai\", or an \"sse:\" pointer, or remove it";
@@ -126,10 +129,16 @@ fn parse_settle_source(text: &str) -> Result<SettleSource, TextFault> {
     }
 }
 
-/// Compiles `weights`; without it, each token costs one unit. `None` means a mistake.
+/// Compiles `weights` or `prices`; without them, each token costs one unit. `None` means a mistake.
 pub fn compile_weights(section: &Section) -> Option<Arc<ModelWeights>> {
-    if section.node(&limit::WEIGHTS).is_none() {
-        return Some(Arc::default());
+    match (section.node(&limit::WEIGHTS), section.node(&limit::PRICES)) {
+        (None, None) => return Some(Arc::default()),
+        (None, Some(node)) => return compile_prices(section, node).map(Arc::new),
+        (Some(_), Some(node)) => {
+            let help = "keep one: weights are units of a token, prices are money for a million tokens";
+            return section.report_fault(limit::PRICES.name, node, "it has `weights` as well", help);
+        }
+        (Some(_), None) => {}
     }
     let table = section.read_table(&limit::WEIGHTS)?;
     let (mut models, mut default, mut is_whole) = (Vec::new(), Weights::default(), true);
@@ -144,17 +153,7 @@ pub fn compile_weights(section: &Section) -> Option<Arc<ModelWeights>> {
             is_whole = false;
             continue;
         };
-        if name.is_empty() || name.len() > TEXT_MAX || name.trim_end_matches('*').contains('*') || name.ends_with("**")
-        {
-            let help = format!("write a name of 1 to {TEXT_MAX} bytes, with at most one `*`, at its end: \"gpt-4o*\"");
-            section.report_fault::<()>(
-                limit::WEIGHTS.name,
-                &entry.node,
-                &format!("`{name}` is no name of a model"),
-                &help,
-            );
-            is_whole = false;
-        }
+        is_whole &= check_model_name(section, limit::WEIGHTS.name, entry);
         let own = Section::new(section.sources, &limit::weights::TABLE, format!("`weights.{name}`"), own);
         let weights = read_weights(&own);
         own.report_unread_keys();
@@ -171,6 +170,20 @@ pub fn compile_weights(section: &Section) -> Option<Arc<ModelWeights>> {
     is_whole.then(|| Arc::new(ModelWeights::new(models, default)))
 }
 
+/// Reports a name that no model can have, and returns whether it is one.
+pub fn check_model_name(section: &Section, option: &str, entry: &TableEntry) -> bool {
+    let name = &entry.key;
+    let is_model = !name.is_empty()
+        && name.len() <= TEXT_MAX
+        && !name.trim_end_matches('*').contains('*')
+        && !name.ends_with("**");
+    if !is_model {
+        let help = format!("write a name of 1 to {TEXT_MAX} bytes, with at most one `*`, at its end: \"gpt-4o*\"");
+        section.report_fault::<()>(option, &entry.node, &format!("`{name}` is no name of a model"), &help);
+    }
+    is_model
+}
+
 fn read_weights(own: &Section) -> Weights {
     let input = own.get(&limit::weights::INPUT);
     Weights {
@@ -178,6 +191,7 @@ fn read_weights(own: &Section) -> Weights {
         cached: own.get(&limit::weights::CACHED).unwrap_or(input),
         cache_write: own.get(&limit::weights::CACHE_WRITE).unwrap_or(input),
         output: own.get(&limit::weights::OUTPUT),
+        per_tokens: 1,
     }
 }
 
