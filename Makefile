@@ -32,7 +32,7 @@ test: tools ## every test but those of the container and the packages; ONLY="lim
 everything: tools ## every suite that `test` leaves out, as root, and a table of the results; ONLY="apps book" for some; PROFILE=release before a release
 	@tests/everything.sh $(ONLY)
 
-apps: ## fourteen applications behind the gateway, each with its real client and its config of the manual; ONLY="grpc_calls node_red" for some
+apps: ## sixteen applications behind the gateway, each with its real client and its config of the manual; ONLY="grpc_calls node_red" for some
 	@$(CARGO) build --quiet
 	@python3 tests/apps/run.py $(ONLY)
 

@@ -486,7 +486,7 @@ impl ClauseWriter<'_> {
     /// Says what requests cost, if that differs between them.
     fn describe_prices(&self) -> Option<Clause> {
         let is_one = matches!(self.limit.cost, Cost::Fixed(_) | Cost::Stated(_) | Cost::Reserved(_));
-        if is_one && self.prices.is_empty() {
+        if is_one && self.prices.is_empty() && !self.limit.reads_calls() {
             return None;
         }
         let mut text = format!("The bound counts units. A request costs {}", self.limit.cost);
@@ -494,6 +494,9 @@ impl ClauseWriter<'_> {
             let _ = write!(text, "; on route {route}, {cost}");
         }
         text.push('.');
+        if self.limit.reads_calls() {
+            text.push_str(" A batch of JSON-RPC calls costs the sum of its calls.");
+        }
         Some(Clause { kind: ClauseKind::Price, text, most: Vec::new() })
     }
 

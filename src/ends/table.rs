@@ -57,9 +57,15 @@ ends! {
     BodyKeyMalformed = limit(400, InvalidArgument, "unreadable_key", "the request body does not match its content type")
         .means("a limit cannot read its [key from the body](keys.md#keys-from-the-body): it is malformed (400), too long (413, `max_key_body`) or of another type (415)");
     BodyKeyTooLong = limit(413, InvalidArgument, "unreadable_key",
-        "the request body is too long to compute a limit key (max_key_body)").setting("max_key_body");
+        "the request body is too long for a limit that reads it (max_key_body, max_cost_body)").setting("max_key_body");
     BodyKeyType = limit(415, InvalidArgument, "unreadable_key",
-        "the limit key is in the request body, but its type, charset or encoding is not supported");
+        "a limit reads the request body, but its type, charset or encoding is not supported");
+    NotCalls = limit(400, InvalidArgument, "unreadable_key",
+        "the request body has no JSON-RPC calls, or servers could read other calls in it");
+    TooManyCalls = limit(400, InvalidArgument, "unreadable_key", "the batch has more calls than allowed here (1000)");
+    McpHeaders = limit(400, InvalidArgument, "mcp_headers",
+        "Mcp-Method or Mcp-Name names another call than the request body")
+        .means("the headers of an [MCP request](../guides/mcp.md) name another call than its body");
     Blocked = limit(429, ResourceExhausted, "blocked", "the quota of this client is 0")
         .means("the key has an override of 0");
     StoreDown = EndRow::new(Gateway, 503, "store_down",
@@ -286,8 +292,8 @@ ends! {
         .means("has, over HTTP/2, a header value that begins or ends with a space or tab");
     Connect = head(Always, 501, "connect", "This gateway does not open tunnels for CONNECT.").means("uses CONNECT");
     Upgrade = head(Always, 403, "upgrade",
-        "This route opens no tunnels, because its limits read responses; its operator can list protocols in `upgrades`.")
-        .means("offers to switch to another protocol, such as WebSocket, on a route whose limits [read responses](charges.md#usage-in-the-body) and that lists no `upgrades`");
+        "This route opens no tunnels, because its limits read requests or responses; its operator can list protocols in `upgrades`.")
+        .means("offers to switch to another protocol, such as WebSocket, on a route whose limits read [responses](charges.md#usage-in-the-body) or [calls](calls.md), and that lists no `upgrades`");
     Method = head(Always, 400, "method", "The method must be a token of letters, digits and a few other characters.")
         .means("has, as another proxy describes it, a method that is not a token");
     MethodCase = head(Strict, 400, "method_case",

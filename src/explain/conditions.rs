@@ -31,6 +31,7 @@ fn describe_condition(
         Ok(false) => "false",
         Err(ValueError::Ambiguous) => "repeated",
         Err(ValueError::NotInteger) => "not_integer",
+        Err(ValueError::Unreadable(_)) => "unreadable_key",
     };
     let (source, expected, found) = match condition {
         Condition::Client { sets, nets, inside } => {

@@ -1,6 +1,7 @@
 //! Integers in requests: a stated cost, or a value that an integer pattern of `when` is matched with.
 
 use crate::labels::labels;
+use crate::limiting::unreadable_body::UnreadableBody;
 
 /// Largest integer, and with a minus the smallest, that the scripts in Redis represent exactly.
 pub const EXACT_MAX: i64 = 1 << 53;
@@ -23,6 +24,14 @@ pub enum ValueError {
     Ambiguous,
     /// The value is no integer, and the limit has `not_integer = "refuse"`.
     NotInteger,
+    /// The body in which the value is cannot be read.
+    Unreadable(UnreadableBody),
+}
+
+impl From<UnreadableBody> for ValueError {
+    fn from(why: UnreadableBody) -> ValueError {
+        ValueError::Unreadable(why)
+    }
 }
 
 impl NotInteger {

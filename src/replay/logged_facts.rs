@@ -64,7 +64,7 @@ impl LoggedFacts<'_> {
         let mut of_key =
             parts.flat_map(KeyPart::sources).filter(|source| **source != Source::Host && !self.is_known(source));
         match by_when {
-            Ok(true) => of_key.next().or_else(|| limit.cost.counted_source()),
+            Ok(true) => of_key.next().or_else(|| limit.cost.required_body_source()),
             Ok(false) => None,
             Err(source) => Some(source),
         }

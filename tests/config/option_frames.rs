@@ -210,7 +210,7 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
                 _ => "",
             };
             let beside = match key {
-                "cost" => "rate = \"10/s\"\nburst = 1000000000\n".to_owned(),
+                "cost" | "costs" => "rate = \"10/s\"\nburst = 1000000000\n".to_owned(),
                 "algorithm" => "rate = \"10/day\"\n".to_owned(),
                 "weights" | "prices" | "ask_usage" => format!("{limit}settle = \"openai\"\n"),
                 _ => limit,

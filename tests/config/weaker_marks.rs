@@ -26,7 +26,7 @@ const LISTS: [(&str, &str); 6] = [
 ];
 
 /// Values of options whose presence counts.
-const VALUES: [&str; 17] = [
+const VALUES: [&str; 19] = [
     "\"zz\"",
     "\"example.com\"",
     "\"/zz\"",
@@ -42,6 +42,8 @@ const VALUES: [&str; 17] = [
     "{}",
     "{ x-a = \"1\" }",
     "{ subject = \"1\" }",
+    "{ method = \"1\" }",
+    "{ tool = \"1\" }",
     "{ id = \"1\" }",
     "[500]",
 ];

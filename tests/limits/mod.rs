@@ -4,6 +4,7 @@
 mod bans;
 mod body_keys;
 mod cached_denials;
+mod calls;
 mod candidates;
 mod client_view;
 mod contract;

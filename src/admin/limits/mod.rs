@@ -472,6 +472,7 @@ async fn refund_units(limiter: &Limiter, check: Check) -> Result<Option<NotRefun
 fn fixed_cost(limit: &Limit) -> i64 {
     match &limit.cost {
         Cost::Fixed(cost) => (*cost).min(COST_MAX),
+        Cost::ByCall(prices) => prices.default,
         _ => 1,
     }
 }

@@ -135,7 +135,9 @@ impl LimitsApi {
                 "other gateways may use the same store, and this one does not see their requests",
             ),
             (
-                !matches!(limit.cost, Cost::Fixed(1..)) || config.prices_of(limit).next().is_some(),
+                !matches!(limit.cost, Cost::Fixed(1..))
+                    || limit.reads_calls()
+                    || config.prices_of(limit).next().is_some(),
                 "requests have different costs",
             ),
             (limit.may_change_charges(), "charges depend on the end of requests"),

@@ -91,6 +91,13 @@ rows! {
     .metric("sluicegate_rejections_total")
     .ends(End::NeverFits)
     .weaker(Weaker::Less);
+    COSTS = option("costs", Map(&UNITS), Absent, "units by JSON-RPC method, or by tool (`tools/call:NAME`); `default` for all others. A batch costs the sum")
+        .shown_as("table of integers")
+        .guide("calls.md#costs")
+        .metric("sluicegate_rejections_total")
+        .ends(End::NotCalls)
+        .weaker(Weaker::Compiled)
+        .called(&["method_costs"]);
     MODE: Mode = option(
         "mode",
         Words(Mode::LABELS),
@@ -428,6 +435,15 @@ pub mod when {
             .of_clients(ClientData::Values);
         TLS = option("tls", Map(&PATTERNS), Absent, "`subject` or `san` of the client certificate")
             .shown_as("table of patterns")
+            .weaker(Weaker::Added)
+            .of_clients(ClientData::Values);
+        JSONRPC = option("jsonrpc", Map(&PATTERNS), Absent, "`method` of a JSON-RPC call in the body")
+            .shown_as("table of patterns")
+            .guide("calls.md#conditions")
+            .weaker(Weaker::Added);
+        MCP = option("mcp", Map(&PATTERNS), Absent, "`tool` of an MCP call in the body: the tool, prompt or resource that it names")
+            .shown_as("table of patterns")
+            .guide("calls.md#conditions")
             .weaker(Weaker::Added)
             .of_clients(ClientData::Values);
         DESCRIPTOR = option("descriptor", Map(&PATTERNS), Absent, "entries of the descriptor of an `[[rls]]` by name")

@@ -5,7 +5,7 @@ use crate::config::schema::row::{Row, Secrecy, option, rows, table};
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{integer, list, list_from};
 use crate::limiting::key::Normalization;
-use crate::limiting::settlement::sources::UsageDialect;
+use crate::limiting::limit::refuse::RefusalDialect;
 
 pub(super) const DIALECTS: ValueType = list(&Words(&["draft-11", "draft-07", "draft-03", "legacy", "epoch", "off"]));
 pub(super) const KEY_PARTS: ValueType =
@@ -51,9 +51,9 @@ pub mod refuse {
             .secrecy(Secrecy::SecretByKey);
         CONTENT_TYPE = option("content_type", Text("string"), Value("\"text/plain; charset=utf-8\""), "its content type")
             .note(" with a body");
-        DIALECT: Option<UsageDialect> = option(
+        DIALECT: Option<RefusalDialect> = option(
             "dialect",
-            Words(UsageDialect::LABELS),
+            Words(RefusalDialect::LABELS),
             Absent,
             "the API whose error format the body has, instead of `body`",
         )

@@ -71,6 +71,11 @@ impl Key {
         self.sources().any(|source| source.kind().origin() == SourceOrigin::Body)
     }
 
+    /// Returns whether everything that the key reads of a body are calls.
+    pub fn reads_calls_only(&self) -> bool {
+        self.sources().all(|source| source.kind().origin() != SourceOrigin::Body || source.reads_calls())
+    }
+
     /// Returns why the key cannot use the body of a request; `None` if it can or does not need it. A body of another
     /// type than the key reads is refused too: some servers ignore the type and parse the bytes.
     pub fn unreadable_body(&self, body: &BodyFacts) -> Option<UnreadableBody> {
@@ -80,7 +85,8 @@ impl Key {
             BodyFacts::Form(_) => SourceKind::Form,
             BodyFacts::Json(_) => SourceKind::Json,
         };
-        (self.reads_body() && !self.sources().any(|source| source.kind() == read)).then_some(UnreadableBody::Type)
+        let is_read = |source: &Source| source.kind() == read || source.reads_calls() && read == SourceKind::Json;
+        (self.reads_body() && !self.sources().any(is_read)).then_some(UnreadableBody::Type)
     }
 }
 

@@ -264,6 +264,7 @@ fn default_visibility(kind: SourceKind) -> KeyVisibility {
         | SourceKind::Path
         | SourceKind::Method
         | SourceKind::Route
+        | SourceKind::JsonRpcMethod
         | SourceKind::Param
         | SourceKind::Tls
         | SourceKind::User => KeyVisibility::Plain,
@@ -276,6 +277,7 @@ fn default_visibility(kind: SourceKind) -> KeyVisibility {
         | SourceKind::Claim
         | SourceKind::Form
         | SourceKind::Json
+        | SourceKind::McpTool
         | SourceKind::Descriptor => KeyVisibility::Hashed,
     }
 }

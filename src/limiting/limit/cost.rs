@@ -11,6 +11,7 @@ use http::StatusCode;
 
 use crate::limiting::integers::{COST_MAX, NotInteger, ValueError, units};
 use crate::limiting::settlement::reserve::Reserve;
+use crate::limiting::source::calls::{CALLS_MAX, Call};
 use crate::limiting::source::{Facts, Repeated, Source, SourceKind};
 
 /// Cost of one request in units of the limit.
@@ -25,6 +26,8 @@ pub enum Cost {
     ByStatus(Arc<StatusPrices>),
     /// The number of elements of an array in the body.
     Counted(Source),
+    /// The sum of what the JSON-RPC calls in the body cost (`costs`).
+    ByCall(Box<CallPrices>),
     /// The response reports it; until then, an estimate is charged.
     Reserved(Box<Reserve>),
 }
@@ -43,6 +46,27 @@ pub struct MethodPrices {
     pub listed: Vec<(String, i64)>,
     /// The cost of all other methods.
     pub default: i64,
+}
+
+/// Costs by JSON-RPC method.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallPrices {
+    pub listed: Vec<(CallPattern, i64)>,
+    /// The cost of all other calls.
+    pub default: i64,
+}
+
+/// Calls that have a cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallPattern {
+    Method(String),
+    /// All methods that start like this.
+    Prefix(String),
+    /// The tool, prompt or resource that a method names.
+    Tool {
+        method: String,
+        tool: String,
+    },
 }
 
 /// Costs by the status of the response.
@@ -64,6 +88,7 @@ pub enum StatusPattern {
 /// Cost of a request that states none.
 const COST_DEFAULT: i64 = 1;
 const METHOD: &Source = &Source::Method;
+const CALLS: &Source = &Source::JsonRpcMethod;
 
 impl Cost {
     /// Sources that a cost may be read from.
@@ -75,19 +100,20 @@ impl Cost {
             Cost::Fixed(_) | Cost::ByStatus(_) => &[],
             Cost::Stated(source) | Cost::Counted(source) => std::slice::from_ref(source),
             Cost::ByMethod(_) => std::slice::from_ref(METHOD),
+            Cost::ByCall(_) => std::slice::from_ref(CALLS),
             Cost::Reserved(reserve) => &reserve.add,
         }
     }
 
     /// Returns the sources whose values have to be integers.
     pub fn integer_sources(&self) -> &[Source] {
-        if matches!(self, Cost::ByMethod(_) | Cost::Counted(_)) { &[] } else { self.sources() }
+        if matches!(self, Cost::ByMethod(_) | Cost::Counted(_) | Cost::ByCall(_)) { &[] } else { self.sources() }
     }
 
     /// Returns whether the cost depends on the content of the body.
     pub fn reads_body(&self) -> bool {
         match self {
-            Cost::Counted(_) => true,
+            Cost::Counted(_) | Cost::ByCall(_) => true,
             Cost::Reserved(reserve) => reserve.reads_body(),
             Cost::Fixed(_) | Cost::Stated(_) | Cost::ByMethod(_) | Cost::ByStatus(_) => false,
         }
@@ -96,6 +122,27 @@ impl Cost {
     /// Returns the array whose elements count; `None` if the cost is another.
     pub fn counted_source(&self) -> Option<&Source> {
         if let Cost::Counted(source) = self { Some(source) } else { None }
+    }
+
+    /// Returns what the cost reads of a body that it must be able to read.
+    pub fn required_body_source(&self) -> Option<&Source> {
+        if let Cost::ByCall(_) = self { Some(CALLS) } else { self.counted_source() }
+    }
+
+    /// Returns whether a call that either of the costs lists, or any other call, costs less than it did `before`.
+    pub fn has_cheaper_call(&self, before: &Cost) -> bool {
+        let price = |cost: &Cost, call: &Call| match cost {
+            Cost::ByCall(prices) => Some(prices.cost_of(call)),
+            Cost::Fixed(units) => Some(*units),
+            _ => None,
+        };
+        let tables = [self, before].map(|cost| if let Cost::ByCall(prices) = cost { Some(prices) } else { None });
+        if tables.iter().all(Option::is_none) {
+            return false;
+        }
+        let listed = tables.into_iter().flatten().flat_map(|prices| &prices.listed);
+        let mut calls = listed.map(|(pattern, _)| pattern.to_call()).chain([Call::default()]);
+        calls.any(|call| price(self, &call) < price(before, &call))
     }
 
     /// Returns the estimate that the cost consists of; `None` if it is none.
@@ -114,9 +161,31 @@ impl Cost {
             Cost::Fixed(cost) => *cost,
             Cost::Stated(_) | Cost::Counted(_) => COST_MAX,
             Cost::ByMethod(prices) => prices.listed.iter().map(|(_, cost)| *cost).fold(prices.default, i64::max),
+            Cost::ByCall(prices) => times_calls(prices.max_cost(), CALLS_MAX),
             Cost::ByStatus(prices) => prices.default,
             Cost::Reserved(reserve) => reserve.max_units(),
         }
+    }
+
+    /// Returns the cost of a request that consists of these calls. A cost that is not theirs is that of the request.
+    ///
+    /// # Errors
+    /// Those of [`Cost::for_request`].
+    pub fn for_calls(
+        &self,
+        calls: &[&Call],
+        facts: &Facts,
+        repeated: Repeated,
+        not_integer: NotInteger,
+    ) -> Result<Price, ValueError> {
+        let units = match self {
+            Cost::Fixed(cost) => times_calls(*cost, calls.len()),
+            Cost::ByCall(prices) => {
+                calls.iter().fold(0, |sum: i64, call| sum.saturating_add(prices.cost_of(call))).min(COST_MAX)
+            }
+            _ => return self.for_request(facts, repeated, not_integer),
+        };
+        Ok(Price { units, input_units: 0 })
     }
 
     /// Returns the cost of a request.
@@ -137,6 +206,8 @@ impl Cost {
             }
             Cost::ByMethod(prices) => Ok(whole(prices.cost_of(facts.method))),
             Cost::ByStatus(prices) => Ok(whole(prices.default)),
+            // The limit selects the calls that count.
+            Cost::ByCall(_) => self.for_calls(&facts.calls()?.iter().collect::<Vec<_>>(), facts, repeated, not_integer),
             Cost::Reserved(reserve) => {
                 let estimate = reserve.estimate(facts, repeated, not_integer)?;
                 Ok(Price { units: estimate.units, input_units: estimate.input_units() })
@@ -149,6 +220,53 @@ impl MethodPrices {
     /// Returns what a request with this method costs. Methods are case-sensitive.
     fn cost_of(&self, method: &str) -> i64 {
         self.listed.iter().find(|(name, _)| name == method).map_or(self.default, |(_, cost)| *cost)
+    }
+}
+
+/// Returns a cost as often as there are calls.
+fn times_calls(cost: i64, calls: usize) -> i64 {
+    i64::try_from(calls).map_or(COST_MAX, |calls| cost.saturating_mul(calls)).min(COST_MAX)
+}
+
+impl CallPrices {
+    /// Returns what a call costs. The tool precedes the method, a method precedes its start, and the longest start counts.
+    fn cost_of(&self, call: &Call) -> i64 {
+        let Some(method) = call.method.as_deref() else { return self.default };
+        let rank = |pattern: &CallPattern| match pattern {
+            CallPattern::Tool { method: of, tool } => {
+                (of == method && call.tool.as_deref() == Some(tool)).then_some(usize::MAX)
+            }
+            CallPattern::Method(name) => (name == method).then_some(usize::MAX - 1),
+            CallPattern::Prefix(start) => method.starts_with(start.as_str()).then_some(start.len()),
+        };
+        let ranked = self.listed.iter().filter_map(|(pattern, cost)| Some((rank(pattern)?, *cost)));
+        ranked.max_by_key(|(rank, _)| *rank).map_or(self.default, |(_, cost)| cost)
+    }
+
+    /// Returns the largest cost of a call.
+    pub fn max_cost(&self) -> i64 {
+        self.listed.iter().map(|(_, cost)| *cost).fold(self.default, i64::max)
+    }
+}
+
+impl CallPattern {
+    /// Returns a call that the pattern matches.
+    fn to_call(&self) -> Call {
+        let (method, tool) = match self {
+            CallPattern::Method(name) | CallPattern::Prefix(name) => (name, None),
+            CallPattern::Tool { method, tool } => (method, Some(tool.as_str().into())),
+        };
+        Call { method: Some(method.as_str().into()), tool, ..Call::default() }
+    }
+}
+
+impl fmt::Display for CallPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CallPattern::Method(name) => f.write_str(name),
+            CallPattern::Prefix(start) => write!(f, "{start}*"),
+            CallPattern::Tool { method, tool } => write!(f, "{method}:{tool}"),
+        }
     }
 }
 
@@ -185,6 +303,7 @@ impl fmt::Display for Cost {
             Cost::Counted(source) => write!(f, "count of {source}"),
             Cost::ByMethod(prices) => write_prices(f, "method", &prices.listed, prices.default),
             Cost::ByStatus(prices) => write_prices(f, "status", &prices.listed, prices.default),
+            Cost::ByCall(prices) => write_prices(f, "call", &prices.listed, prices.default),
             Cost::Reserved(_) => f.write_str("reserve"),
         }
     }
@@ -216,6 +335,51 @@ mod tests {
         }
         assert!(prices.may_add());
         assert_eq!(Cost::ByStatus(Arc::new(prices)).to_string(), "by status: 4xx 5, 404 7, 2xx 0, others 3");
+    }
+
+    #[test]
+    fn the_most_specific_price_of_a_call_counts() {
+        let method = |name: &str| CallPattern::Method(name.to_owned());
+        let prefix = |start: &str| CallPattern::Prefix(start.to_owned());
+        let tool = CallPattern::Tool { method: "tools/call".to_owned(), tool: "search".to_owned() };
+        let listed = vec![
+            (prefix("debug_"), 50),
+            (prefix("debug_trace"), 500),
+            (method("debug_traceCall"), 7),
+            (method("tools/call"), 2),
+            (tool, 9),
+        ];
+        let prices = CallPrices { listed, default: 10 };
+        let cost = |method: Option<&str>, tool: Option<&str>| {
+            let call = Call { method: method.map(Into::into), tool: tool.map(Into::into), ..Call::default() };
+            prices.cost_of(&call)
+        };
+        for (method, tool, expected) in [
+            (Some("debug_gc"), None, 50),
+            (Some("debug_traceBlock"), None, 500),
+            (Some("debug_traceCall"), None, 7),
+            (Some("Debug_gc"), None, 10),
+            (Some("tools/call"), Some("search"), 9),
+            (Some("tools/call"), Some("Search"), 2),
+            (Some("tools/call"), None, 2),
+            (Some("prompts/get"), Some("search"), 10),
+            (None, None, 10),
+        ] {
+            assert_eq!(cost(method, tool), expected, "{method:?} {tool:?}");
+        }
+        let cost = Cost::ByCall(Box::new(prices.clone()));
+        assert_eq!(cost.max_cost(), 500_000);
+        let changed = |change: fn(&mut CallPrices)| {
+            let mut prices = prices.clone();
+            change(&mut prices);
+            Cost::ByCall(Box::new(prices)).has_cheaper_call(&cost)
+        };
+        assert!(!changed(|_| {}) && !changed(|prices| prices.default = 11));
+        assert!(changed(|prices| prices.default = 9) && changed(|prices| prices.listed[2].1 = 6));
+        assert!(changed(|prices| drop(prices.listed.remove(1))), "what starts like this costs as others do then");
+        assert!(!changed(|prices| drop(prices.listed.remove(2))));
+        assert!(Cost::Fixed(1).has_cheaper_call(&cost) && !cost.has_cheaper_call(&Cost::Fixed(1)));
+        assert_eq!(times_calls(COST_MAX, 2), COST_MAX);
     }
 
     #[test]

@@ -164,6 +164,10 @@ impl Limit {
     /// # Errors
     /// The cost is ambiguous or no integer.
     pub fn price_of(&self, facts: &Facts) -> Result<Price, ValueError> {
+        if matches!(facts.body, BodyFacts::Json(_)) && self.reads_calls() {
+            let calls = self.when.select_calls(facts, self.not_integer)?;
+            return self.cost.for_calls(&calls, facts, self.repeated, self.not_integer);
+        }
         self.cost.for_request(facts, self.repeated, self.not_integer)
     }
 
@@ -232,8 +236,29 @@ impl Limit {
         settle.is_some_and(Settle::has_sources)
     }
 
+    /// Returns whether the limit reads the calls in a body. It counts each of them.
+    pub fn reads_calls(&self) -> bool {
+        self.sources().any(Source::reads_calls)
+    }
+
+    /// Returns whether the limit may apply to a request whose body is not known yet.
+    pub fn may_apply_before_body(&self, facts: &Facts) -> bool {
+        if !self.when.reads_body() {
+            return self.applies_to(facts) == Ok(true);
+        }
+        let is_known = |source: &Source| source.kind().origin() != SourceOrigin::Body;
+        self.when.is_met_if_known(facts, self.repeated, self.not_integer, is_known) != Ok(false)
+    }
+
     /// Returns why the limit cannot use the body of a request; `None` if it can or does not need it.
-    pub fn unreadable_body(&self, body: &BodyFacts) -> Option<UnreadableBody> {
+    pub fn unreadable_body(&self, facts: &Facts) -> Option<UnreadableBody> {
+        let body = &facts.body;
+        if !matches!(body, BodyFacts::None)
+            && self.reads_calls()
+            && let Err(why) = facts.calls()
+        {
+            return Some(why);
+        }
         self.key.unreadable_body(body).or(match (self.cost.counted_source(), body) {
             (Some(_), BodyFacts::UnreadableBody(why)) => Some(*why),
             (Some(_), BodyFacts::Form(_)) => Some(UnreadableBody::Type),
@@ -281,7 +306,7 @@ impl Limit {
     }
 
     fn reads_every_body(&self) -> bool {
-        self.key.reads_body() || self.cost.reads_body() || self.requests_usage()
+        self.key.reads_body() || self.when.reads_body() || self.cost.reads_body() || self.requests_usage()
     }
 
     /// Returns whether the estimate must know which responses are generated in the background: they do not report the

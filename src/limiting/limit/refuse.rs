@@ -2,7 +2,7 @@
 
 use http::{HeaderName, HeaderValue, StatusCode};
 
-use crate::limiting::settlement::sources::UsageDialect;
+use crate::labels::labels;
 use crate::template::TextTemplate;
 
 /// Response to a refused request.
@@ -15,7 +15,25 @@ pub struct Refuse {
     /// Further headers, whatever format the body has.
     pub headers: Vec<(HeaderName, TextTemplate<RefusePlaceholder>)>,
     /// The API in whose format clients get the refusal, instead of `body`.
-    pub dialect: Option<UsageDialect>,
+    pub dialect: Option<RefusalDialect>,
+}
+
+labels! {
+    /// API in whose error format clients get a refusal.
+    RefusalDialect:
+    OpenAi = "openai",
+    Anthropic = "anthropic",
+    Gemini = "gemini",
+    Bedrock = "bedrock",
+    /// JSON-RPC 2.0: an error for each call.
+    JsonRpc = "jsonrpc",
+}
+
+impl Refuse {
+    /// Returns whether the response names the calls in the body of the request.
+    pub fn names_calls(&self) -> bool {
+        self.dialect == Some(RefusalDialect::JsonRpc)
+    }
 }
 
 /// 429 with a problem document.

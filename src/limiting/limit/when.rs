@@ -7,7 +7,8 @@ use regex::Regex;
 
 use crate::limiting::integers::{NotInteger, ValueError, integer};
 use crate::limiting::limit::schedule::Schedule;
-use crate::limiting::source::{Facts, Repeated, Source, SourceKind};
+use crate::limiting::source::calls::Call;
+use crate::limiting::source::{Facts, Repeated, Source, SourceKind, SourceOrigin};
 use crate::net::{IpSet, NamedSet};
 use crate::text::Wildcard;
 
@@ -69,7 +70,7 @@ impl PartialEq for Expression {
 
 impl When {
     /// Sources whose values are compared as text. The client address is compared with networks instead.
-    pub const SOURCES: [SourceKind; 13] = [
+    pub const SOURCES: [SourceKind; 15] = [
         SourceKind::Country,
         SourceKind::Method,
         SourceKind::Path,
@@ -83,6 +84,8 @@ impl When {
         SourceKind::Claim,
         SourceKind::Tls,
         SourceKind::Descriptor,
+        SourceKind::JsonRpcMethod,
+        SourceKind::McpTool,
     ];
 
     /// Returns whether a condition can only be true if a source has a value for which `is_meant` is true.
@@ -100,7 +103,7 @@ impl When {
     /// integer and is none.
     pub fn is_met(&self, facts: &Facts, repeated: Repeated, not_integer: NotInteger) -> Result<bool, ValueError> {
         let mut holds = Ok(true);
-        for condition in &self.0 {
+        for condition in self.0.iter().filter(|condition| !condition.reads_calls()) {
             match condition.is_met(facts, repeated, not_integer) {
                 Ok(true) => {}
                 // The result is false whatever the unclear values are.
@@ -108,7 +111,41 @@ impl When {
                 Err(unclear) => holds = Err(unclear),
             }
         }
-        holds
+        match self.reads_calls().then(|| self.select_calls(facts, not_integer)) {
+            Some(Ok(calls)) if calls.is_empty() => Ok(false),
+            Some(Err(unclear)) => Err(unclear),
+            Some(Ok(_)) | None => holds,
+        }
+    }
+
+    /// Returns whether a condition has a value for each call in the body.
+    pub fn reads_calls(&self) -> bool {
+        self.0.iter().any(Condition::reads_calls)
+    }
+
+    /// Returns the calls in the body for which all conditions about calls are true. The others are as if they were not
+    /// in the batch.
+    ///
+    /// # Errors
+    /// The body cannot be read as calls, or a value that must be an integer is none.
+    pub fn select_calls<'f>(&self, facts: &'f Facts, not_integer: NotInteger) -> Result<Vec<&'f Call>, ValueError> {
+        let conditions = || {
+            self.0.iter().filter_map(|condition| match condition {
+                Condition::Text { source, test } if source.reads_calls() => Some((source, test)),
+                _ => None,
+            })
+        };
+        let mut selected = Vec::new();
+        for call in facts.calls()? {
+            let mut is_met = true;
+            for (source, test) in conditions() {
+                is_met &= test.is_met(call.value(source).map(str::as_bytes), not_integer)?;
+            }
+            if is_met {
+                selected.push(call);
+            }
+        }
+        Ok(selected)
     }
 
     /// Returns whether all conditions are true if only some sources are known. An error is an unknown source that the
@@ -149,6 +186,11 @@ impl When {
         })
     }
 
+    /// Returns whether a condition reads the body.
+    pub fn reads_body(&self) -> bool {
+        self.sources().any(|source| source.kind().origin() == SourceOrigin::Body)
+    }
+
     /// Sources that are compared as text. The client address, which every request has, is not among them.
     pub fn sources(&self) -> impl Iterator<Item = &Source> {
         self.0.iter().filter_map(|condition| match condition {
@@ -159,6 +201,11 @@ impl When {
 }
 
 impl Condition {
+    /// Returns whether each call in the body has its own value. It is enough that one of them meets the condition.
+    fn reads_calls(&self) -> bool {
+        matches!(self, Condition::Text { source, .. } if source.reads_calls())
+    }
+
     /// Returns whether the condition is true.
     ///
     /// # Errors
@@ -181,11 +228,14 @@ impl Condition {
                 }
                 is_taken? == matches!(test, Test::Any(_))
             }
-            Condition::Text { source, test } => {
-                let value = facts.text(source, repeated)?;
-                let is_taken = value.map(|value| test.matches_any(&value, not_integer)).transpose()?.unwrap_or(false);
-                is_taken == matches!(test, Test::Any(_))
+            Condition::Text { source, test } if source.reads_calls() => {
+                let mut is_met = false;
+                for call in facts.calls()? {
+                    is_met |= test.is_met(call.value(source).map(str::as_bytes), not_integer)?;
+                }
+                is_met
             }
+            Condition::Text { source, test } => test.is_met(facts.text(source, repeated)?.as_deref(), not_integer)?,
             Condition::Client { sets, nets, inside } => client_in(sets, nets, facts.client) == *inside,
             Condition::Time(schedule) => schedule.contains(facts.now_ms()),
         })
@@ -205,6 +255,12 @@ impl Test {
 
     fn has_integers(&self) -> bool {
         self.patterns().iter().any(|pattern| matches!(pattern, Pattern::Integer(..)))
+    }
+
+    /// Returns whether a value, which may be absent, passes the test.
+    fn is_met(&self, value: Option<&[u8]>, not_integer: NotInteger) -> Result<bool, ValueError> {
+        let is_taken = value.map(|value| self.matches_any(value, not_integer)).transpose()?.unwrap_or(false);
+        Ok(is_taken == matches!(self, Test::Any(_)))
     }
 
     /// Returns whether one of the patterns matches the value.

@@ -129,7 +129,7 @@ impl Limiter {
     pub fn evaluate_all(&self, limits: &[Arc<Limit>], facts: &Facts, keys: &impl SourceValues) -> Vec<Evaluation> {
         let evaluations = limits.iter().map(|limit| match limit.applies_to(facts) {
             Ok(false) => Ok(Evaluation::NotApplicable),
-            Ok(true) => match limit.unreadable_body(&facts.body) {
+            Ok(true) => match limit.unreadable_body(facts) {
                 Some(why) => Ok(Evaluation::UnreadableBody(why)),
                 None => limit.price_of(facts).map(|price| {
                     let mut evaluation = self.evaluate(limit, keys, price.units);

@@ -51,6 +51,7 @@ impl Limiter {
                 Evaluation::NotApplicable | Evaluation::Shared(_) => return None,
                 Evaluation::MissingKey(part) => (Outcome::MissingKey { part }, ChainState::InForce),
                 Evaluation::Unclear(ValueError::Ambiguous) => (Outcome::RepeatedKey, ChainState::InForce),
+                Evaluation::Unclear(ValueError::Unreadable(why)) => (Outcome::UnreadableKey(why), ChainState::InForce),
                 Evaluation::Unclear(ValueError::NotInteger) => (Outcome::NotInteger, ChainState::InForce),
                 Evaluation::UnreadableBody(why) => (Outcome::UnreadableKey(why), ChainState::InForce),
                 Evaluation::Unlimited => (Outcome::Unlimited, ChainState::InForce),

@@ -10,6 +10,7 @@ use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visito
 
 use crate::limiting::source::canonical::Ambiguous;
 use crate::limiting::source::inputs::{FoundValue, Repeated};
+use crate::limiting::unreadable_body::UnreadableBody;
 use crate::names::{TextFault, invalid_text};
 
 /// The body of a request, if its limits read it.
@@ -22,17 +23,6 @@ pub enum BodyFacts<'a> {
     /// A complete and valid document.
     Json(&'a [u8]),
     UnreadableBody(UnreadableBody),
-}
-
-/// Why servers may interpret a body in different ways.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UnreadableBody {
-    /// The body is longer than limits read.
-    TooLong,
-    /// The limit does not read bodies with this content type, charset or content coding.
-    Type,
-    /// The body does not match its content type.
-    Malformed,
 }
 
 /// Format of a body.

@@ -2,16 +2,19 @@
 
 use std::borrow::Cow;
 use std::net::IpAddr;
+use std::sync::OnceLock;
 
 use http::HeaderMap;
 
 use crate::geo::GeoDatabase;
 use crate::limiting::clock;
 use crate::limiting::source::body::BodyFacts;
+use crate::limiting::source::calls::{Call, find_common, read_calls};
 use crate::limiting::source::canonical::Ambiguous;
 use crate::limiting::source::inputs::{FoundValue, Repeated};
 use crate::limiting::source::jwt::TokenClaims;
 use crate::limiting::source::{CertificateName, Source, inputs};
+use crate::limiting::unreadable_body::UnreadableBody;
 use crate::tls::ClientCertificate;
 
 /// A request as limits see it. Host and path are the canonical ones, by which requests are also routed.
@@ -41,7 +44,13 @@ pub struct Facts<'a> {
     pub body_length: Option<u64>,
     /// The time of the request, in ms since 1970, if it is not the present: that of a log, or of a test case.
     pub stated_ms: Option<i64>,
+    /// The calls in the body, once a limit has read them.
+    pub calls: LazyCalls,
 }
+
+/// The calls in a body, which are read at most once.
+#[derive(Debug, Default)]
+pub struct LazyCalls(OnceLock<Result<Vec<Call>, UnreadableBody>>);
 
 /// One entry of a descriptor. Envoy may send values that are not UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +98,7 @@ impl<'a> Facts<'a> {
             descriptor: &[],
             body_length: None,
             stated_ms: None,
+            calls: LazyCalls::default(),
         }
     }
 
@@ -146,6 +156,9 @@ impl Facts<'_> {
                 BodyFacts::Json(document) => pointer.find(document, repeated),
                 BodyFacts::None | BodyFacts::Form(_) | BodyFacts::UnreadableBody(_) => Ok(None),
             },
+            Source::JsonRpcMethod | Source::McpTool => {
+                self.calls().map_err(|_| Ambiguous).and_then(|calls| find_common(calls, source))
+            }
             Source::Descriptor(name) => find_entry(self.descriptor, name, repeated),
         };
         Ok(found?.map(SourceValue::Bytes))
@@ -200,6 +213,15 @@ impl Facts<'_> {
             (Source::Json(pointer), BodyFacts::Json(document)) => pointer.count_elements(document, repeated),
             _ => Ok(None),
         }
+    }
+
+    /// Returns the JSON-RPC calls in the body, of which there is one at least.
+    ///
+    /// # Errors
+    /// The body cannot be read as calls.
+    pub fn calls(&self) -> Result<&[Call], UnreadableBody> {
+        let calls = self.calls.0.get_or_init(|| read_calls(&self.body, self.headers));
+        calls.as_deref().map_err(|why| *why)
     }
 
     /// Returns the value of `source` as text, in canonical form.

@@ -7,6 +7,7 @@
 //! - `canonical`: the canonical form of each source's values.
 //! - `written`: brings values and patterns of the config and of the admin API into that form.
 //! - `body`: finds form fields and JSON values in the body.
+//! - `calls`: finds the JSON-RPC calls in the body.
 //! - `jwt`: verifies tokens, and finds claims in them.
 //!
 //! A value is refused as ambiguous if upstream servers could read another one. Otherwise a client could change its key
@@ -15,6 +16,7 @@
 //! To add a source, add an entry to `sources!` below; the compiler lists the matches that need a case.
 
 mod body;
+pub(crate) mod calls;
 mod canonical;
 mod expressions;
 mod facts;
@@ -34,11 +36,12 @@ use sha2::{Digest, Sha256};
 
 use crate::labels::labels;
 pub use crate::limiting::source::body::{
-    BodyFacts, BodyKind, JsonPointer, UnreadableBody, has_content_coding, is_equal_for_some_parsers,
+    BodyFacts, BodyKind, JsonPointer, has_content_coding, is_equal_for_some_parsers,
 };
 pub use crate::limiting::source::canonical::Ambiguous;
-pub use crate::limiting::source::facts::{DescriptorEntry, Facts, PathParam, SourceValue};
+pub use crate::limiting::source::facts::{DescriptorEntry, Facts, LazyCalls, PathParam, SourceValue};
 pub use crate::limiting::source::inputs::Repeated;
+pub use crate::limiting::unreadable_body::UnreadableBody;
 use crate::names::{
     TextFault, invalid_text, parse_cookie_name, parse_forwarded_header, parse_input_name, parse_param_name,
 };
@@ -116,6 +119,10 @@ sources! {
     Form(String) = "form": "NAME", Body;
     /// Value of a JSON document in the body.
     Json(JsonPointer) = "json": "POINTER", Body;
+    /// Method of the JSON-RPC call in the body.
+    JsonRpcMethod = "jsonrpc": "method", Body;
+    /// Tool, prompt or resource that the call of the Model Context Protocol in the body names.
+    McpTool = "mcp": "tool", Body;
     /// Entry of the descriptor in a rate limit request of Envoy.
     Descriptor(String) = "descriptor": "NAME", Descriptor;
 }
@@ -212,7 +219,19 @@ impl SourceKind {
             SourceKind::User => alone(Source::User),
             SourceKind::Form => Some(parse_input_name(name()?, "form field").map(Source::Form)),
             SourceKind::Json => Some(JsonPointer::parse(name()?).map(Source::Json)),
+            SourceKind::JsonRpcMethod => Some(self.parse_only(name()?, Source::JsonRpcMethod)),
+            SourceKind::McpTool => Some(self.parse_only(name()?, Source::McpTool)),
             SourceKind::Descriptor => Some(parse_input_name(name()?, "descriptor entry").map(Source::Descriptor)),
+        }
+    }
+}
+
+impl SourceKind {
+    /// Parses the name of a source whose kind has no other.
+    fn parse_only(self, name: &str, source: Source) -> Result<Source, TextFault> {
+        match source.argument() == Some(name) {
+            true => Ok(source),
+            false => invalid_text(format!("`{}` has no `{name}`", self.word()), format!("write \"{}\"", self.form())),
         }
     }
 }
@@ -286,6 +305,7 @@ impl Source {
             Source::Header(name) => Some(name.as_str()),
             Source::Credential(name) => Some(name.as_str()).filter(|_| *name != AUTHORIZATION),
             Source::Json(pointer) => Some(pointer.text()),
+            Source::JsonRpcMethod | Source::McpTool => self.kind().argument(),
             Source::Tls(name) => Some(name.label()),
             Source::Param(name)
             | Source::Cookie(name)

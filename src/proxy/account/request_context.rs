@@ -25,6 +25,7 @@ use crate::proxy::head::identity::{self, ClientAddress};
 use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::render::accept;
+use crate::proxy::render::call_ids::CallIds;
 use crate::proxy::words::known_headers::{HeaderSet, KnownHeader, find_single};
 use crate::route::Route;
 use crate::route::compress::CompressionAlgorithm;
@@ -123,6 +124,8 @@ pub struct Admission {
     pub verdict: Option<Verdict>,
     /// `Set-Cookie` headers of the auth server, for the client.
     pub cookies: Vec<HeaderValue>,
+    /// The calls that a refusal names.
+    pub call_ids: CallIds,
 }
 
 /// A request as it arrived. `forwarded_head` turns its headers into those that are forwarded, before any step reads them.

@@ -243,6 +243,12 @@ pub trait Door<'a>: LimitDoor<'a> + Trace {
     /// Reads a body of at most `max` bytes for the keys of limits.
     fn read_key_body(&mut self, route: &Route, max: usize) -> impl Future<Output = Result<KeyBody, Refusal>>;
 
+    /// A limit has refused the request, and `body` is what the limits have read of it. Reads the calls that the response
+    /// names.
+    fn read_refused_calls(&mut self, _route: &Route, _body: KeyBody) -> impl Future<Output = ()> {
+        async {}
+    }
+
     /// The limits have admitted the request, and have read this of its body.
     fn pass_body(&mut self, _body: &KeyBody, _path: &str) {}
 }

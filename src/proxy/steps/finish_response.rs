@@ -141,6 +141,7 @@ fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Respons
         request_id: id.as_ref().and_then(error_page::showable_id),
         hint: refusal.end.row().setting.filter(|_| hints.apply_to(request.identity.ip)),
         is_for_proxy: request.question.is_some(),
+        call_ids: &request.admission.call_ids,
     };
     let response = refusal.to_response(route, request.admission.verdict.as_ref(), format);
     // A gRPC response always has status 200, so charges depend on the status of the refusal itself.

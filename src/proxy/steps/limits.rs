@@ -60,9 +60,23 @@ pub async fn apply_limits<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequest<'
     let facts = Facts { body: body.facts(), ..request_facts(door, routed, needs_claims) };
     let limits = EvaluatedLimits::evaluate(door, route, first..route.limits.len(), facts);
     let decision = decide_limits(door, route, limits, Ask::HOLD, earlier).await;
-    apply_decision(door, route, routed.identity, decision).await?;
+    if let Err(refusal) = apply_decision(door, route, routed.identity, decision).await {
+        return refuse_calls(door, route, body, refusal).await;
+    }
     door.pass_body(&body, routed.head.path());
     Ok(())
+}
+
+/// Returns the refusal, for which the door knows the calls in the body then.
+async fn refuse_calls<'a, D: Door<'a>>(
+    door: &mut D,
+    route: &Route,
+    body: KeyBody,
+    refusal: Refusal,
+) -> Result<(), Refusal> {
+    // Boxed, so that the future of a request that is admitted is not larger for it.
+    Box::pin(door.read_refused_calls(route, body)).await;
+    Err(refusal)
 }
 
 /// Applies the limits that `auth` lists, unless the client is on the route's `allow` list. They are decided before
@@ -75,7 +89,10 @@ pub async fn apply_auth_limits<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequ
     }
     let limits = EvaluatedLimits::evaluate(door, route, indexes, request_facts(door, routed, false));
     let decision = decide_limits(door, route, limits, Ask::HOLD, None).await;
-    apply_decision(door, route, routed.identity, decision).await
+    match apply_decision(door, route, routed.identity, decision).await {
+        Ok(()) => Ok(()),
+        Err(refusal) => refuse_calls(door, route, KeyBody::None, refusal).await,
+    }
 }
 
 /// Applies all limits of the route to a request that another proxy describes, unless the client is on the route's `allow`
@@ -208,7 +225,7 @@ async fn read_key_body<'a, D: Door<'a>>(
 
 /// Returns whether a limit that applies to the request reads the body.
 fn needs_key_body(route: &Route, facts: &Facts<'_>) -> bool {
-    let needs_body = |limit: &Arc<Limit>| limit.reads_body_of(facts.path) && limit.applies_to(facts) == Ok(true);
+    let needs_body = |limit: &Arc<Limit>| limit.reads_body_of(facts.path) && limit.may_apply_before_body(facts);
     route.limits.iter().any(needs_body)
 }
 

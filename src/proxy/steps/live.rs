@@ -266,6 +266,21 @@ impl<'a> Door<'a> for RequestContext<'a> {
         KeyBody::read(self, route, max)
     }
 
+    async fn read_refused_calls(&mut self, route: &Route, body: KeyBody) {
+        let verdict = self.admission.verdict.as_ref();
+        let Some(checked) = verdict.and_then(|verdict| verdict.longest_refusal(&route.limits)) else { return };
+        if !route.limits[checked.limit].refusal_response(&route.refuse).names_calls() {
+            return;
+        }
+        let max = route.key_body.and_then(|max| usize::try_from(max).ok());
+        let body = match (body, max) {
+            // A body that does not arrive has no calls. The client gets the refusal all the same.
+            (KeyBody::None, Some(max)) => KeyBody::read(self, route, max).await.unwrap_or(KeyBody::None),
+            (body, _) => body,
+        };
+        self.admission.call_ids = body.call_ids();
+    }
+
     fn pass_body(&mut self, body: &KeyBody, path: &str) {
         if self.account.requests_usage() {
             body.set_include_usage(self, path);

@@ -14,6 +14,7 @@ use crate::limiting::source::{BodyFacts, BodyKind, UnreadableBody};
 use crate::proxy::account::request_context::{ClientBody, Received, RequestContext};
 use crate::proxy::connection::upload::Upload;
 use crate::proxy::head::headers;
+use crate::proxy::render::call_ids::CallIds;
 use crate::proxy::words::known_headers::KnownHeader;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::{Action, Route};
@@ -58,6 +59,14 @@ impl KeyBody {
         {
             upload.replace_data(changed.into());
             include_usage::remove_digests(&mut parts.headers);
+        }
+    }
+
+    /// Returns the ids of the JSON-RPC calls in the body.
+    pub fn call_ids(&self) -> CallIds {
+        match self {
+            KeyBody::Whole(BodyKind::Json, bytes) => CallIds::read(bytes),
+            KeyBody::None | KeyBody::Whole(BodyKind::Form, _) | KeyBody::UnreadableBody(_) => CallIds::Unknown,
         }
     }
 

@@ -5,7 +5,7 @@ use crate::limiting::answer::NEVER;
 use crate::limiting::key::KeyPart;
 use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::Limit;
-use crate::limiting::source::{BodyFacts, Facts, SourceKind, SourceOrigin};
+use crate::limiting::source::{BodyFacts, Facts, Source, SourceKind, SourceOrigin};
 use crate::limiting::{LimitResult, Verdict};
 use crate::route::Route;
 use crate::snapshot::decision_label;
@@ -91,7 +91,7 @@ fn is_known(limit: &Limit, part: &KeyPart, facts: &Facts) -> bool {
     match facts.body {
         BodyFacts::None => limit.applies_to(facts) == Ok(true),
         BodyFacts::Form(_) => reads(SourceKind::Form),
-        BodyFacts::Json(_) => reads(SourceKind::Json),
+        BodyFacts::Json(_) => reads(SourceKind::Json) || part.sources().iter().any(Source::reads_calls),
         BodyFacts::UnreadableBody(_) => false,
     }
 }

@@ -270,7 +270,7 @@ fn has_cheaper_limit(before: &Route, after: &Route) -> bool {
 /// Returns whether limits read fewer bytes of a body for the cost of a request. With a key in the body, they refuse what
 /// they do not read, which is stricter.
 fn reads_less(before: &Route, after: &Route) -> bool {
-    let refuses_rest = after.limits.iter().any(|limit| limit.key.reads_body());
+    let refuses_rest = after.limits.iter().any(|limit| limit.key.reads_body() || limit.reads_calls());
     matches!((before.key_body, after.key_body), (Some(before), Some(after)) if after < before) && !refuses_rest
 }
 
@@ -280,7 +280,8 @@ fn weaker_limit_options(before: &Limit, after: &Limit) -> Vec<Keys> {
         OnError::Local => 1,
         OnError::Open => 2,
     };
-    let options: [(Keys, bool); 8] = [
+    let options: [(Keys, bool); 9] = [
+        (&[limit::COSTS.option.name], after.cost.has_cheaper_call(&before.cost)),
         (&[limit::CANDIDATE_OF.option.name], before.mode == Mode::Enforce && after.candidate_of.is_some()),
         (&[limit::MODE.option.name], before.mode == Mode::Enforce && after.mode == Mode::Shadow),
         (&[limit::OVER.option.name], after.forwards_excess() && !before.forwards_excess()),

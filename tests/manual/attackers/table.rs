@@ -73,11 +73,14 @@ pub const UNTRIED: &[(&str, &str)] = &[
 pub const PAGES: &[&str] = &[
     "docs/guides/api-keys.md",
     "docs/guides/choosing-a-limit.md",
+    "docs/guides/json-rpc.md",
     "docs/guides/llm-streams.md",
     "docs/guides/login.md",
+    "docs/guides/mcp.md",
     "docs/guides/plans.md",
     "docs/guides/recipes.md",
     "docs/operating/redis-outages.md",
+    "docs/reference/calls.md",
     "docs/reference/charges.md",
     "docs/reference/conditions.md",
     "docs/reference/keys.md",
@@ -107,7 +110,90 @@ const ACCOUNT: &[(&str, &str, &str)] = &[
     ("/login", FORM, "user=%20WHO%20&password=wrong"),
 ];
 
+const KEY_JSON: &str = "x-api-key: WHO\r\ncontent-type: application/json\r\n";
+const KEY_TEXT: &str = "x-api-key: WHO\r\ncontent-type: text/plain\r\n";
+const LOGS: &str = "{\"id\":#,\"method\":\"eth_getLogs\"}";
+/// Spellings of an expensive JSON-RPC call.
+const CALL: &[(&str, &str, &str)] = &[
+    ("/", KEY_JSON, "{\"id\":#,\"m\\u0065thod\":\"\\u0065th_getLogs\"}"),
+    ("/", KEY_JSON, "{\"id\":#,\"method\":\"eth_chainId\",\"method\":\"eth_getLogs\"}"),
+    ("/", KEY_JSON, "{\"id\":#,\"method\":\"eth_getLogs\",\"method\":\"eth_chainId\"}"),
+    ("/", KEY_JSON, "{\"id\":#,\"method\":\"eth_chainId\",\"Method\":\"eth_getLogs\"}"),
+    ("/", KEY_JSON, "{\"id\":#,\"METHOD\":\"eth_getLogs\"}"),
+    ("/", KEY_JSON, "{\"id\":#,\"method\\u0000\":\"eth_getLogs\"}"),
+    ("/", KEY_JSON, "[{\"id\":#,\"method\":\"eth_getLogs\"}]"),
+    ("/", KEY_JSON, "[[{\"id\":#,\"method\":\"eth_getLogs\"}]]"),
+    ("/", KEY_JSON, "[{\"id\":1,\"method\":\"eth_chainId\"},{\"id\":#,\"method\":\"eth_getLogs\"}]"),
+    ("/", KEY_JSON, "{\"id\":#,\"method\":\"eth_chainId\"}{\"id\":#,\"method\":\"eth_getLogs\"}"),
+    ("/", KEY_JSON, "\u{feff}{\"id\":#,\"method\":\"eth_getLogs\"}"),
+    ("/", KEY_TEXT, LOGS),
+    ("/", "x-api-key: WHO\r\n", LOGS),
+    ("/", "x-api-key: WHO\r\ncontent-type: application/json\r\ncontent-encoding: gzip\r\n", LOGS),
+    ("/?#", KEY_JSON, LOGS),
+    ("/", "x-api-key: WHO\r\nmcp-method: ping\r\ncontent-type: application/json\r\n", LOGS),
+];
+
+const AGENT: &str = "authorization: Bearer WHO\r\ncontent-type: application/json\r\n";
+const SEARCH: &str = "{\"id\":#,\"method\":\"tools/call\",\"params\":{\"name\":\"search\"}}";
+
 pub const RECIPES: &[Recipe] = &[
+    Recipe {
+        page: "docs/guides/json-rpc.md",
+        title: "An Ethereum node",
+        most: 8,
+        least: 8,
+        refill: Some(Duration::from_millis(7500)),
+        method: "POST",
+        fields: KEY_JSON,
+        body: LOGS,
+        spellings: CALL,
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/reference/calls.md",
+        title: "JSON-RPC and MCP calls",
+        most: 1,
+        least: 1,
+        refill: Some(Duration::from_secs(45)),
+        method: "POST",
+        fields: KEY_JSON,
+        body: LOGS,
+        spellings: CALL,
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/guides/mcp.md",
+        title: "Limit tools",
+        most: 20,
+        least: 20,
+        refill: Some(Duration::from_secs(3)),
+        method: "POST",
+        target: "/mcp",
+        fields: AGENT,
+        body: SEARCH,
+        spellings: &[
+            ("/mcp", AGENT, "{\"id\":#,\"method\":\"tools/call\",\"params\":{\"n\\u0061me\":\"se\\u0061rch\"}}"),
+            ("/mcp", AGENT, "{\"id\":#,\"params\":{\"name\":\"search\",\"name\":\"add\"},\"method\":\"tools/call\"}"),
+            ("/mcp", AGENT, "{\"id\":#,\"params\":{\"name\":\"add\",\"Name\":\"search\"},\"method\":\"tools/call\"}"),
+            (
+                "/mcp",
+                AGENT,
+                "{\"id\":#,\"params\":{\"name\":\"add\"},\"Params\":{\"name\":\"search\"},\"method\":\"tools/call\"}",
+            ),
+            ("/mcp", AGENT, "{\"id\":#,\"method\":\"tools/call\",\"params\":{\"name\":[\"search\"]}}"),
+            (
+                "/mcp",
+                AGENT,
+                "[{\"id\":1,\"method\":\"ping\"},{\"id\":#,\"method\":\"tools/call\",\"params\":{\"name\":\"search\"}}]",
+            ),
+            ("/mcp", "mcp-name: add\r\nauthorization: bearer  WHO\r\ncontent-type: application/json\r\n", SEARCH),
+            ("/mcp", "mcp-method: ping\r\nauthorization: Token WHO\r\ncontent-type: application/json\r\n", SEARCH),
+            ("/mcp", "authorization: Bearer WHO\r\ncontent-type: application/json; charset=utf-16\r\n", SEARCH),
+            ("//mcp", AGENT, SEARCH),
+            ("/%6dcp/", AGENT, SEARCH),
+        ],
+        ..PLAIN
+    },
     Recipe {
         page: "docs/guides/login.md",
         title: "Limit failed logins",

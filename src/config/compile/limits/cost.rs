@@ -13,9 +13,10 @@ use crate::config::values;
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::algorithm::Rule;
 use crate::limiting::integers::COST_MAX;
-use crate::limiting::limit::cost::{Cost, MethodPrices, StatusPattern, StatusPrices};
+use crate::limiting::limit::cost::{CallPattern, CallPrices, Cost, MethodPrices, StatusPattern, StatusPrices};
 use crate::limiting::settlement::weights::ModelWeights;
 use crate::limiting::source::SourceKind;
+use crate::limiting::source::calls::is_named;
 
 /// Maximum number of costs in a table.
 const PRICES_MAX: usize = 100;
@@ -38,6 +39,42 @@ pub fn compile_cost(section: &Section, weights: Option<Arc<ModelWeights>>) -> Op
             &format!("an integer, {}", values::describe_sources(Cost::SOURCES)),
             node,
         ),
+    }
+}
+
+/// Compiles what a request costs of a limit: its `cost`, or its `costs` by call.
+pub fn compile_limit_cost(section: &Section, weights: Option<Arc<ModelWeights>>) -> Option<Cost> {
+    let Some(node) = section.node(&limit::COSTS) else { return compile_cost(section, weights) };
+    let prices = compile_prices(section, &limit::COSTS, parse_call_pattern);
+    if section.node(&limit::COST).is_some() {
+        let what = "cannot be combined with `cost`";
+        return section.report_fault(limit::COSTS.name, node, what, "keep one: a cost has one reason");
+    }
+    prices.map(|(listed, default)| Cost::ByCall(Box::new(CallPrices { listed, default })))
+}
+
+/// Parses the calls that have a cost: a method, the start of methods, or a method and the tool that it names.
+fn parse_call_pattern(text: &str) -> Result<CallPattern, TextFault> {
+    const HELP: &str = "write a method like \"eth_getLogs\", the start of several like \"debug_*\", a tool like \
+                        \"tools/call:search\", or default";
+    if text.is_empty() || text.len() > 256 || text.chars().any(char::is_control) {
+        return invalid_text(format!("`{}` is not a method of 1 to 256 bytes", text.escape_debug()), HELP);
+    }
+    if let Some((method, tool)) = text.split_once(':').filter(|(method, _)| is_named(method)) {
+        return match tool {
+            "" => invalid_text(format!("`{text}` names no tool"), HELP),
+            tool => Ok(CallPattern::Tool { method: method.to_owned(), tool: tool.to_owned() }),
+        };
+    }
+    match text.strip_suffix('*') {
+        Some(start) if start.contains('*') || start.is_empty() => {
+            invalid_text(format!("`{text}` has a `*` elsewhere than at the end of a name"), HELP)
+        }
+        Some(start) => Ok(CallPattern::Prefix(start.to_owned())),
+        None if text.contains('*') => {
+            invalid_text(format!("`{text}` has a `*` elsewhere than at the end of a name"), HELP)
+        }
+        None => Ok(CallPattern::Method(text.to_owned())),
     }
 }
 
@@ -147,10 +184,11 @@ pub struct CostContext<'a> {
 
 /// Reports a cost that no request can ever pay, and one by status where the limit cannot correct its charges.
 pub fn check_cost(section: &Section, cost: &Cost, context: CostContext) -> Option<()> {
-    let Some(node) = section.node(&limit::COST) else { return Some(()) };
+    let option: &ConfigOption = if matches!(cost, Cost::ByCall(_)) { &limit::COSTS } else { &limit::COST };
+    let Some(node) = section.node(option) else { return Some(()) };
     let most = context.rule.max_cost();
     let help = format!("the largest that fits is {most}");
-    let report = |what: &str, help: &str| section.report_fault(limit::COST.name, node, what, help);
+    let report = |what: &str, help: &str| section.report_fault(option.name, node, what, help);
     match cost {
         Cost::Fixed(fixed) if *fixed > most => {
             report(&format!("a cost of {fixed} never fits, so no request would be admitted"), &help)
@@ -165,6 +203,10 @@ pub fn check_cost(section: &Section, cost: &Cost, context: CostContext) -> Optio
                 ),
                 None => Some(()),
             }
+        }
+        Cost::ByCall(prices) if prices.max_cost() > most => {
+            let what = format!("a call that costs {} never fits, so no such call would be admitted", prices.max_cost());
+            report(&what, &help)
         }
         Cost::ByStatus(prices) if prices.default > most => {
             let what = format!("a request is charged {} before its response, which never fits", prices.default);

@@ -36,7 +36,7 @@ use crate::config::compile::jwt::check_key_claim;
 use crate::config::compile::limits::ban::compile_ban;
 use crate::config::compile::limits::candidates::{References, check_candidates, read_mode};
 use crate::config::compile::limits::charges::compile_charge_rules;
-use crate::config::compile::limits::cost::{CostContext, check_cost, compile_cost};
+use crate::config::compile::limits::cost::{CostContext, check_cost, compile_limit_cost};
 use crate::config::compile::limits::lease::compile_lease;
 use crate::config::compile::limits::over::{check_over, compile_over};
 use crate::config::compile::limits::refuse::compile_own_refuse;
@@ -230,7 +230,7 @@ fn compile_limit(
     let fair = fair::compile_fair(section, rule.as_ref().map(|(rule, _)| rule), key.as_ref(), context);
     let [after, candidate_of] = [after, incumbent].map(|name| name.map(|at| at.value.clone()));
     let weights = compile_weights(section);
-    let cost = compile_cost(section, weights.clone());
+    let cost = compile_limit_cost(section, weights.clone());
     let missing = section.get(&limit::MISSING);
     let possible = key.as_ref().is_none_or(|key| check_body_sources(section, key, missing).is_some());
     let repeated = section.get(&limit::REPEATED);

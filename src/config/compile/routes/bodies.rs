@@ -6,6 +6,7 @@ use crate::config::compile::server::Defaults;
 use crate::config::reader::Section;
 use crate::config::schema::route;
 use crate::config::values::invalid_text;
+use crate::limiting::limit::refuse::Refuse;
 use crate::limiting::limit::{Limit, Mode};
 use crate::route::Upgrades;
 
@@ -27,19 +28,22 @@ impl BodyBounds {
     }
 
     /// Returns how many bytes of a body the limits of a route read; `None` if they read none. A key needs the whole
-    /// body, so its bound applies as soon as one limit has such a key.
-    pub fn find_key_body(&self, limits: &[Arc<Limit>]) -> Option<u32> {
-        let is_read = limits.iter().any(|limit| limit.reads_body());
-        let is_key = limits.iter().any(|limit| limit.key.reads_body());
+    /// body, so its bound applies as soon as one limit has such a key. Calls may be long, so theirs is that of costs.
+    ///
+    /// A response that names the calls of a refused request needs them as well; `refuse` is that of the route.
+    pub fn find_key_body(&self, limits: &[Arc<Limit>], refuse: &Refuse) -> Option<u32> {
+        let is_read = limits.iter().any(|limit| limit.reads_body() || limit.refusal_response(refuse).names_calls());
+        let is_key = limits.iter().any(|limit| limit.key.reads_body() && !limit.key.reads_calls_only());
         u32::try_from(if is_key { self.max_key_body } else { self.max_cost_body }).ok().filter(|_| is_read)
     }
 }
 
 /// Returns the protocols of a route that lists none: all, unless an enforced limit settles by what responses report in
-/// their body. The gateway does not read tunnels, so whatever passes them would cost the estimate, or nothing.
+/// their body, or reads calls. The gateway does not read tunnels, so whatever passes them would cost the estimate, or
+/// nothing.
 /// Candidates and limits in shadow mode refuse nothing.
 pub fn default_upgrades(limits: &[Arc<Limit>]) -> Upgrades {
-    match limits.iter().any(|limit| limit.mode == Mode::Enforce && limit.settles_by_body()) {
+    match limits.iter().any(|limit| limit.mode == Mode::Enforce && (limit.settles_by_body() || limit.reads_calls())) {
         true => Upgrades::Refused,
         false => Upgrades::Any,
     }

@@ -197,7 +197,7 @@ fn compile_route(
         matcher,
         params,
         action,
-        key_body: body_bounds.find_key_body(&limits),
+        key_body: body_bounds.find_key_body(&limits, &refuse),
         upgrades: upgrades.unwrap_or_else(|| bodies::default_upgrades(&limits)),
         limits,
         auth,

@@ -23,6 +23,7 @@ use crate::proxy::doors::grpc::call;
 use crate::proxy::doors::grpc::status;
 use crate::proxy::head::described;
 use crate::proxy::head::identity::{self, ClientAddress};
+use crate::proxy::render::call_ids::CallIds;
 use crate::proxy::steps::door::Ask;
 use crate::proxy::steps::pipeline::decide_described;
 use crate::proxy::steps::response::problem::{PROBLEM, fixed_response, forbid_caching, problem_document};
@@ -176,7 +177,14 @@ fn refuse_head(request: &mut RequestContext<'_>, refusal: &Refusal) -> CheckResp
     deny(refusal.to_response(
         None,
         None,
-        ErrorFormat { format: PageFormat::Json, pages: None, request_id: None, hint: None, is_for_proxy: false },
+        ErrorFormat {
+            format: PageFormat::Json,
+            pages: None,
+            request_id: None,
+            hint: None,
+            is_for_proxy: false,
+            call_ids: &CallIds::Unknown,
+        },
     ))
 }
 

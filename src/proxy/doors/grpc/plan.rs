@@ -12,7 +12,7 @@ use crate::envoy::rules::{ADDRESS_ENTRY, RateLimitDomain};
 use crate::limiting::decision::Check;
 use crate::limiting::integers::COST_MAX;
 use crate::limiting::limit::Limit;
-use crate::limiting::source::{BodyFacts, DescriptorEntry, Facts};
+use crate::limiting::source::{BodyFacts, DescriptorEntry, Facts, LazyCalls};
 use crate::limiting::{Evaluation, Limiter};
 use crate::route::Route;
 
@@ -191,7 +191,7 @@ fn descriptor_facts<'f>(
 /// Returns facts with the entries of a descriptor, and the address of the client if it has one.
 pub fn add_descriptor<'f>(entries: &'f [DescriptorEntry<'f>], facts: &Facts<'f>) -> Facts<'f> {
     let client = find_address(entries).unwrap_or(facts.client);
-    Facts { client, descriptor: entries, claims: None, body: BodyFacts::None, ..*facts }
+    Facts { client, descriptor: entries, claims: None, body: BodyFacts::None, calls: LazyCalls::default(), ..*facts }
 }
 
 /// Adds a limit to the checks, and returns its place. Descriptors that use the same budget share a check, because a

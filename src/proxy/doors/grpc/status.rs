@@ -14,6 +14,7 @@ use crate::limiting::limit::{Limit, Mode};
 use crate::limiting::{ChainState, LimitResult, Outcome, STORE_RETRY_MS, Verdict, clock};
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::request_context::RequestContext;
+use crate::proxy::render::call_ids::CallIds;
 use crate::proxy::steps::response::problem::forbid_caching;
 use crate::proxy::steps::response::refusal_response::ErrorFormat;
 use crate::proxy::words::refusal::Refusal;
@@ -133,6 +134,7 @@ pub fn build_verdict_response(request: &RequestContext<'_>, verdict: &Verdict) -
                 request_id: None,
                 hint: None,
                 is_for_proxy: false,
+                call_ids: &CallIds::Unknown,
             };
             Refusal::from(End::Exhausted).to_response(Some(route), Some(verdict), format)
         }

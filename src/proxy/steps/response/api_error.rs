@@ -1,4 +1,5 @@
-//! Refusals of limits in the error formats of LLM APIs, so that their clients raise the right error and retry in time.
+//! Refusals of limits in the error formats of LLM APIs and of JSON-RPC, so that their clients raise the right error and
+//! retry in time.
 
 use http::header::RETRY_AFTER;
 use http::{HeaderName, HeaderValue, Response, StatusCode};
@@ -7,8 +8,9 @@ use serde_json::{Value, json};
 use crate::limiting::Outcome;
 use crate::limiting::answer::NEVER;
 use crate::limiting::limit::Limit;
-use crate::limiting::settlement::sources::UsageDialect;
+use crate::limiting::limit::refuse::RefusalDialect;
 use crate::proxy::account::body::ResponseBody;
+use crate::proxy::render::call_ids::CallIds;
 use crate::proxy::steps::response::problem::{fixed_response, refusal_title, retry_after_s};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -28,23 +30,25 @@ struct ErrorNames {
     bedrock: &'static str,
 }
 
-/// Builds the response to a refusal of `limit`, with `Retry-After`.
+/// Builds the response to a refusal of `limit`, with `Retry-After`. `call_ids`: the calls in the request.
 pub fn build_response(
-    dialect: UsageDialect,
+    dialect: RefusalDialect,
     status: StatusCode,
-    limit: &Limit,
-    outcome: Outcome,
+    (limit, outcome): (&Limit, Outcome),
+    call_ids: &CallIds,
 ) -> Response<ResponseBody> {
     let wait_s = retry_after_s(outcome);
     let is_worth_waiting = wait_s.is_some_and(|wait_s| wait_s <= WAIT_MAX_S);
     let (names, message) = (ErrorNames::find(status, is_worth_waiting), refusal_title(outcome, limit));
     let body = match dialect {
-        UsageDialect::OpenAi => {
+        RefusalDialect::OpenAi => {
             let code = if status == StatusCode::TOO_MANY_REQUESTS { names.openai } else { outcome.end().label() };
             json!({ "error": { "message": message, "type": names.openai, "param": null, "code": code } })
         }
-        UsageDialect::Anthropic => json!({ "type": "error", "error": { "type": names.anthropic, "message": message } }),
-        UsageDialect::Gemini => {
+        RefusalDialect::Anthropic => {
+            json!({ "type": "error", "error": { "type": names.anthropic, "message": message } })
+        }
+        RefusalDialect::Gemini => {
             let mut error = json!({ "code": status.as_u16(), "message": message, "status": names.gemini });
             if let Some(wait_s) = wait_s {
                 let kind = "type.googleapis.com/google.rpc.RetryInfo";
@@ -52,7 +56,8 @@ pub fn build_response(
             }
             json!({ "error": error })
         }
-        UsageDialect::Bedrock => json!({ "message": message }),
+        RefusalDialect::Bedrock => json!({ "message": message }),
+        RefusalDialect::JsonRpc => call_ids.to_response(&call_error(status, &message, outcome)),
     };
     let mut response = fixed_response(status, Value::to_string(&body), JSON);
     let headers = response.headers_mut();
@@ -62,13 +67,28 @@ pub fn build_response(
     if let Some(answer) = outcome.answer().filter(|answer| answer.retry_ms != NEVER) {
         headers.insert(RETRY_AFTER_MS, HeaderValue::from(answer.retry_ms));
     }
-    if !is_worth_waiting {
+    if !is_worth_waiting && dialect != RefusalDialect::JsonRpc {
         headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
     }
-    if dialect == UsageDialect::Bedrock {
+    if dialect == RefusalDialect::Bedrock {
         headers.insert(ERROR_TYPE, HeaderValue::from_static(names.bedrock));
     }
     response
+}
+
+/// Returns the error of a JSON-RPC call. The codes from -32099 to -32000 are for servers to define; -32029 is a full limit.
+fn call_error(status: StatusCode, message: &str, outcome: Outcome) -> Value {
+    let code = match status.as_u16() {
+        429 => -32029,
+        400..500 => -32600,
+        _ => -32603,
+    };
+    let mut error = json!({ "code": code, "message": message });
+    let wait_ms = outcome.answer().map(|answer| answer.retry_ms).filter(|wait_ms| *wait_ms != NEVER);
+    if let Some(wait_ms) = wait_ms.or_else(|| Some(retry_after_s(outcome)? * 1000)) {
+        error["data"] = json!({ "retry_after_ms": wait_ms });
+    }
+    error
 }
 
 impl ErrorNames {

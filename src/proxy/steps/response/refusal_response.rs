@@ -7,6 +7,7 @@ use http::{HeaderValue, Response, StatusCode};
 use crate::ends::End;
 use crate::limiting::{LimitResult, Verdict};
 use crate::proxy::account::body::ResponseBody;
+use crate::proxy::render::call_ids::CallIds;
 use crate::proxy::render::ratelimit::ceil_seconds;
 use crate::proxy::steps::response::api_error;
 use crate::proxy::steps::response::error_page;
@@ -33,6 +34,8 @@ pub struct ErrorFormat<'e> {
     /// The error answers a question of another proxy, which would take a server error for a failure of the gateway, and
     /// might let the request pass.
     pub is_for_proxy: bool,
+    /// The JSON-RPC calls that the error is for.
+    pub call_ids: &'e CallIds,
 }
 
 impl ErrorFormat<'_> {
@@ -92,7 +95,7 @@ fn build_limit_refusal(
     let status = wanted.status(limit_refusal_status(refuse, outcome), StatusCode::TOO_MANY_REQUESTS);
     let wait = retry_after_s(outcome);
     if let Some(dialect) = refuse.dialect {
-        return api_error::build_response(dialect, status, limit, outcome);
+        return api_error::build_response(dialect, status, (limit, outcome), wanted.call_ids);
     }
     let Some(template) = refuse.body.as_ref().filter(|_| outcome.end().is_configurable()) else {
         let detail = refusal_title(outcome, limit);
