@@ -209,7 +209,7 @@ fn create_limit_series(record: &LimitRecord, limit: &Limit, route: &Route, confi
             {
                 record.rejections.export_series(End::NotInteger.rejection_index());
             }
-            if limit.key.reads_body() || limit.cost.counted_source().is_some() {
+            if limit.has_key_in_body() || limit.cost.counted_source().is_some() {
                 record.rejections.export_series(End::BodyKeyMalformed.rejection_index());
             }
             if limit.missing == Missing::Refuse {

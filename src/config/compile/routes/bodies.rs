@@ -30,7 +30,7 @@ impl BodyBounds {
     /// body, so its bound applies as soon as one limit has such a key.
     pub fn find_key_body(&self, limits: &[Arc<Limit>]) -> Option<u32> {
         let is_read = limits.iter().any(|limit| limit.reads_body());
-        let is_key = limits.iter().any(|limit| limit.key.reads_body());
+        let is_key = limits.iter().any(|limit| limit.has_key_in_body());
         u32::try_from(if is_key { self.max_key_body } else { self.max_cost_body }).ok().filter(|_| is_read)
     }
 }
