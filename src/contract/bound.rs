@@ -2,7 +2,7 @@
 //! states the same formulas.
 
 use crate::limiting::algorithm::Rule;
-use crate::limiting::algorithm::calendar::CalendarUnit;
+use crate::limiting::algorithm::calendar::{Calendar, CalendarUnit};
 use crate::limiting::algorithm::token_bucket::TokenBucket;
 
 const HOUR_MS: i64 = 3_600_000;
@@ -45,10 +45,7 @@ impl Bound {
                 Bound::Steady { first: burst, rate, per_ms, ahead_ms: 0 }
             }
             Rule::FixedWindow(window) => Bound::Windows { count: window.limit, shortest_ms: window.window_ms },
-            Rule::Calendar(calendar) => {
-                let change_ms = if calendar.has_clock_changes() { CLOCK_CHANGE_MS } else { 0 };
-                Bound::Windows { count: calendar.limit, shortest_ms: shortest_window_ms(calendar.unit(), change_ms) }
-            }
+            Rule::Calendar(calendar) => Bound::of_calendar(calendar, calendar.limit),
             Rule::SlidingLog(log) => Bound::Rolling { count: log.limit, window_ms: log.window_ms },
             Rule::SlidingWindow(window) if window.is_weighted() => {
                 Bound::Weighted { count: window.limit, window_ms: window.window_ms }
@@ -58,9 +55,20 @@ impl Bound {
                 Bound::Steady { first: 1, rate: leaky.rate, per_ms: leaky.per_ms, ahead_ms: leaky.queue_ms }
             }
             Rule::Concurrency(slots) => Bound::Slots { count: slots.in_flight },
+            // Of values in place of units.
+            Rule::Distinct(values) => match (values.calendar(), rule.policy().window_ms) {
+                (Some(calendar), _) => Bound::of_calendar(calendar, values.limit),
+                (None, window_ms) if values.is_sliding() => Bound::Rolling { count: values.limit, window_ms },
+                (None, shortest_ms) => Bound::Windows { count: values.limit, shortest_ms },
+            },
             // It bounds refusals. No limit has this rule as its own.
             Rule::Ban(ban) => Bound::Rolling { count: ban.after, window_ms: ban.within_ms },
         }
+    }
+
+    fn of_calendar(calendar: &Calendar, count: i64) -> Bound {
+        let change_ms = if calendar.has_clock_changes() { CLOCK_CHANGE_MS } else { 0 };
+        Bound::Windows { count, shortest_ms: shortest_window_ms(calendar.unit(), change_ms) }
     }
 
     /// Returns the most units in an interval of `interval_ms`, if the state of the key is lost `losses` times in it.
@@ -146,6 +154,8 @@ pub fn formula(rule: &Rule) -> &'static str {
         }
         Rule::SlidingWindow(_) => "the count in any interval of one period",
         Rule::LeakyBucket(_) => "1 + rate x (T + queue + 1 ms)",
+        Rule::Distinct(rule) if rule.is_sliding() => "the count of different values in any interval of one period",
+        Rule::Distinct(_) => "the count of different values in each window (to 1 ms)",
         Rule::Ban(_) => "refusals before a ban",
         Rule::Concurrency(_) => "in_flight exchanges with an upstream at once",
     }

@@ -501,6 +501,9 @@ impl ClauseWriter<'_> {
     }
 
     fn name_units(&self, units: i64) -> &'static str {
+        if self.limit.distinct.is_some() {
+            return if units == 1 { " value" } else { " different values" };
+        }
         match (&self.limit.cost, units) {
             (Cost::Fixed(1), 1) if self.prices.is_empty() => " request",
             (Cost::Fixed(1), _) if self.prices.is_empty() => " requests",

@@ -98,7 +98,7 @@ fn find_unknown(walk: &ExplainWalk<'_>, limits: &[Arc<Limit>]) -> Vec<Option<&'s
                 Some("the config hides values that it reads; the role `limits` sees more")
             }
             None if walk.is_user_unknown && reads_user() => Some("only the auth server knows the identity"),
-            None if walk.is_body_unknown && (limit.key.reads_body() || limit.reads_calls()) => {
+            None if walk.is_body_unknown && (limit.has_key_in_body() || limit.reads_calls()) => {
                 Some("the body was not given")
             }
             None => None,

@@ -39,9 +39,9 @@ pub struct Check {
     /// The values of the key, by which overrides are found. Only set where the end of the request may change the
     /// charge: the change applies the override that is in force by then.
     pub override_values: Option<Box<str>>,
-    /// A random number that identifies the decision, or the tenant; for [`Op::Adjust`] the receipt of the charge.
+    /// A random number that identifies the decision, or the tenant, or the counted value; for [`Op::Adjust`] the receipt of the charge.
     pub tag: i64,
-    /// The tenant as in a state key, if the limit has `fair`.
+    /// The tenant as in a state key, if the limit has `fair`; the value that is counted, if it has `distinct`.
     pub tenant: Option<Box<str>>,
     /// The ban of the key, if the limit has `ban`. Decisions and resets include it.
     pub ban: Option<Box<BanCheck>>,

@@ -212,7 +212,7 @@ fn create_limit_series(record: &LimitRecord, limit: &Limit, route: &Route, confi
             if limit.reads_calls() {
                 record.rejections.export_series(End::McpHeaders.rejection_index());
             }
-            if limit.key.reads_body() || limit.cost.counted_source().is_some() || limit.reads_calls() {
+            if limit.has_key_in_body() || limit.cost.counted_source().is_some() || limit.reads_calls() {
                 record.rejections.export_series(End::BodyKeyMalformed.rejection_index());
             }
             if limit.missing == Missing::Refuse {

@@ -32,7 +32,19 @@ macro_rules! twins {
     };
 }
 
-twins!(token_bucket, fixed_window, gcra, sliding_window, calendar, sliding_log, leaky_bucket, concurrency, fair, ban);
+twins!(
+    token_bucket,
+    fixed_window,
+    gcra,
+    sliding_window,
+    calendar,
+    sliding_log,
+    leaky_bucket,
+    concurrency,
+    fair,
+    ban,
+    distinct
+);
 
 fn decides_like_its_twin(name: &str) {
     let mut seeded = crate::support::limiting::seeded();
@@ -333,6 +345,15 @@ fn native(state: &State, now: i64) -> Data {
             }
             set
         }
+        State::Distinct(_) if fields.is_empty() => Vec::new(),
+        State::Distinct(_) => {
+            let entry = |field: &&str| {
+                let (value, score) = field.split_once(':').unwrap();
+                (number(score), value.to_owned())
+            };
+            let head = (-(1 << 53), fields[0].to_owned());
+            std::iter::once(head).chain(fields[1..].iter().map(entry)).collect()
+        }
         State::Concurrency(_) => fields.chunks(2).map(|pair| (number(pair[1]), pair[0].to_owned())).collect(),
         _ if fields.is_empty() => Vec::new(),
         _ => {
@@ -441,7 +462,7 @@ pub fn assert_same_state(gate: &Gate, memory: &MemoryStore, now: i64) {
 
 /// Limits of every algorithm, twice, some with bans, some in shadow mode, some that forward what exceeds them.
 pub fn random_limits(rng: &mut StdRng) -> Vec<std::sync::Arc<sluicegate::limiting::limit::Limit>> {
-    let names = crate::support::limiting::limit_rules();
+    let names = crate::support::limiting::all_limit_rules();
     (0..names.len() * 2)
         .map(|i| {
             let (name, rule) =

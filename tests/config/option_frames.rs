@@ -212,6 +212,7 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
             let beside = match key {
                 "cost" | "costs" => "rate = \"10/s\"\nburst = 1000000000\n".to_owned(),
                 "algorithm" => "rate = \"10/day\"\n".to_owned(),
+                "distinct" => "algorithm = \"sliding_log\"\nrate = \"10/day\"\n".to_owned(),
                 "weights" | "prices" | "ask_usage" => format!("{limit}settle = \"openai\"\n"),
                 _ => limit,
             };

@@ -223,7 +223,9 @@ fn empty_lists_are_accepted_where_the_table_says_so() {
 fn item_of(path: &str, number: usize) -> Option<String> {
     let address = format!("10.0.{}.{}", number / 256, number % 256);
     Some(match path {
-        "limit.key" | "limit.fair.key" | "upstream.hash_on" | "route.split_by" => format!("\"header:x-{number}\""),
+        "limit.key" | "limit.fair.key" | "limit.distinct" | "upstream.hash_on" | "route.split_by" => {
+            format!("\"header:x-{number}\"")
+        }
         "route.split" => format!("{{ upstream = \"http://127.0.0.1:{}\" }}", 3000 + number),
         "limit.overrides" => format!("{{ key = \"{address}\", rate = \"5/s\" }}"),
         "admin.tokens" => format!("{{ name = \"t{number}\", token = \"0123456789abcdef{number}\", role = \"read\" }}"),

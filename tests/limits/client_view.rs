@@ -231,7 +231,7 @@ const GRPC_FIELDS: &str = "content-type: application/grpc\r\nte: trailers\r\n";
 fn retry_after_is_exact_for_every_algorithm() {
     let mut seeded = seeded();
     let rng = &mut seeded.rng;
-    for name in crate::support::limiting::limit_rules() {
+    for name in crate::support::limiting::all_limit_rules() {
         let mut refused = 0;
         for _ in 0..300 {
             let limit = limit("one", random_rule(name, rng), Mode::Enforce);

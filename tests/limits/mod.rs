@@ -11,6 +11,7 @@ mod contract;
 mod countries;
 mod credentials;
 mod decisions;
+mod distinct;
 mod fair;
 mod integers;
 mod key_alternatives;

@@ -10,7 +10,9 @@ use redis::Commands;
 use sluicegate::limiting::algorithm::ban::Ban;
 use sluicegate::limiting::algorithm::calendar::CalendarUnit;
 use sluicegate::limiting::algorithm::fair::FairSettings;
+use sluicegate::limiting::algorithm::fixed_window::FixedWindow;
 use sluicegate::limiting::algorithm::gcra::Gcra;
+use sluicegate::limiting::algorithm::sliding_log::SlidingLog;
 use sluicegate::limiting::algorithm::{Rule, State};
 use sluicegate::limiting::decision::{Check, Decision, ErrorKind, Op};
 use sluicegate::limiting::limit::cost::Cost;
@@ -30,7 +32,7 @@ fn decides_like_the_memory_store() {
     let mut client = server.client();
     let mut seeded = crate::support::limiting::seeded();
     let rng = &mut seeded.rng;
-    let names = crate::support::limiting::limit_rules();
+    let names = crate::support::limiting::all_limit_rules();
     for _ in 0..20 {
         let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
         let memory = MemoryStore::new(1_000_000);
@@ -80,6 +82,12 @@ fn stored(client: &mut redis::Connection, key: &str) -> String {
         "list" => return crate::support::limiting::log_text(client.lrange::<_, Vec<String>>(key, 0, -1).unwrap()),
         "zset" if key.ends_with("sliding_log") => {
             return crate::support::limiting::log_text(client.zrevrange::<_, Vec<String>>(key, 0, -1).unwrap());
+        }
+        "zset" if key.ends_with("distinct") => {
+            let set: Vec<(String, f64)> = client.zrange_withscores(key, 0, -1).unwrap();
+            return crate::support::limiting::values_text(
+                set.into_iter().map(|(member, score)| (score as i64, member)),
+            );
         }
         "zset" if key.ends_with("fair") => {
             let set: Vec<(String, f64)> = client.zrange_withscores(key, 0, -1).unwrap();
@@ -155,6 +163,13 @@ fn minutes(mut rule: Rule, rng: &mut impl Rng) -> Rule {
         }
         Rule::Concurrency(rule) => rule.lease_ms = period,
         Rule::Ban(ban) => *ban = minutes_of_ban(rng),
+        Rule::Distinct(rule) => {
+            let (limit, window_ms, clock) = (rule.limit, period, rng.random_bool(0.5));
+            return crate::support::limiting::distinct(match rng.random_bool(0.5) {
+                true => Rule::SlidingLog(SlidingLog { limit, window_ms, sorted_set: false }),
+                false => Rule::FixedWindow(FixedWindow { limit, window_ms, clock }),
+            });
+        }
         Rule::Fair(rule) => {
             let most = FairSettings { reserve: None, active_ms: None, max_active: 4, weight: rule.weight };
             return crate::support::limiting::fair(rule.pool.rate.min(50), period, rule.pool.burst.min(50), most);

@@ -7,7 +7,6 @@ use std::ops::Range;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use crate::limiting::algorithm::Rule;
 use crate::limiting::limit::Limit;
 use crate::limiting::store::shares::KeyDivision;
 use crate::snapshot::Snapshot;
@@ -40,7 +39,7 @@ impl Listing {
 
     fn with_list<T>(&self, snapshot: &Snapshot, now_ms: i64, look: impl FnOnce(&LimitList) -> T) -> T {
         let mut slot = self.0.borrow_mut();
-        let has_calendar = snapshot.config.limits.iter().any(|limit| matches!(*limit.rule, Rule::Calendar(_)));
+        let has_calendar = snapshot.config.limits.iter().any(|limit| limit.rule.is_calendar());
         let second = has_calendar.then_some(now_ms.div_euclid(1000));
         let list = match slot.take().filter(|list| list.generation == snapshot.generation && list.second == second) {
             Some(fresh) => slot.insert(fresh),

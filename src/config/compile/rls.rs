@@ -207,7 +207,8 @@ fn check_limit(limit: &Limit, pattern: &DescriptorPattern) -> Result<(), TextFau
             "use another limit; Envoy sends the cost as hits_addend",
         );
     }
-    for part in limit.key.0.iter().filter(|part| **part != KeyPart::All) {
+    let counted = limit.distinct.iter().flat_map(|distinct| &distinct.key.0);
+    for part in limit.key.0.iter().chain(counted).filter(|part| **part != KeyPart::All) {
         let readable: Vec<&Source> = part.sources().iter().filter(|source| has_value(source, pattern)).collect();
         let Some(source) = readable.first() else {
             return invalid_text(

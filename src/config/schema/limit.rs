@@ -40,7 +40,7 @@ const OUTCOMES: ValueType = list_from(1, &Either(&[Integer { least: 100, most: 5
 rows! {
     table("limit").title("[limit.NAME]");
 
-    ALGORITHM = option("algorithm", Words(&ALGORITHM_NAMES), Value("\"token_bucket\""), "the [algorithm](algorithms.md)").shown_as("name");
+    ALGORITHM = option("algorithm", Words(&ALGORITHM_NAMES), Described("`\"token_bucket\"`, with `distinct` `\"sliding_log\"`"), "the [algorithm](algorithms.md)").shown_as("name");
     RATE = option("rate", Either(&[Rate, CalendarRate]), Described("required; not for `concurrency`"), "units per period")
         .shown_as("rate; for `calendar` COUNT/hour, /day, /week, /month or /year")
         .metric("sluicegate_rejections_total")
@@ -148,6 +148,12 @@ rows! {
     FAIR = option("fair", Table(&fair::TABLE), Absent, "tenants share each budget (`token_bucket`, `gcra`)")
         .guide("algorithms.md#fair-sharing")
         .metric("sluicegate_fair_active_tenants");
+    DISTINCT = option("distinct", KEY_PARTS, Absent, "count different values of this source, not requests (`sliding_log`, `fixed_window`, `calendar`)")
+        .guide("distinct.md")
+        .metric("sluicegate_limit_decisions_total")
+        .ends(End::Exhausted)
+        .weaker(Weaker::Added)
+        .called(&["unique", "count_distinct"]);
     BAN = option("ban", Table(&ban::TABLE), Absent, "refuse a key for longer that is refused often")
         .guide("bans.md")
         .metric("sluicegate_limit_bans_total")

@@ -71,8 +71,6 @@ impl Algorithm for Calendar {
 
     const NUMBER: Number = COUNT;
 
-    const CALENDAR: bool = true;
-
     const CORRECTS_BY_OWN_RULE: bool = true;
 
     fn build(options: &OptionValues) -> Result<Calendar, OptionError> {
@@ -97,6 +95,10 @@ impl Algorithm for Calendar {
             month_day: resets_on.and_then(|day| i8::try_from(day).ok()).unwrap_or(1),
         };
         Ok(Calendar::new(limit, dates))
+    }
+
+    fn is_calendar(&self) -> bool {
+        true
     }
 
     fn params(&self, now: i64) -> Vec<i64> {
@@ -257,6 +259,12 @@ impl Calendar {
         let current = window(&self.windows(now), 1);
         let record = record.filter(|record| !ends_at(record, current.start_ms)).copied().unwrap_or(current);
         Window { record, end: record.start_ms + record.length_ms, is_repaired: false }
+    }
+
+    /// Returns start and end of the current window, and the end of the next one.
+    pub fn bounds_at(&self, now: i64) -> [i64; 3] {
+        let windows = self.windows(now);
+        [windows[1].start_ms, windows[2].start_ms, windows[3].start_ms]
     }
 
     /// Returns the windows around `now`. They are copied: a shared reference count would make workers wait for each

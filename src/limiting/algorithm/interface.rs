@@ -19,9 +19,6 @@ pub trait Algorithm: Clone {
     /// The number that the replay varies to find how large it would have to be.
     const NUMBER: Number;
 
-    /// True if the windows follow the calendar, and so use the wall clock.
-    const CALENDAR: bool = false;
-
     /// True if `decide` needs its `tag`.
     const NEEDS_TAG: bool = false;
 
@@ -53,6 +50,11 @@ pub trait Algorithm: Clone {
 
     /// Returns the policy that clients see: quota and window.
     fn policy(&self) -> Policy;
+
+    /// Returns whether the windows follow the calendar, and so use the wall clock.
+    fn is_calendar(&self) -> bool {
+        false
+    }
 
     /// Decides whether `cost` units at `now_ms` are admitted, and returns the state that follows. `tag` is a random
     /// number that identifies the decision, for algorithms that store single charges.

@@ -10,6 +10,7 @@
 //! - `sliding_window`: counters for parts of a window.
 //! - `sliding_log`, `concurrency`: single charges and leases, in a `tree`.
 //! - `fair`: a token bucket that tenants share fairly.
+//! - `distinct`: different values of a source, in the windows of another algorithm.
 //! - `ban`: longer refusals of keys that their limit refuses often.
 //! - `records`: usage of a key under several settings of its limit.
 //! - `lease_basis`: how long units that were debited in advance may be spent.
@@ -24,6 +25,7 @@ pub mod calendar;
 pub mod concurrency;
 pub mod dates;
 pub mod describe;
+pub mod distinct;
 mod exact;
 pub mod fair;
 pub mod fixed_window;
@@ -85,7 +87,7 @@ pub fn all_params() -> impl Iterator<Item = &'static Param> {
 /// methods that call the algorithm of a rule.
 macro_rules! algorithms {
     ($($module:ident => $Name:ident),* $(,)?) => {
-        algorithms! { @all $($module => $Name,)* fair => Fair, ban => Ban }
+        algorithms! { @all $($module => $Name,)* fair => Fair, ban => Ban, distinct => Distinct }
 
         /// All algorithms that a limit can name in `algorithm`. A limit that names none uses the first.
         pub const SPECS: &[Spec] = &[$(Spec {
@@ -109,8 +111,8 @@ macro_rules! algorithms {
             $($Name(<$module::$Name as Algorithm>::State)),*
         }
 
-        /// Names in state keys, in the order of the list: those of the config, then `fair`, which limits with `fair`
-        /// have, and `ban`, which limits with `ban` have beside their own.
+        /// Names in state keys, in the order of the list: those of the config, then `fair` and `distinct`, which
+        /// limits with these options have, and `ban`, which limits with `ban` have beside their own.
         pub const NAMES: &[&str] = &[$(stringify!($module)),*];
 
         /// The Redis script. It consists of the shared functions, the algorithms by their place in this list, the
@@ -137,6 +139,8 @@ macro_rules! algorithms {
             include_str!("../../../lua/shapes/log.lua"),
             "elseif name == 'tenants' then\n",
             include_str!("../../../lua/shapes/tenants.lua"),
+            "elseif name == 'values' then\n",
+            include_str!("../../../lua/shapes/values.lua"),
             "else\n",
             include_str!("../../../lua/shapes/leases.lua"),
             "end\nend\n",
@@ -154,9 +158,9 @@ macro_rules! algorithms {
                 match self { $(Rule::$Name(_) => $module::$Name::NUMBER),* }
             }
 
-            /// See [`Algorithm::CALENDAR`].
+            /// See [`Algorithm::is_calendar`].
             pub fn is_calendar(&self) -> bool {
-                match self { $(Rule::$Name(_) => $module::$Name::CALENDAR),* }
+                match self { $(Rule::$Name(rule) => rule.is_calendar()),* }
             }
 
             /// See [`Algorithm::params`].

@@ -1,7 +1,8 @@
 //! A compiled `[limit.NAME]`: which requests it applies to, whose budget they use, how much is allowed, and what
 //! happens on a refusal. The config compiler creates limits; the limiter evaluates them.
 //!
-//! `when` has the conditions, `schedule` those about the time, `cost` what a request costs, `bytes` the bytes of bodies as a
+//! `when` has the conditions, `schedule` those about the time, `distinct` values that are counted in place of requests, `cost`
+//! what a request costs, `bytes` the bytes of bodies as a
 //! cost, `refuse` the refusal, `ban` longer refusals, `over` what else can happen over the limit, `month_day` when the
 //! months of a key begin, `charge_rules` how the outcome of a request changes its charge. To add an option, add a field
 //! here or there, and read it in `config::compile`.
@@ -10,6 +11,7 @@ pub mod ban;
 pub mod bytes;
 pub mod charge_rules;
 pub mod cost;
+pub mod distinct;
 pub mod month_day;
 pub mod over;
 pub mod refuse;
@@ -33,6 +35,7 @@ use crate::limiting::key::{Key, Missing};
 use crate::limiting::limit::ban::LimitBan;
 use crate::limiting::limit::charge_rules::{ChargeRules, Settle};
 use crate::limiting::limit::cost::{Cost, Price};
+use crate::limiting::limit::distinct::DistinctValues;
 use crate::limiting::limit::month_day::MonthDay;
 use crate::limiting::limit::over::Over;
 use crate::limiting::limit::refuse::Refuse;
@@ -112,6 +115,8 @@ pub struct Limit {
     pub ban: Option<Box<LimitBan>>,
     /// How tenants share a budget; `None` if they do not.
     pub fair: Option<Box<FairShare>>,
+    /// What is counted in place of requests (`distinct`); `None` if requests are.
+    pub distinct: Option<Box<DistinctValues>>,
     /// Response to refused requests; `None` uses that of the route.
     pub refuse: Option<Arc<Refuse>>,
     /// Where the day on which months begin is read from; `None` if all keys have the day of the rule.
@@ -138,9 +143,13 @@ impl Limit {
         self.key.budget_names(frame, facts, self.missing, self.repeated, values)
     }
 
-    /// Returns the key by which usage is counted: the budget, and the tenant if there is one.
+    /// Returns the key by which usage is counted: the budget, and the tenant or the counted value if there is one.
     pub fn counted_key(&self) -> &Key {
-        self.fair.as_ref().map_or(&self.key, |fair| &fair.counted_key)
+        match (&self.fair, &self.distinct) {
+            (Some(fair), _) => &fair.counted_key,
+            (None, Some(distinct)) => &distinct.counted_key,
+            (None, None) => &self.key,
+        }
     }
 
     /// Returns whether the limit applies to the request, by its `when`.
@@ -222,7 +231,7 @@ impl Limit {
 
     /// Returns whether the limit reads the address of the client.
     pub fn reads_address(&self) -> bool {
-        self.when.reads_client() || self.key.sources().any(Source::reads_address)
+        self.when.reads_client() || self.counted_key().sources().any(Source::reads_address)
     }
 
     /// Returns whether the response reports the true cost of a request.
@@ -259,7 +268,7 @@ impl Limit {
         {
             return Some(why);
         }
-        self.key.unreadable_body(body).or(match (self.cost.counted_source(), body) {
+        self.counted_key().unreadable_body(body).or(match (self.cost.counted_source(), body) {
             (Some(_), BodyFacts::UnreadableBody(why)) => Some(*why),
             (Some(_), BodyFacts::Form(_)) => Some(UnreadableBody::Type),
             _ => None,
@@ -290,9 +299,8 @@ impl Limit {
 
     /// Everything that the limit reads of a request.
     pub fn sources(&self) -> impl Iterator<Item = &Source> {
-        let tenant = self.fair.iter().flat_map(|fair| fair.key.sources());
         let day = self.month_day.iter().map(|day| &day.source);
-        self.key.sources().chain(tenant).chain(self.when.sources()).chain(self.cost.sources()).chain(day)
+        self.counted_key().sources().chain(self.when.sources()).chain(self.cost.sources()).chain(day)
     }
 
     /// Returns whether the limit reads the content of request bodies: for its key or its cost, or to change them.
@@ -306,7 +314,12 @@ impl Limit {
     }
 
     fn reads_every_body(&self) -> bool {
-        self.key.reads_body() || self.when.reads_body() || self.cost.reads_body() || self.requests_usage()
+        self.has_key_in_body() || self.when.reads_body() || self.cost.reads_body() || self.requests_usage()
+    }
+
+    /// Returns whether the body has a part of the key, or the counted value.
+    pub fn has_key_in_body(&self) -> bool {
+        self.counted_key().reads_body()
     }
 
     /// Returns whether the estimate must know which responses are generated in the background: they do not report the
@@ -359,7 +372,7 @@ impl Limit {
     /// Returns a descriptor entry without which the limit does not work as configured.
     pub fn required_descriptor(&self) -> Option<&Source> {
         let is_entry = |source: &&Source| source.kind() == SourceKind::Descriptor;
-        let parts = self.key.0.iter().filter(|part| part.sources().iter().all(|source| is_entry(&source)));
+        let parts = self.counted_key().0.iter().filter(|part| part.sources().iter().all(|source| is_entry(&source)));
         let of_key = parts.filter_map(|part| part.sources().first()).next();
         of_key.or_else(|| self.cost.sources().iter().find(is_entry)).or_else(|| self.when.sources().find(is_entry))
     }
@@ -434,6 +447,7 @@ impl Limit {
             charge_rules: None,
             ban: None,
             fair: None,
+            distinct: None,
             refuse: None,
             month_day: None,
         })

@@ -22,8 +22,7 @@ impl MonthDay {
 
     /// Returns `None` if the rule has no months.
     pub fn new(source: Source, rule: &Rule) -> Option<MonthDay> {
-        let Rule::Calendar(calendar) = rule else { return None };
-        let rules = (1..=31).map(|day| Arc::new(Rule::Calendar(calendar.with_month_day(day)))).collect();
+        let rules = (1..=31).map(|day| rule.with_month_day(day).map(Arc::new)).collect::<Option<_>>()?;
         Some(MonthDay { source, rules })
     }
 
@@ -41,10 +40,10 @@ impl MonthDay {
         let Some(value) = facts.value(&self.source, repeated)? else { return Ok(None) };
         let text = self.source.value_text(value);
         let Some(day) = str::from_utf8(&text).ok().and_then(parse_day) else { return Ok(None) };
-        Ok(match &**rule {
+        Ok(match rule.calendar() {
             // The override of the key has a day.
-            Rule::Calendar(calendar) if !calendar.has_open_month_day() => None,
-            Rule::Calendar(calendar) if !is_own => Some(Arc::new(Rule::Calendar(calendar.with_month_day(day)))),
+            Some(calendar) if !calendar.has_open_month_day() => None,
+            Some(_) if !is_own => rule.with_month_day(day).map(Arc::new),
             _ => usize::try_from(day - 1).ok().and_then(|index| self.rules.get(index)).cloned(),
         })
     }

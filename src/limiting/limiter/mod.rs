@@ -323,6 +323,9 @@ impl Limiter {
         if let Some(fair) = &limit.fair {
             check.set_tenant(fair.find_tenant(facts, limit.repeated)?);
         }
+        if let Some(distinct) = &limit.distinct {
+            distinct.set_value(&mut check, facts, limit.repeated)?;
+        }
         Ok((check, instead))
     }
 

@@ -270,7 +270,7 @@ fn has_cheaper_limit(before: &Route, after: &Route) -> bool {
 /// Returns whether limits read fewer bytes of a body for the cost of a request. With a key in the body, they refuse what
 /// they do not read, which is stricter.
 fn reads_less(before: &Route, after: &Route) -> bool {
-    let refuses_rest = after.limits.iter().any(|limit| limit.key.reads_body() || limit.reads_calls());
+    let refuses_rest = after.limits.iter().any(|limit| limit.has_key_in_body() || limit.reads_calls());
     matches!((before.key_body, after.key_body), (Some(before), Some(after)) if after < before) && !refuses_rest
 }
 

@@ -37,6 +37,9 @@ impl Data {
             Data::Sorted(set) if set.first().is_some_and(|(_, head)| head.contains('|')) => {
                 return super::tenants_text(set.iter().cloned());
             }
+            Data::Sorted(set) if set.first().is_some_and(|(_, head)| head.contains('/')) => {
+                return super::values_text(set.iter().cloned());
+            }
             Data::Sorted(set) if pairs => set.iter().map(|(score, member)| format!("{member} {score}")).collect(),
             Data::Sorted(set) => return super::log_text(set.iter().rev().map(|(_, member)| member.clone())),
         };
@@ -323,6 +326,11 @@ impl Keys {
                 assert_eq!(args[3..], ["WITHSCORES", "LIMIT", "0", "1"]);
                 let found = set.iter().rev().find(|(score, _)| between(*score, &args[2], &args[1]));
                 strings(lua, found.into_iter().flat_map(|(score, member)| [member.clone(), score.to_string()]))
+            }
+            "ZCARD" => Ok(Value::Integer(set.len() as i64)),
+            "ZREMRANGEBYSCORE" => {
+                set.retain(|(score, _)| !between(*score, &args[1], &args[2]));
+                Ok(Value::Boolean(true))
             }
             "ZREMRANGEBYRANK" => {
                 let (from, to) = span(&args[1], &args[2], set.len());

@@ -19,6 +19,7 @@ pub use server::RedisServer;
 use sluicegate::limiting::algorithm::ban::Ban;
 use sluicegate::limiting::algorithm::calendar::{Calendar, CalendarSettings, CalendarUnit};
 use sluicegate::limiting::algorithm::concurrency::Concurrency;
+use sluicegate::limiting::algorithm::distinct::VALUES;
 use sluicegate::limiting::algorithm::fair::{FairFacts, FairSettings};
 use sluicegate::limiting::algorithm::fixed_window::FixedWindow;
 use sluicegate::limiting::algorithm::gcra::Gcra;
@@ -74,8 +75,13 @@ impl Drop for Seeded {
 }
 
 /// The names of all rules that limits have. A ban has a rule of its own beside that of its limit.
-pub fn limit_rules() -> Vec<&'static str> {
+pub fn all_limit_rules() -> Vec<&'static str> {
     NAMES.iter().copied().filter(|name| *name != "ban").collect()
+}
+
+/// The names of the rules that count units of requests.
+pub fn limit_rules() -> Vec<&'static str> {
+    all_limit_rules().into_iter().filter(|name| *name != "distinct").collect()
 }
 
 /// A random rule of the algorithm `name`: with common parameters, or with parameters near the limits of exactness.
@@ -108,6 +114,7 @@ fn sample(name: &str) -> Rule {
             Rule::LeakyBucket(LeakyBucket { rate: 1, per_ms: 1, queue_ms: 0, nodelay: false, refunds: false })
         }
         "concurrency" => Rule::Concurrency(Concurrency { in_flight: 1, lease_ms: 1000 }),
+        "distinct" => distinct(Rule::SlidingLog(SlidingLog { limit: 1, window_ms: 1, sorted_set: false })),
         "ban" => Rule::Ban(Ban { after: 1, within_ms: 1, for_ms: 1, grow: 1, at_most_ms: 1 }),
         "fair" => fair(1000, 1000, 2, FairSettings { reserve: None, active_ms: None, max_active: 1024, weight: 1 }),
         _ => panic!("tests/support/limiting has no rules of {name} yet"),
@@ -191,6 +198,12 @@ fn generate(rule: &Rule, rng: &mut StdRng) -> Rule {
                 refunds: rng.random_bool(0.5),
             })
         }
+        Rule::Distinct(_) => {
+            let names = ["sliding_log", "fixed_window", "calendar"];
+            let rule = generate(&sample(names[rng.random_range(0..names.len())]), rng);
+            let limit = if rng.random_bool(0.1) { rng.random_range(1..=1000) } else { rng.random_range(1..8) };
+            distinct(rule.with_number(limit))
+        }
         Rule::Ban(_) => Rule::Ban(random_ban(period.min(90 * day), rng)),
         Rule::Fair(_) => {
             // The largest exact product of burst and period.
@@ -254,6 +267,11 @@ pub fn with_ban(limit: Arc<Limit>, ban: Ban) -> Arc<Limit> {
     Arc::new(limit)
 }
 
+/// Counts different values in the windows of a rule.
+pub fn distinct(rule: Rule) -> Rule {
+    rule.counting_distinct().unwrap()
+}
+
 /// A token bucket whose tenants share it.
 pub fn fair(rate: i64, per_ms: i64, burst: i64, settings: FairSettings) -> Rule {
     let pool = TokenBucket { rate, per_ms, burst, debt: 0, interval: false, empty: false, refunds: false };
@@ -264,6 +282,10 @@ pub fn fair(rate: i64, per_ms: i64, burst: i64, settings: FairSettings) -> Rule 
 pub fn random_tag(rule: &Rule, rng: &mut StdRng) -> i64 {
     match rule {
         Rule::Fair(_) if rng.random_bool(0.95) => rng.random_range(16..24),
+        Rule::Distinct(_) => {
+            let known = if rng.random_bool(0.9) { 12 } else { 1 << 40 };
+            VALUES.start() + rng.random_range(0..known)
+        }
         _ => rng.random_range(16..1 << 52),
     }
 }
@@ -290,6 +312,7 @@ pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
         charge_rules: None,
         ban: None,
         fair: None,
+        distinct: None,
         refuse: None,
         month_day: None,
     })
@@ -353,6 +376,14 @@ pub fn tenants_text(stored: impl IntoIterator<Item = (i64, String)>) -> String {
         text.push_str(&format!(";{id} {tat_us} {}", weights.remove(&id).unwrap_or(1)));
     }
     assert!(weights.is_empty(), "weights of no tenants: {weights:?}");
+    text
+}
+
+/// Stored values in the format of `State::text`.
+pub fn values_text(stored: impl IntoIterator<Item = (i64, String)>) -> String {
+    let mut stored = stored.into_iter();
+    let Some((_, mut text)) = stored.next() else { return String::new() };
+    stored.for_each(|(score, value)| text.push_str(&format!(" {value}:{score}")));
     text
 }
 

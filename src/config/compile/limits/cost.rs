@@ -189,6 +189,9 @@ pub fn check_cost(section: &Section, cost: &Cost, context: CostContext) -> Optio
     let most = context.rule.max_cost();
     let help = format!("the largest that fits is {most}");
     let report = |what: &str, help: &str| section.report_fault(option.name, node, what, help);
+    if let (Rule::Distinct(_), false) = (context.rule, *cost == Cost::Fixed(1)) {
+        return report("a limit with `distinct` counts each value once", "write cost = 1, or leave it out");
+    }
     match cost {
         Cost::Fixed(fixed) if *fixed > most => {
             report(&format!("a cost of {fixed} never fits, so no request would be admitted"), &help)

@@ -2,7 +2,7 @@
 //!
 //! Input: the sections and facts from other sections (`LimitContext`). Output: compiled limits. `rule` reads the
 //! options that an algorithm declares and `dates` those of calendars; `when` compiles conditions and `schedule` those
-//! about the time, `overrides` budgets of single keys, `fair` the tenants that share a budget, `cost` what a request
+//! about the time, `overrides` budgets of single keys, `fair` the tenants that share a budget, `distinct` values that are counted, `cost` what a request
 //! costs, `charges` what its outcome changes, `settlement` costs that responses report, `lease` leases of hot keys, `ban`
 //! longer refusals, `refuse` the refusal, `over` what else can happen, `candidates` which limit may replace which, `tiers`
 //! limits that count several networks of a client, `list` lists of limits.
@@ -14,6 +14,7 @@ pub(crate) mod candidates;
 pub(crate) mod charges;
 pub(crate) mod cost;
 pub(crate) mod dates;
+pub(crate) mod distinct;
 pub(crate) mod fair;
 pub(crate) mod lease;
 pub(crate) mod list;
@@ -37,6 +38,7 @@ use crate::config::compile::limits::ban::compile_ban;
 use crate::config::compile::limits::candidates::{References, check_candidates, read_mode};
 use crate::config::compile::limits::charges::compile_charge_rules;
 use crate::config::compile::limits::cost::{CostContext, check_cost, compile_limit_cost};
+use crate::config::compile::limits::distinct::{compile_distinct, default_algorithm};
 use crate::config::compile::limits::lease::compile_lease;
 use crate::config::compile::limits::over::{check_over, compile_over};
 use crate::config::compile::limits::refuse::compile_own_refuse;
@@ -216,7 +218,7 @@ fn compile_limit(
     let algorithms: Vec<(&str, &'static Spec)> = SPECS.iter().map(|spec| (spec.name, spec)).collect();
     let spec = match section.node(&limit::ALGORITHM) {
         Some(_) => section.read_choice(&limit::ALGORITHM, &algorithms),
-        None => SPECS.first(),
+        None => default_algorithm(section),
     };
     let rule = match spec {
         Some(spec) => compile_rule(section, spec),
@@ -233,6 +235,7 @@ fn compile_limit(
     let cost = compile_limit_cost(section, weights.clone());
     let missing = section.get(&limit::MISSING);
     let possible = key.as_ref().is_none_or(|key| check_body_sources(section, key, missing).is_some());
+    let distinct = compile_distinct(section, key.as_ref(), context);
     let repeated = section.get(&limit::REPEATED);
     let not_integer = section.get(&limit::NOT_INTEGER);
     let mode = read_mode(section, incumbent.is_some());
@@ -280,6 +283,7 @@ fn compile_limit(
         charge_rules: afterwards,
         ban,
         fair,
+        distinct: distinct?,
         refuse,
         month_day,
     })
@@ -325,12 +329,11 @@ pub fn compile_key_option(
     let parts: Vec<_> = items.iter().map(|item| read_key_part(section, option, item)).collect();
     let parts: Vec<At<KeyPart>> = parts.into_iter().collect::<Option<_>>()?;
     if parts.is_empty() {
-        return section.report_fault(
-            option.name,
-            node,
-            "the list is empty",
-            "for one budget shared by all, write key = \"all\"",
-        );
+        let help = match option.name == limit::KEY.name {
+            true => "for one budget shared by all, write key = \"all\"",
+            false => "name a source, like \"ip\"",
+        };
+        return section.report_fault(option.name, node, "the list is empty", help);
     }
     if parts.len() > KEY_PARTS_MAX {
         return section.report_fault(

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::config::compile::limits::charges::find_outcome_option;
 use crate::config::compile::limits::dates;
+use crate::config::compile::limits::distinct::count_values;
 use crate::config::compile::limits::fair::share_rule;
 use crate::config::compile::limits::lease::has_lease_table;
 use crate::config::reader::Section;
@@ -32,7 +33,10 @@ pub fn compile_rule(section: &Section, spec: &Spec) -> Option<(Rule, OptionValue
     }
     let options = OptionValues::new(values, may_be_corrected(section));
     match (spec.build)(&options) {
-        Ok(rule) if is_valid => share_rule(section, rule).map(|rule| (rule, options)),
+        Ok(rule) if is_valid => {
+            let rule = share_rule(section, rule).and_then(|rule| count_values(section, rule))?;
+            Some((rule, options))
+        }
         Ok(_) => None,
         Err(misfit) => {
             // Missing and malformed options have been reported already.

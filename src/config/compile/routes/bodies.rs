@@ -33,7 +33,7 @@ impl BodyBounds {
     /// A response that names the calls of a refused request needs them as well; `refuse` is that of the route.
     pub fn find_key_body(&self, limits: &[Arc<Limit>], refuse: &Refuse) -> Option<u32> {
         let is_read = limits.iter().any(|limit| limit.reads_body() || limit.refusal_response(refuse).names_calls());
-        let is_key = limits.iter().any(|limit| limit.key.reads_body() && !limit.key.reads_calls_only());
+        let is_key = limits.iter().any(|limit| limit.has_key_in_body() && !limit.counted_key().reads_calls_only());
         u32::try_from(if is_key { self.max_key_body } else { self.max_cost_body }).ok().filter(|_| is_read)
     }
 }

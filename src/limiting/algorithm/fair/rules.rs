@@ -1,4 +1,4 @@
-//! Questions to rules of any algorithm about tenants.
+//! Questions to rules of any algorithm about tenants, and about the values that `distinct` counts.
 
 use crate::limiting::algorithm::LATEST;
 use crate::limiting::algorithm::Rule;
@@ -15,11 +15,12 @@ impl Rule {
         }
     }
 
-    /// Returns the rule that corrects charges made with `tag`, if tenants share the budget of this rule: the tag is the
-    /// tenant. After that, the tag of a check is its receipt.
+    /// Returns the rule that corrects charges made with `tag`, if the tag is the tenant or the value. After that, the tag
+    /// of a check is its receipt.
     pub fn for_tenant(&self, tag: i64) -> Option<Rule> {
         match self {
             Rule::Fair(rule) if rule.tenant == 0 => Some(Rule::Fair(rule.for_tenant(tag))),
+            Rule::Distinct(rule) if rule.value == 0 => Some(Rule::Distinct(rule.for_value(tag))),
             _ => None,
         }
     }

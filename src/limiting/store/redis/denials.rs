@@ -10,6 +10,8 @@
 //!   remembered, because a decision may charge one slot for a moment and then refund it.
 //! - Of a budget that tenants share, the refusals of each tenant are remembered apart. A wait already includes that
 //!   other tenants become inactive.
+//! - So are those of each value that a limit with `distinct` counts: the others may be admitted. A wait may have grown
+//!   since, because other requests used the values that count.
 //! - A refund or reset by an operator in this process clears the memory. One in another gateway takes effect here
 //!   within [`AGE_MAX`].
 
@@ -37,7 +39,7 @@ pub struct DenialCache {
 #[derive(Clone, Debug, Default)]
 pub struct Invalidations(Arc<AtomicU64>);
 
-/// A state key, and the tenant if tenants share it: others may still be admitted.
+/// A state key, and the tenant that shares it, or the value that is counted: others may still be admitted.
 #[derive(Debug, Hash, PartialEq, Eq)]
 struct DenialKey {
     key: Box<str>,
