@@ -21,6 +21,7 @@ mod inspected_stream;
 pub(crate) mod lifecycle;
 mod limits;
 mod live_hub;
+pub(crate) mod live_overrides;
 mod metrics_text;
 mod openapi;
 mod page_request;

@@ -79,6 +79,11 @@ pub async fn show_status(request: PageRequest) -> Result<AdminResponse, Problem>
         "last_reload": state.last_reload(),
         "certificates": list_certificates(&snapshot.config),
         "token_keys": describe_token_keys(&snapshot.config),
+        "store": {
+            "shared": snapshot.config.store.is_shared(),
+            "up": request.context.metrics.store.up.get() == 1,
+            "gateways": request.context.metrics.gateways.alive.get(),
+        },
         "rejected_overrides": count_rejected_overrides(&snapshot.config, &request.context.metrics),
     });
     Ok(json_response(status.to_string()))

@@ -27,6 +27,8 @@ pub struct AdminRequest<'a> {
     pub host: &'a str,
     /// Value of the `authorization` header; `None` omits it.
     pub token: Option<&'a str>,
+    /// Value of the `if-match` header; `None` omits it.
+    pub if_match: Option<&'a str>,
     /// Time limit for the whole exchange.
     pub timeout: Duration,
     /// Maximum number of response bytes to read.
@@ -38,6 +40,8 @@ pub struct AdminRequest<'a> {
 /// The response.
 pub struct AdminReply {
     pub status: u16,
+    /// Value of the `etag` header.
+    pub etag: Option<String>,
     /// The part of the body that was read.
     pub body: String,
 }
@@ -130,7 +134,9 @@ fn exchange_bytes<S: Read + Write>(
     let token = request.token.map_or_else(String::new, |token| format!("authorization: Bearer {token}\r\n"));
     let length = if *method == "GET" { String::new() } else { format!("content-length: {}\r\n", body.len()) };
     let kind = if body.is_empty() { "" } else { "content-type: application/json\r\n" };
-    let head = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n{token}{length}{kind}connection: close\r\n\r\n");
+    let tag = request.if_match.map_or_else(String::new, |tag| format!("if-match: {tag}\r\n"));
+    let head =
+        format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n{token}{tag}{length}{kind}connection: close\r\n\r\n");
     stream.write_all(head.as_bytes())?;
     stream.write_all(body.as_bytes())?;
     let mut answer = Vec::new();
@@ -157,8 +163,12 @@ fn exchange_bytes<S: Read + Write>(
 fn parse_reply(answer: &[u8]) -> Option<AdminReply> {
     let line = str::from_utf8(answer.split(|byte| *byte == b'\n').next()?).ok()?;
     let status = line.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.trim_end().parse().ok()?;
-    let body = answer.windows(4).position(|end| end == b"\r\n\r\n").map_or(&[][..], |end| &answer[end + 4..]);
-    Some(AdminReply { status, body: String::from_utf8_lossy(body).into_owned() })
+    let end = answer.windows(4).position(|end| end == b"\r\n\r\n");
+    let (head, body) = end.map_or((&[][..], &[][..]), |end| (&answer[..end], &answer[end + 4..]));
+    let lines = str::from_utf8(head).unwrap_or_default().lines();
+    let tag = lines.filter_map(|line| line.split_once(':')).find(|(name, _)| name.eq_ignore_ascii_case("etag"));
+    let etag = tag.map(|(_, value)| value.trim().to_owned());
+    Some(AdminReply { status, etag, body: String::from_utf8_lossy(body).into_owned() })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,23 +10,21 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
-use crate::cli::admin_client::{AdminRequest, send_json};
 use crate::cli::check::ReportFormat;
-use crate::cli::{BAD_CONFIG, ConfigFile, RUNTIME, report_bad_config};
+use crate::cli::gateway::GatewayOptions;
+use crate::cli::{BAD_CONFIG, RUNTIME, report_bad_config};
 use crate::config::{self, Config};
 use crate::explain::text::render_explanation;
 use crate::explain::{
     BODY_MAX, DescriptorInput, ExplainInput, Explanation, RateLimitInput, RequestDecision, explain_offline,
     explain_rate_limit_offline,
 };
-use crate::net::ListenAddr;
 
 /// Exit code of a request that is refused.
 const REFUSED: u8 = 3;
 /// Exit code of a request that no route matches.
 const NO_ROUTE: u8 = 4;
 const TIMEOUT: Duration = Duration::from_secs(10);
-const MAX_ANSWER: usize = 16 * 1024 * 1024;
 
 pub const HELP: &str = "\
 Examples:
@@ -35,13 +33,14 @@ Examples:
   sluicegate explain -c sluicegate.toml GET https://api.example.com/v1/items --ext-authz api
   sluicegate explain -c sluicegate.toml --rls edge path=/login remote_address=192.0.2.7 + user=anna --hits 2
 
+With --admin, the gateway with that admin listener explains it, which knows the live state of its limits.
 Nothing is sent to any upstream server, and no limit is charged. Exit code: 0 the request passes, 3 it is refused,
 4 no route matches, 2 invalid usage or config, 1 the gateway did not respond.";
 
 #[derive(Args)]
 pub struct ExplainOptions {
     #[command(flatten)]
-    config: ConfigFile,
+    gateway: GatewayOptions,
     /// METHOD and URL: http://HOST/PATH or https://HOST/PATH, as a client writes it. With --rls, the entries of a
     /// descriptor as KEY=VALUE; + begins another descriptor
     #[arg(value_name = "REQUEST", required = true)]
@@ -73,9 +72,6 @@ pub struct ExplainOptions {
     /// Time of the request, such as 2026-11-30T09:00:00Z or 2026-11-30T10:00:00+01:00 [default: now]
     #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "admin")]
     at: Option<i64>,
-    /// Ask the gateway with this admin listener, which knows the live state of limits. The token comes from the config
-    #[arg(long, value_name = "URL")]
-    admin: Option<String>,
     /// Format of the explanation
     #[arg(long, default_value = "text")]
     format: ReportFormat,
@@ -92,9 +88,9 @@ pub fn run_explain(options: &ExplainOptions) -> ExitCode {
         Ok(topic) => topic,
         Err(why) => return report_usage(&why),
     };
-    let result = match &options.admin {
-        Some(url) => ask_gateway(url, &options.config.config, &topic.to_json()),
-        None => match config::load_config(&options.config.config) {
+    let result = match &options.gateway.admin {
+        Some(_) => ask_gateway(&options.gateway, &topic.to_json()),
+        None => match config::load_config(&options.gateway.config.config) {
             Ok(config) => topic.explain_offline(&config, options.at).map_err(|why| (BAD_CONFIG, why)),
             Err(report) => return report_bad_config(&report),
         },
@@ -221,37 +217,17 @@ fn read_body(path: &Path) -> Result<Vec<u8>, String> {
     Ok(body)
 }
 
-/// Lets a running gateway explain the request. An error is an exit code and a message.
-fn ask_gateway(url: &str, config: &Path, body: &Value) -> Result<Explanation, (u8, String)> {
-    let addr = find_address(url).map_err(|why| (BAD_CONFIG, format!("--admin {url}: {why}")))?;
-    let token = config::find_admin_contact(config).and_then(|contact| contact.token);
-    let request = AdminRequest {
-        method: "POST",
-        path: "/-/explain",
-        host: "localhost",
-        token: token.as_deref(),
-        timeout: TIMEOUT,
-        most: MAX_ANSWER,
-        status_only: false,
-    };
-    let reply = send_json(&addr, &request, &body.to_string())
-        .map_err(|error| (RUNTIME, format!("no gateway responds at {url}: {error}")))?;
+/// Lets a running gateway, which knows the live state of limits, explain the request. An error is an exit code and a
+/// message.
+fn ask_gateway(options: &GatewayOptions, body: &Value) -> Result<Explanation, (u8, String)> {
+    let gateway = options.find_gateway().map_err(|why| (BAD_CONFIG, why))?;
+    let reply = gateway
+        .send_within(TIMEOUT, ("POST", "/-/explain"), None, &body.to_string())
+        .map_err(|error| (RUNTIME, gateway.describe_failure(&error)))?;
     if reply.status != 200 {
-        let problem: Value = serde_json::from_str(&reply.body).unwrap_or_default();
-        let detail = problem["detail"].as_str().unwrap_or(&reply.body);
         let code = if reply.status == 422 { BAD_CONFIG } else { RUNTIME };
-        return Err((code, format!("{url} answered {}: {detail}", reply.status)));
+        return Err((code, gateway.describe_refusal(reply.status, &reply.body, "keys")));
     }
     serde_json::from_str(&reply.body)
-        .map_err(|error| (RUNTIME, format!("{url} gave no explanation; is its version the same? {error}")))
-}
-
-/// Returns the address of `http://HOST:PORT`, `HOST:PORT` or `unix:PATH`.
-fn find_address(url: &str) -> Result<ListenAddr, String> {
-    if url.starts_with("unix:") {
-        return config::parse_listen_addr(url).ok_or_else(|| "it is not the path of a socket".to_owned());
-    }
-    let text = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
-    let mut addresses = text.to_socket_addrs().map_err(|_| "write http://HOST:PORT or unix:PATH".to_owned())?;
-    addresses.next().map(ListenAddr::Tcp).ok_or_else(|| "the host has no address".to_owned())
+        .map_err(|error| (RUNTIME, format!("{} gave no explanation; is its version the same? {error}", gateway.listen)))
 }

@@ -58,7 +58,15 @@ fn ask_url(uri: &Uri) -> io::Result<u16> {
 
 /// Returns the status of `GET path`.
 fn fetch_status(addr: &ListenAddr, path: &str, host: &str) -> io::Result<u16> {
-    let request =
-        AdminRequest { method: "GET", path, host, token: None, timeout: TIMEOUT, most: MAX_ANSWER, status_only: true };
+    let request = AdminRequest {
+        method: "GET",
+        path,
+        host,
+        token: None,
+        if_match: None,
+        timeout: TIMEOUT,
+        most: MAX_ANSWER,
+        status_only: true,
+    };
     Ok(send_request(addr, &request)?.status)
 }

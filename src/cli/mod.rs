@@ -1,9 +1,11 @@
 //! Command line: subcommands, logging setup and exit codes. Called by `main`.
 //!
 //! `run` and `proxy` start the gateway from here, and each other subcommand is a file of its own. `admin_client` sends
-//! requests to a running gateway, and `manual` generates the man page and completions.
+//! requests to a running gateway, `gateway` finds one by its config or address, and `manual` generates the man page and completions.
+//! The commands of `operate` show and change what a running gateway does, and those of `live` watch it.
 //!
-//! To add a subcommand, add a variant to `Command`, a file for it, and its entry in `docs/reference/command-line.md`.
+//! To add a subcommand, add a variant to `Command`, a file for it, and its entry in `docs/reference/command-line.md` or
+//! `docs/reference/operator-commands.md`.
 
 mod admin_client;
 mod check;
@@ -12,16 +14,19 @@ mod demo;
 mod diff;
 mod effective;
 mod explain;
+mod gateway;
 mod healthcheck;
 mod import;
 mod live;
 mod manual;
+mod operate;
 mod reference;
 mod reload;
 mod replay;
 mod test_cases;
 mod trust;
 mod ui;
+mod visible;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -134,6 +139,17 @@ enum Command {
     Tap(live::tap::TapOptions),
     /// Watch which keys a running gateway refuses most
     Top(live::top::TopOptions),
+    /// Show, reset, refund, block or unblock one key of a limit at a running gateway, or give it another budget
+    #[command(after_help = operate::key::HELP)]
+    Key(operate::key::KeyOptions),
+    /// Show what all limits know about one customer: what is used and left, refusals, overrides and bans
+    #[command(after_help = operate::customer::HELP)]
+    Customer(operate::customer::CustomerOptions),
+    /// Put an earlier config of a running gateway in force
+    #[command(after_help = operate::rollback::HELP)]
+    Rollback(operate::rollback::RollbackOptions),
+    /// Show the state of a running gateway: config, store, servers, certificates
+    Status(operate::status::StatusOptions),
     /// Report whether a running gateway is ready: exit code 0 if it is, else 1
     Healthcheck {
         #[command(flatten)]
@@ -254,6 +270,10 @@ fn run_command(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Schema => reference::print_schema(),
         Command::Tap(options) => live::tap::run_tap(&options),
         Command::Top(options) => live::top::run_top(&options),
+        Command::Key(options) => operate::key::run_key(&options),
+        Command::Customer(options) => operate::customer::run_customer(&options),
+        Command::Rollback(options) => operate::rollback::run_rollback(&options),
+        Command::Status(options) => operate::status::run_status(&options),
         Command::Completions { shell } => write_output(Ok(manual::render_completions(Cli::command(), shell))),
         Command::Man => write_output(manual::render_man(Cli::command())),
         Command::Healthcheck { config, url } => healthcheck::run_healthcheck(&config.config, url.as_deref()),

@@ -92,6 +92,7 @@ fn send_order(addr: &ListenAddr, token: Option<&str>, dry_run: bool) -> io::Resu
         path,
         host: "localhost",
         token,
+        if_match: None,
         timeout: TIMEOUT,
         most: MAX_ANSWER,
         status_only: false,

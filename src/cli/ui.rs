@@ -52,8 +52,16 @@ fn find_link(options: &UiOptions) -> Result<(String, String), String> {
     let page = format!("http://{addr}/");
     let host = addr.to_string();
     let send = |method, path, token, body: &str| {
-        let request =
-            AdminRequest { method, path, host: &host, token, timeout: TIMEOUT, most: MAX_ANSWER, status_only: false };
+        let request = AdminRequest {
+            method,
+            path,
+            host: &host,
+            token,
+            if_match: None,
+            timeout: TIMEOUT,
+            most: MAX_ANSWER,
+            status_only: false,
+        };
         send_json(&ListenAddr::Tcp(addr), &request, body)
             .map_err(|error| format!("no gateway responds at {addr}: {error}; pass its config with -c FILE"))
     };
@@ -91,7 +99,7 @@ mod tests {
     use super::*;
 
     fn read(status: u16, body: &str) -> Result<(String, String), String> {
-        read_code("127.0.0.1:9900", "http://127.0.0.1:9900/", &AdminReply { status, body: body.to_owned() })
+        read_code("127.0.0.1:9900", "http://127.0.0.1:9900/", &AdminReply { status, etag: None, body: body.to_owned() })
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub use crate::config::shorthand::{ProxyArguments, proxy_text};
 use crate::config::source::SourceTexts;
 pub use crate::config::texts::{LoadedFile, OverlayKind, SourceLine, TextOverlay};
 pub use crate::config::unreadable::{FILE_SIZE_MAX, open_file};
-pub(crate) use crate::config::values::{parse_rate, percent_decode};
+pub(crate) use crate::config::values::{parse_duration, parse_rate, percent_decode};
 use http::HeaderValue;
 
 use crate::envoy::rules::RateLimitDomains;

@@ -3,7 +3,7 @@
 //!
 //! Input: a [`ConfigSource`], edits of its files (`watch`), signals (`signals`), admin requests, DNS (`resolve`,
 //! `lookup`, `service`) and health checks (`probe`). Output: snapshots that the workers pick up with their next request
-//! (`reload`), listeners (`listeners`), live overrides (`overrides`), the state file (`store_state`, `state_file`), log
+//! (`reload`), listeners (`listeners`), the state file (`store_state`, `state_file`), log
 //! lines about servers and breakers (`servers`) and refusals (`usage_log`), development certificates
 //! (`development_certs`), the load of the process (`process_overload`), systemd notifications (`systemd`) and the
 //! hand-over to a new process (`handover`, `contact`, `local`).
@@ -17,7 +17,6 @@ mod handover;
 mod listeners;
 pub mod local;
 mod lookup;
-mod overrides;
 mod probe;
 mod process_overload;
 mod reload;
@@ -47,12 +46,12 @@ use tokio::task::{AbortHandle, spawn_local};
 
 use crate::acme::certificates;
 use crate::admin::lifecycle::{Lifecycle, SharedState};
+use crate::admin::live_overrides::LiveOverrides;
 use crate::admin::store_link::StoreLink;
 use crate::config::{Config, Report};
 use crate::control::development_certs::DevelopmentCerts;
 use crate::control::handover::{HandoverSocket, NewProcessRequest, OldProcess};
 use crate::control::listeners::Listeners;
-use crate::control::overrides::LiveOverrides;
 use crate::control::process_overload::OverloadMonitor;
 use crate::control::reload::Reloader;
 use crate::control::reload::fetchers::Fetchers;
@@ -305,7 +304,7 @@ async fn start_gateway(
         shared: shared.clone(),
         jobs: jobs.clone(),
         config: admin::ConfigApi::new(sender, shared.clone(), loader.clone()),
-        limits: admin::LimitsApi::new(current.clone(), link.clone(), usage.clone()),
+        limits: admin::LimitsApi::new(current.clone(), (link.clone(), overrides.clone()), usage.clone()),
         cached: Default::default(),
         fleet: fleet.clone(),
         taps: workers.taps.clone(),

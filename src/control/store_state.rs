@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
+use crate::admin::live_overrides::LiveOverrides;
 use crate::config::Config;
-use crate::control::overrides::LiveOverrides;
 use crate::control::state_file::{
     SIZE_MAX, SavedOutage, SavedState, VERSION, format_overrides, parse_overrides, remove_leftovers,
 };
@@ -78,10 +78,12 @@ impl StoreState {
     }
 
     fn restore_overrides(&self, config: &Config, saved: SavedState) {
-        self.gateways.adopt_name(&saved.name);
-        self.gateways.restore_peak(saved.gateways);
-        // An outage is written only after it has lasted a while, so one that has just begun counts as well.
-        *self.previous_outage.borrow_mut() = Some(saved.outage.unwrap_or_default());
+        if config.store.is_shared() {
+            self.gateways.adopt_name(&saved.name);
+            self.gateways.restore_peak(saved.gateways);
+            // An outage is written only after it has lasted a while, so one that has just begun counts as well.
+            *self.previous_outage.borrow_mut() = Some(saved.outage.unwrap_or_default());
+        }
         let raw = saved.overrides.into_iter().map(|(limit, text)| (limit, parse_overrides(text)));
         self.live.restore_saved(raw.collect());
         self.live.apply_known(config);
@@ -90,7 +92,7 @@ impl StoreState {
     /// Called once the start has waited for the store. Without the store, this process may follow others in the same
     /// outage, each with its own share; the file is written at once so that a later process finds this start.
     pub async fn record_start(&self, config: &Config) {
-        if state_file_of(&config.store).is_none() {
+        if state_file_of(&config.store).is_none() || !config.store.is_shared() {
             return;
         }
         let until = Instant::now() + START_TIMEOUT;
@@ -134,7 +136,8 @@ impl StoreState {
     /// Writes the file if its content would change.
     async fn save_if_changed(&self, generation: u64, config: &Config) {
         let Some((path, store)) = state_file_of(&config.store) else { return };
-        let outage = self.gateways.is_store_silent().then(|| self.previous_outage.borrow().clone().unwrap_or_default());
+        let is_away = config.store.is_shared() && self.gateways.is_store_silent();
+        let outage = is_away.then(|| self.previous_outage.borrow().clone().unwrap_or_default());
         let next = StateBasis {
             path: path.to_owned(),
             store,
@@ -183,9 +186,13 @@ impl StoreState {
     }
 }
 
-/// Returns the state file and its store, if both are set.
+/// Returns the state file and the name of its store, if a file is set.
 fn state_file_of(settings: &StoreSettings) -> Option<(&Path, String)> {
-    Some((settings.state.as_deref()?, settings.location()?))
+    let path = settings.state.as_deref()?;
+    match settings.is_shared() {
+        true => Some((path, settings.location()?)),
+        false => Some((path, format!("memory {}", settings.prefix))),
+    }
 }
 
 /// Writes on a separate thread, which a slow disk may block. Returns the limits whose overrides were left out because

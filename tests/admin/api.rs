@@ -222,7 +222,7 @@ fn keys_with_numbers_of_their_own_are_managed_by_these() {
         let state = |tenant: &str| {
             let mut state = ok(gateway, "GET", &format!("/-/limits/tenant/state?key={tenant}"), &Value::Null);
             let state = state.as_object_mut().unwrap();
-            ["limit", "key", "state_key", "reset_ms"].iter().for_each(|name| drop(state.remove(*name)));
+            ["limit", "key", "state_key", "reset_ms", "override"].iter().for_each(|name| drop(state.remove(*name)));
             json!(state)
         };
         let taken = decide(gateway, "take", &[take(500), take(100)]);

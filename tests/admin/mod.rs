@@ -1,4 +1,4 @@
-//! The admin listener: its API, keys given by the hash of a log, live overrides of limits, the most refused keys,
+//! The admin listener: its API, keys given by the hash of a log, live overrides of limits, the commands of operators, the most refused keys,
 //! the last refusals, estimates of changed limits, malformed requests, floods, and the effective config.
 
 mod api;
@@ -6,6 +6,7 @@ mod effective_config;
 mod floods;
 mod hashed_keys;
 mod malformed_requests;
+mod operators;
 mod overrides;
 mod refusals;
 mod refused_requests;

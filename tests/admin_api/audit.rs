@@ -49,7 +49,7 @@ fn changes_and_refused_requests_have_a_line() {
         &lines[0],
         json!({ "token": "limitser", "role": "limits", "peer": "127.0.0.1", "method": "DELETE", "status": 200,
                 "path": "/-/limits/user/state", "limit": "user", "generation_before": 1, "generation_after": 1,
-                "change": "usage reset", "request_id": id(&reset) }),
+                "change": "nothing to reset", "request_id": id(&reset) }),
     );
     assert!(lines[0]["key"].as_str().unwrap().starts_with("header:x-user#"), "{}", lines[0]);
     expect(
@@ -159,7 +159,7 @@ fn a_full_disk_stops_no_change_and_is_counted() {
     gateway.assert_metric("admin_audit_lines_lost_total", &[], 1.0);
     wait_until("the loss is logged", || gateway.log().contains("cannot write the audit log: lines are lost"));
     let shown = gateway.admin("/-/audit").json();
-    assert_eq!((&shown["entries"][0]["change"], &shown["lines_lost"]), (&json!("usage reset"), &json!(1)));
+    assert_eq!((&shown["entries"][0]["change"], &shown["lines_lost"]), (&json!("nothing to reset"), &json!(1)));
     assert_eq!(shown["entries"][0]["token"], Value::Null);
     assert_eq!(shown["entries"][0]["role"], "edit", "a client on this machine without a token");
 }

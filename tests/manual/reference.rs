@@ -204,7 +204,8 @@ fn help(command: &str) -> String {
 
 #[test]
 fn the_command_line_page_has_every_command_and_option() {
-    let page = std::fs::read_to_string("docs/reference/command-line.md").unwrap();
+    let pages = ["docs/reference/command-line.md", "docs/reference/operator-commands.md"];
+    let page = pages.map(|page| std::fs::read_to_string(page).unwrap()).concat();
     let section = |title: &str| {
         let start = page.find(&format!("\n## {title}\n")).unwrap_or_else(|| panic!("no section {title:?}"));
         let rest = &page[start + 4..];

@@ -200,6 +200,15 @@ impl<'a> JsonNode<'a> {
         self.value.as_str() == Some(text)
     }
 
+    pub fn is_true(&self) -> bool {
+        self.value.as_bool() == Some(true)
+    }
+
+    /// Returns the integer; `None` for anything else, which is no mistake.
+    pub fn plain_integer(&self) -> Option<i64> {
+        self.value.as_i64()
+    }
+
     pub fn is_object(&self) -> bool {
         self.value.is_object()
     }

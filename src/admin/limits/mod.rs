@@ -2,18 +2,22 @@
 //!
 //! Input: JSON bodies (`json`) and queries, parsed and checked by `requests`; `hash_lookup` finds keys by their hash.
 //! Output: decisions with receipts, the listing of limits (`listing`), the explanation of a request (`explain`), the
-//! most refused keys (`top`), the last refusals (`refusals`), and the refusals that a changed limit would have made
+//! states of keys (`state`), their overrides (`overrides`), everything about one customer (`customers`), the most
+//! refused keys (`top`), the last refusals (`refusals`), and the refusals that a changed limit would have made
 //! (`what_if`). `labels` has the closed sets of texts in responses.
 //!
 //! To add an operation, parse and check its body in `requests`, run it here on the store, and add its page to `pages`.
 
+mod customers;
 mod explain;
 mod hash_lookup;
 mod json;
 mod labels;
 mod listing;
+mod overrides;
 mod refusals;
 mod requests;
+mod state;
 mod store_check;
 mod top;
 mod what_if;
@@ -35,18 +39,17 @@ use crate::admin::cached::TimeBudget;
 use crate::admin::limits::hash_lookup::HashLookup;
 use crate::admin::limits::labels::{DecidedBy, NotAskedReason, NotRefundedReason};
 use crate::admin::limits::listing::Listing;
-use crate::admin::limits::requests::{DecideBody, DecisionRequest, NamedValues};
+use crate::admin::limits::requests::{DecideBody, DecisionRequest};
 use crate::admin::limits::store_check::{run_check, store_unavailable};
+use crate::admin::live_overrides::LiveOverrides;
 use crate::admin::problem::{Problem, ProblemKind};
 use crate::admin::store_link::StoreLink;
 use crate::config::Config;
 use crate::config::admin_tokens::Role;
 use crate::limiting::algorithm::Rule;
-use crate::limiting::algorithm::fair::{FORGET, TenantShare};
 use crate::limiting::answer::{Answer, NEVER, Policy};
 use crate::limiting::decision::{Check, Op};
 use crate::limiting::integers::COST_MAX;
-use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::Limit;
 use crate::limiting::limit::cost::Cost;
 use crate::limiting::receipts::Receipt;
@@ -56,9 +59,12 @@ use crate::limiting::usage::history::UsageMonitor;
 use crate::limiting::{ChainState, Evaluation, LimitResult, Limiter, Outcome, Verdict, clock};
 use crate::snapshot::CurrentSnapshot;
 
+pub use crate::admin::limits::overrides::OverrideChange;
+
 pub struct LimitsApi {
     current: CurrentSnapshot,
     link: Rc<StoreLink>,
+    live: Rc<LiveOverrides>,
     listing: Listing,
     /// Time spent on suggestions for unknown names.
     hints: TimeBudget,
@@ -99,10 +105,15 @@ impl LimitsApi {
         self.link.evictions()
     }
 
-    pub fn new(current: CurrentSnapshot, link: Rc<StoreLink>, usage: Rc<UsageMonitor>) -> LimitsApi {
+    pub fn new(
+        current: CurrentSnapshot,
+        (link, live): (Rc<StoreLink>, Rc<LiveOverrides>),
+        usage: Rc<UsageMonitor>,
+    ) -> LimitsApi {
         LimitsApi {
             current,
             link,
+            live,
             listing: Listing::default(),
             hints: TimeBudget::default(),
             large: Semaphore::new(LARGE_MAX),
@@ -182,65 +193,6 @@ impl LimitsApi {
             yield_now().await;
         }
         Ok(json!({ "decisions": answers }))
-    }
-
-    /// Returns the state of a key and what the limit would decide to a caller with this role; changes nothing.
-    pub async fn show_state(&self, name: &str, query: &str, role: Role) -> Result<Value, Problem> {
-        let snapshot = self.current.load_full();
-        let limit = self.find_limit(&snapshot.config, name)?;
-        if !role.includes(Role::Limits) && snapshot.config.admin.key_display.hides_any(limit.sources()) {
-            return Err(refuse_hidden(&format!("the config hides values that the limit {} reads", limit.name), role));
-        }
-        let (mut parts, cost) = requests::parse_query(limit, query)?;
-        let limiter = self.link.limiter();
-        self.hashes.find_values(&limiter, (&snapshot.config, &self.usage), vec![&mut parts]).await?;
-        let (check, instead) =
-            requests::build_check(&limiter, limit, &parts, cost.unwrap_or_else(|| fixed_cost(limit)))?;
-        let (key, policy) = (check.key.clone(), check.rule.policy());
-        let display = &snapshot.config.admin.key_display;
-        if let Some(outcome) = instead {
-            let mut state = format_unasked(outcome);
-            add_key(&mut state, limit, &parts, key, display);
-            return Ok(state);
-        }
-        let (rule, ban) = (check.rule.clone(), check.ban.as_ref().map(|ban| ban.to_look()));
-        let now = run_check(&limiter, Op::Peek, check.to_look()).await.map_err(|kind| store_unavailable(kind, ""))?;
-        let answer = run_check(&limiter, Op::Peek, check).await.map_err(|kind| store_unavailable(kind, ""))?;
-        let mut state = format_numbers(&Answer { remaining: now.remaining, reset_ms: now.reset_ms, ..answer }, policy);
-        if let Some(units) = limiter.store().leased_units(&key) {
-            state["leased"] = units.into();
-        }
-        add_standing(&mut state, &rule, &now);
-        if let Some(ban) = ban {
-            let answer = run_check(&limiter, Op::Peek, ban).await.map_err(|kind| store_unavailable(kind, ""))?;
-            state["ban"] = describe_ban(&answer);
-        }
-        add_key(&mut state, limit, &parts, key, display);
-        Ok(state)
-    }
-
-    /// Resets the usage of a key.
-    pub async fn reset_key(&self, name: &str, query: &str) -> Result<Value, Problem> {
-        let snapshot = self.current.load_full();
-        let limit = self.find_limit(&snapshot.config, name)?;
-        let (mut parts, _) = requests::parse_query(limit, query)?;
-        let limiter = self.link.limiter();
-        self.hashes.find_values(&limiter, (&snapshot.config, &self.usage), vec![&mut parts]).await?;
-        let (check, _) = requests::build_check(&limiter, limit, &parts, 0)?;
-        let key = check.key.clone();
-        self.note_managed(limit);
-        let (op, check) = match parts.has_tenant {
-            true => (Op::Adjust, check.correction(0, FORGET)),
-            false => (Op::Reset, check),
-        };
-        // Usage counted locally while the store was unavailable is reset as well.
-        limiter.run_in_memory(op, check.clone());
-        run_check(&limiter, op, check)
-            .await
-            .map_err(|kind| store_unavailable(kind, "; it is not known whether the key was reset"))?;
-        let mut answer = json!({ "reset": true });
-        add_key(&mut answer, limit, &parts, key, &snapshot.config.admin.key_display);
-        Ok(answer)
     }
 
     /// Refunds a receipt, at most once, or units of a key.
@@ -409,18 +361,6 @@ fn format_limit_entry(
     entry
 }
 
-/// Adds the limit and the key. The state key contains all values, so it is left out if the caller gave a hash.
-fn add_key(answer: &mut Value, limit: &Limit, parts: &NamedValues, state_key: String, display: &KeyDisplay) {
-    let mut text = String::new();
-    let key = if parts.has_tenant { limit.counted_key() } else { &limit.key };
-    let result = display.write_key(&mut text, key, parts, limit.repeated);
-    answer["limit"] = limit.name.as_str().into();
-    answer["key"] = result.map_or(Value::Null, |()| text.into());
-    if !parts.hides_key_of(limit) {
-        answer["state_key"] = state_key.into();
-    }
-}
-
 fn format_not_asked(limit: &Limit, why: NotAskedReason) -> Value {
     json!({ "limit": limit.name, "asked": false, "reason": why.label() })
 }
@@ -475,24 +415,4 @@ fn fixed_cost(limit: &Limit) -> i64 {
         Cost::ByCall(prices) => prices.default,
         _ => 1,
     }
-}
-
-/// Describes the ban of a key. `answer` is that of the ban to a cost of 0.
-fn describe_ban(answer: &Answer) -> Value {
-    json!({
-        "banned": !answer.admitted,
-        "left_ms": answer.retry_ms,
-        "refusals_left": answer.remaining,
-        "bans": answer.receipt,
-    })
-}
-
-/// Adds the share of a tenant to the state of its budget, if tenants share it. `answer` is that to a cost of 0.
-fn add_standing(state: &mut Value, rule: &Rule, answer: &Answer) {
-    let Some(share) = rule.tenant_share(answer) else { return };
-    let TenantShare { active, weight, total_weight, rate, backlog, reserve } = share;
-    state["fair"] = json!({
-        "active": active, "weight": weight, "total_weight": total_weight, "rate_per_second": rate,
-        "reserve": reserve, "must_leave": backlog,
-    });
 }

@@ -77,7 +77,7 @@ impl LimitsApi {
     }
 }
 
-fn describe_refusal(refusal: &RecordedRefusal, display: &KeyDisplay) -> Value {
+pub fn describe_refusal(refusal: &RecordedRefusal, display: &KeyDisplay) -> Value {
     let checks: Vec<Value> = refusal.checks.iter().map(|check| describe_check(check, display)).collect();
     json!({
         "time": format_time(refusal.at_ms),

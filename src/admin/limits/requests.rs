@@ -86,6 +86,24 @@ impl SourceValues for NamedValues {
 }
 
 impl NamedValues {
+    /// Returns the values in the parts of a state key of `limit`, such as `ip=::1,path=/a`.
+    pub fn from_state(limit: &Limit, parts: &str) -> NamedValues {
+        let mut values = NamedValues::default();
+        for (part, state) in limit.counted_key().0.iter().zip(parts.split(',')) {
+            let name = part.state_name();
+            if let Some(value) = state.strip_prefix(name.as_str()) {
+                values.found.push((name, value.to_owned()));
+            }
+        }
+        values
+    }
+
+    /// Returns the value of one source, as a client of the admin API writes it.
+    pub fn of_source(source: &Source, value: Vec<u8>) -> Result<NamedValues, String> {
+        let value = to_request_value(source, value)?;
+        Ok(NamedValues { given: vec![(source.to_string(), value)], ..NamedValues::default() })
+    }
+
     /// Returns whether the caller gave a part of the limit's key, or of its tenants, as a hash. Then responses must not
     /// contain its value.
     pub fn hides_key_of(&self, limit: &Limit) -> bool {
@@ -280,6 +298,11 @@ fn check_pasted(part: &str, value: &[u8], hash_start: &str, hash_end: &str) -> R
         }
         _ => Ok(()),
     }
+}
+
+/// Rejects a value that is the part of a key as the log shows it.
+pub fn refuse_pasted(part: &str, value: &[u8]) -> Result<(), String> {
+    check_pasted(part, value, "hash=", "")
 }
 
 /// Parses the body of a refund: a receipt, or a key and units.

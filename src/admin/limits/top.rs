@@ -214,13 +214,7 @@ async fn add_state(limiter: &Limiter, mut key: TopKey<'_>, lists_routes: bool) -
         let most = counts.iter().take(ROUTES_MAX);
         key.value["routes"] = most.map(|(route, count)| json!({ "route": route, "count": count })).collect();
     }
-    let mut values = NamedValues::default();
-    for (part, state) in key.limit.counted_key().0.iter().zip(key.parts.split(',')) {
-        let name = part.state_name();
-        if let Some(value) = state.strip_prefix(name.as_str()) {
-            values.found.push((name, value.to_owned()));
-        }
-    }
+    let values = NamedValues::from_state(key.limit, &key.parts);
     let Ok((check, instead)) = requests::build_check(limiter, key.limit, &values, fixed_cost(key.limit)) else {
         return key.value;
     };

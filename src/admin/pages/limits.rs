@@ -3,7 +3,7 @@
 use http::StatusCode;
 use tokio::task::spawn_local;
 
-use crate::admin::limits::Refunded;
+use crate::admin::limits::{OverrideChange, Refunded};
 use crate::admin::page_request::PageRequest;
 use crate::admin::problem::Problem;
 use crate::admin::response::{AdminResponse, json_response};
@@ -46,8 +46,41 @@ pub async fn reset_key(request: PageRequest) -> Result<AdminResponse, Problem> {
     let _work = request.start_work()?;
     let answer = request.context.limits.reset_key(&request.name, request.query()).await?;
     request.note_key(answer["key"].as_str());
-    request.note_change("usage reset");
+    request.note_change(if answer["existed"] == false { "nothing to reset" } else { "usage reset" });
     Ok(json_response(answer.to_string()))
+}
+
+pub async fn set_override(mut request: PageRequest) -> Result<AdminResponse, Problem> {
+    let body = request.read_body(BODY_MAX).await?;
+    change_override(request, Some(body)).await
+}
+
+pub async fn remove_override(request: PageRequest) -> Result<AdminResponse, Problem> {
+    change_override(request, None).await
+}
+
+async fn change_override(request: PageRequest, body: Option<Vec<u8>>) -> Result<AdminResponse, Problem> {
+    let _work = request.start_work()?;
+    // The change continues without the client, so that the gateway reads what it has written.
+    let (context, name, query) = (request.context.clone(), request.name.clone(), request.query().to_owned());
+    let change = spawn_local(async move {
+        match body {
+            Some(body) => context.limits.set_override(&name, &query, &body).await,
+            None => context.limits.remove_override(&name, &query).await,
+        }
+    });
+    let broken = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the change broke off");
+    let OverrideChange { answer, key, summary } = change.await.map_err(broken)??;
+    request.note_key(key.as_deref());
+    request.note_change(summary);
+    Ok(json_response(answer.to_string()))
+}
+
+pub async fn show_customer(request: PageRequest) -> Result<AdminResponse, Problem> {
+    let limits = &request.context.limits;
+    let _turn = limits.wait_for_turn(usize::MAX).await?;
+    let _work = request.start_work()?;
+    Ok(json_response(limits.show_customer(request.query(), request.caller.role).await?.to_string()))
 }
 
 pub async fn refund_charge(mut request: PageRequest) -> Result<AdminResponse, Problem> {

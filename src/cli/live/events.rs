@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 
-use crate::cli::live::gateway::AdminConnection;
+use crate::cli::gateway::AdminConnection;
 
 /// The events of a response.
 pub struct EventStream<R = AdminConnection>(BufReader<R>);

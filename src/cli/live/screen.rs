@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::cli::live::terminal::PressedKey;
-use crate::cli::live::visible::make_visible;
+use crate::cli::visible::make_visible;
 use crate::limiting::key::shown_key::{ShownValue, parse_shown_key};
 
 /// State of the screen of `top`: the selected interval, order and filter, and the input in progress.

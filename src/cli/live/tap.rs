@@ -8,11 +8,11 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
+use crate::cli::gateway::{GatewayContact, GatewayOptions, add_parameter};
 use crate::cli::live::events::{EventStream, StreamReply};
-use crate::cli::live::gateway::{GatewayContact, GatewayOptions, add_parameter};
 use crate::cli::live::screen::format_wait;
 use crate::cli::live::terminal::exit_on_signal;
-use crate::cli::live::visible::{make_json_visible, make_visible};
+use crate::cli::visible::{make_json_visible, make_visible};
 use crate::cli::{BAD_CONFIG, RUNTIME};
 
 #[derive(Args)]

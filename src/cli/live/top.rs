@@ -11,7 +11,7 @@ use clap::builder::PossibleValuesParser;
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use serde_json::Value;
 
-use crate::cli::live::gateway::{GatewayContact, GatewayOptions, add_parameter};
+use crate::cli::gateway::{GatewayContact, GatewayOptions, add_parameter};
 use crate::cli::live::screen::{TopAction, TopList, TopScreen, name_shown_key};
 use crate::cli::live::terminal::{FullScreen, SavedTerminal, exit_on_signal, terminal_size};
 use crate::cli::{BAD_CONFIG, RUNTIME};

@@ -260,7 +260,7 @@ pub mod store {
             "state",
             Path("absolute path"),
             Value("\"\""),
-            "file that keeps the number of gateways and the live overrides for a start during an outage",
+            "file that keeps the number of gateways and the live overrides for a start during an outage; of a memory store, its live overrides",
         )
         .guide("../operating/redis-outages.md#the-state-file");
         CA = option(

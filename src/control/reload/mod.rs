@@ -21,11 +21,11 @@ use tokio::task::spawn_local;
 
 use crate::acme::certificates;
 use crate::admin::lifecycle::{SharedState, format_rfc3339};
+use crate::admin::live_overrides::LiveOverrides;
 use crate::admin::store_link::StoreLink;
 use crate::config::{Config, Report};
 use crate::control::development_certs::DevelopmentCerts;
 use crate::control::listeners::Listeners;
-use crate::control::overrides::LiveOverrides;
 pub use crate::control::reload::disk::remove_edit_leftovers;
 use crate::control::reload::fetchers::Fetchers;
 use crate::control::resolve::HostnameUpdater;

@@ -15,7 +15,9 @@ use arc_swap::ArcSwap;
 use crate::limiting::clock;
 use crate::limiting::key::Key;
 use crate::limiting::key::shown_key::KeyHasher;
-use crate::limiting::overrides::table::{OverrideEntry, OverrideTable, OverrideValue, PartHasher, parse_field};
+use crate::limiting::overrides::table::{
+    OverrideEntry, OverrideTable, OverrideValue, PartHasher, join_values, parse_field,
+};
 
 /// Parses `rate=100/s;burst=5` like the config of the limit. An error says what is wrong.
 pub type OverrideParser = dyn Fn(&str) -> Result<OverrideEntry, String> + Send + Sync;
@@ -36,6 +38,15 @@ pub type RawOverrides = BTreeMap<Vec<u8>, Vec<u8>>;
 /// Result of reading a hash. The outer error means that the store did not respond, the inner one that the value is no
 /// valid hash of overrides.
 pub type HashResult = Result<Result<RawOverrides, String>, String>;
+
+/// A change of a hash: one entry is set or removed.
+pub struct HashChange<'a> {
+    pub field: &'a str,
+    /// `None` removes the entry.
+    pub value: Option<&'a str>,
+    /// Other spellings of the field, which are removed as well.
+    pub spellings: Vec<Vec<u8>>,
+}
 
 /// Maximum number of overrides of one limit in the config, and of live ones that one command reads.
 pub const ENTRIES_MAX: usize = 10_000;
@@ -87,6 +98,30 @@ impl Overrides {
         self.all.load().find(values, &self.hasher, now_ms).cloned()
     }
 
+    /// Returns the entry of the config for these `values`, without live ones.
+    pub fn find_fixed(&self, values: &str) -> Option<OverrideEntry> {
+        self.fixed.find(values, &self.hasher, clock::now_ms).cloned()
+    }
+
+    /// Reads a live entry alone.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check_entry(&self, key: &Key, field: &str, value: &str) -> Result<OverrideEntry, String> {
+        let (mut parsed, mut table) = (HashMap::new(), OverrideTable::default());
+        self.read_entry(key, (field.as_bytes(), value.as_bytes()), &mut parsed, &mut table)?;
+        parsed.remove(value.as_bytes()).ok_or_else(|| "the entry changes nothing".to_owned())
+    }
+
+    /// Returns the fields of `raw` that are spellings of `field`, which is canonical, apart from `field` itself.
+    pub fn find_spellings(&self, key: &Key, raw: &RawOverrides, field: &str) -> Vec<Vec<u8>> {
+        let is_same = |other: &Vec<u8>| {
+            other != field.as_bytes()
+                && canonicalize_field(key, other).is_ok_and(|values| join_values(&values) == field)
+        };
+        raw.keys().filter(|other| is_same(other)).cloned().collect()
+    }
+
     /// Replaces the live overrides by those in `raw`, all at once. An entry with a mistake is left out of `raw`, and the
     /// others apply; if `known` has a value for its field, that stays. So a typing error lifts no block.
     pub fn set_live(&self, key: &Key, raw: &mut RawOverrides, known: Option<&RawOverrides>) -> RejectedOverrides {
@@ -115,16 +150,9 @@ impl Overrides {
         parsed: &mut HashMap<Vec<u8>, OverrideEntry>,
         table: &mut OverrideTable,
     ) -> Result<(), String> {
-        let mut values: Vec<OverrideValue> = parse_field(field).collect();
-        if values.len() != key.0.len() {
-            return Err(format!("the key has {} parts, but the field has {}", key.0.len(), values.len()));
-        }
-        for (part, value) in key.0.iter().zip(&mut values) {
-            match value {
-                OverrideValue::Bytes(bytes) => *bytes = part.canonicalize_written(std::mem::take(bytes))?,
-                OverrideValue::Hash(_) if !self.can_match_hashes() => return Err(HASH_NEEDS_SECRET.to_owned()),
-                OverrideValue::Any | OverrideValue::Hash(_) => {}
-            }
+        let values = canonicalize_field(key, field)?;
+        if !self.can_match_hashes() && values.iter().any(|value| matches!(value, OverrideValue::Hash(_))) {
+            return Err(HASH_NEEDS_SECRET.to_owned());
         }
         let entry = match parsed.get(value) {
             Some(entry) => entry.clone(),
@@ -143,6 +171,23 @@ impl Overrides {
             }
         }
     }
+}
+
+/// Returns the values of a field in canonical form.
+///
+/// # Errors
+/// The field has another number of values than the key, or no request has one of them.
+fn canonicalize_field(key: &Key, field: &[u8]) -> Result<Vec<OverrideValue>, String> {
+    let mut values: Vec<OverrideValue> = parse_field(field).collect();
+    if values.len() != key.0.len() {
+        return Err(format!("the key has {} parts, but the field has {}", key.0.len(), values.len()));
+    }
+    for (part, value) in key.0.iter().zip(&mut values) {
+        if let OverrideValue::Bytes(bytes) = value {
+            *bytes = part.canonicalize_written(std::mem::take(bytes))?;
+        }
+    }
+    Ok(values)
 }
 
 /// Entries of a hash that were left out.

@@ -29,7 +29,7 @@ use crate::limiting::decision::{Check, Decision, ErrorKind, Op, SharedChecks};
 use crate::limiting::gateways::Gateways;
 use crate::limiting::hold_times::HoldTimes;
 use crate::limiting::hot_keys::HotKeys;
-use crate::limiting::overrides::HashResult;
+use crate::limiting::overrides::{HashChange, HashResult};
 use crate::limiting::store::once::{MarkUse, SingleUseMark};
 use crate::limiting::store::settings::{StoreKind, StoreSettings};
 use crate::limiting::usage::recorder::UsageRecorders;
@@ -258,6 +258,15 @@ impl Store {
     pub async fn read_hashes(&self, keys: &[String]) -> Option<Vec<HashResult>> {
         match self {
             Store::Redis(redis) => Some(redis.read_hashes(keys).await),
+            Store::Memory(_) | Store::Timeline(_) => None,
+        }
+    }
+
+    /// Makes a change of the hash under `key`, and returns whether the entry existed. Returns `None` if the store has
+    /// no such hashes.
+    pub async fn change_hash(&self, key: &str, change: &HashChange<'_>) -> Option<Result<bool, String>> {
+        match self {
+            Store::Redis(redis) => Some(redis.change_hash(key, change).await),
             Store::Memory(_) | Store::Timeline(_) => None,
         }
     }

@@ -194,6 +194,17 @@ impl UsageHistory {
         }
     }
 
+    /// Returns how often the limit with the id `limit` had this outcome for the key with that hash, within the longest
+    /// window: at least, and at most.
+    pub fn count_key(&self, limit: u64, outcome: KeyOutcome, hash: u64) -> (u64, u64) {
+        let parts = self.windows[UsageWindow::TenMinutes as usize].parts.iter();
+        let usages = parts.filter_map(|part| part.limits.get(&limit)?.outcome(outcome));
+        let (least, missed) = usages.fold((0, 0), |(least, missed), usage| {
+            (least + usage.frequent.count_of(hash).unwrap_or(0), missed + usage.frequent.missed)
+        });
+        (least, least + missed)
+    }
+
     /// Returns the estimated number of keys that each limit refused within `window`, by the id of the limit.
     pub fn count_refused_keys(&self, window: UsageWindow) -> BTreeMap<u64, u64> {
         let mut keys: BTreeMap<u64, DistinctKeys> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Reads the hashes with live overrides, each from the server of its key.
+//! Reads and changes the hashes with live overrides, each at the server of its key.
 
 use std::time::Duration;
 
@@ -6,13 +6,28 @@ use futures_util::future::join_all;
 use redis::{ErrorKind, RedisError, RedisResult, Value};
 use tokio::time::timeout;
 
-use crate::limiting::overrides::{ENTRIES_MAX, HashResult, LIVE_ENTRIES_MAX, RawOverrides};
+use crate::limiting::overrides::{ENTRIES_MAX, HashChange, HashResult, LIVE_ENTRIES_MAX, RawOverrides};
 use crate::limiting::store::redis::RedisStore;
 
 /// Longest wait for one command.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// Commands sent at once, so that other clients of Redis are not delayed.
 const CHUNK: usize = 500;
+/// Sets or removes one entry, and removes its other spellings, in one step: a gateway that reads in between finds the
+/// entry as it was or as it will be. Returns whether there was one.
+const CHANGE_SCRIPT: &str = "\
+local key, most, field, value = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local existed = redis.call('HEXISTS', key, field)
+for i = 4, #ARGV do existed = existed + redis.call('HDEL', key, ARGV[i]) end
+if value == '' then
+  redis.call('HDEL', key, field)
+elseif existed == 0 and redis.call('HLEN', key) >= most then
+  return redis.error_reply('ERR the hash is full')
+else
+  redis.call('HSET', key, field, value)
+end
+return existed";
+
 /// Number of fields that one command reads of a large hash: less than a millisecond of work.
 const PAGE: usize = 1000;
 
@@ -27,6 +42,24 @@ pub async fn read_hashes(redis: &RedisStore, keys: &[String]) -> Vec<HashResult>
         }
     }
     found
+}
+
+/// Makes a change of the hash under `key`. Returns whether the entry existed.
+pub async fn change_hash(redis: &RedisStore, key: &str, change: &HashChange<'_>) -> Result<bool, String> {
+    let mut cmd = redis::cmd("EVAL");
+    cmd.arg(CHANGE_SCRIPT)
+        .arg(1)
+        .arg(key)
+        .arg(LIVE_ENTRIES_MAX)
+        .arg(change.field)
+        .arg(change.value.unwrap_or_default());
+    cmd.arg(&change.spellings);
+    let reply = timeout(READ_TIMEOUT, redis.send(key, &cmd)).await.unwrap_or_else(|_| Err(failure("no reply in time")));
+    match reply {
+        Ok(Value::Int(existed)) => Ok(existed > 0),
+        Ok(_) => Err("malformed reply".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Reads the hash under `key`, whose length is `size`. The outer error is one of the server, the inner one says what is

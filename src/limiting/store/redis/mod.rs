@@ -44,7 +44,7 @@ use crate::limiting::answer::Answer;
 use crate::limiting::decision::{Check, Decision, ErrorKind, Op, SharedChecks};
 use crate::limiting::gateways::Gateways;
 use crate::limiting::hot_keys::HotKeys;
-use crate::limiting::overrides::HashResult;
+use crate::limiting::overrides::{HashChange, HashResult};
 use crate::limiting::store::address::{Address, Deployment};
 use crate::limiting::store::once::{MarkUse, SharedUsedMarks, SingleUseMark};
 use crate::limiting::store::redis::cluster::Cluster;
@@ -315,6 +315,11 @@ impl RedisStore {
     /// Reads the hashes under `keys`.
     pub async fn read_hashes(&self, keys: &[String]) -> Vec<HashResult> {
         hashes::read_hashes(self, keys).await
+    }
+
+    /// Makes a change of the hash under `key`. Returns whether the entry existed.
+    pub async fn change_hash(&self, key: &str, change: &HashChange<'_>) -> Result<bool, String> {
+        hashes::change_hash(self, key, change).await
     }
 
     /// Calls `visit` with the state keys below `prefix` that contain the name `part`.

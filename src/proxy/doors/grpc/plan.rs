@@ -103,7 +103,7 @@ pub fn entries_of(descriptor: &RateLimitDescriptor) -> Vec<DescriptorEntry<'_>> 
 }
 
 /// Returns the address of the client, if the descriptor has it.
-pub fn find_address(entries: &[DescriptorEntry<'_>]) -> Option<IpAddr> {
+fn find_address(entries: &[DescriptorEntry<'_>]) -> Option<IpAddr> {
     let entry = entries.iter().find(|entry| entry.key == ADDRESS_ENTRY.as_bytes())?;
     str::from_utf8(entry.value).ok()?.parse().ok()
 }

@@ -1,9 +1,9 @@
-//! Finds the admin listener of a gateway, and sends requests to it. Called by `tap` and `top`.
+//! Finds the admin listener of a gateway, and sends requests to it. Called by the commands that ask a running gateway.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -13,8 +13,8 @@ use rustix::net::{SocketAddrUnix, SocketType};
 use serde_json::Value;
 
 use crate::cli::ConfigFile;
-use crate::cli::admin_client::{AdminReply, AdminRequest, resolve_admin_contact, send_request, to_reachable};
-use crate::cli::live::visible::make_visible;
+use crate::cli::admin_client::{AdminReply, AdminRequest, resolve_admin_contact, send_json, to_reachable};
+use crate::cli::visible::make_visible;
 use crate::config;
 use crate::control::local::connect_within;
 use crate::net::ListenAddr;
@@ -22,11 +22,14 @@ use crate::net::ListenAddr;
 #[derive(Args)]
 pub struct GatewayOptions {
     #[command(flatten)]
-    config: ConfigFile,
+    pub config: ConfigFile,
     /// Admin listener of the gateway, instead of the one that the config names: http://HOST:PORT or unix:PATH.
-    /// The token comes from SLUICEGATE_ADMIN_TOKEN, or else from the config
+    /// The token comes from --token-file, or SLUICEGATE_ADMIN_TOKEN, or else from the config
     #[arg(long, value_name = "URL")]
-    admin: Option<String>,
+    pub admin: Option<String>,
+    /// File with the token for the admin listener
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
 }
 
 /// The admin listener of a gateway, and the token for it.
@@ -45,7 +48,9 @@ pub enum AdminConnection {
 const TOKEN_VARIABLE: &str = "SLUICEGATE_ADMIN_TOKEN";
 /// Time limit for a request that is not a stream. The screen of `top` does not respond meanwhile.
 const TIMEOUT: Duration = Duration::from_secs(3);
-const ANSWER_MAX: usize = 4 * 1024 * 1024;
+const ANSWER_MAX: usize = 16 * 1024 * 1024;
+/// Largest file with a token, in bytes.
+const TOKEN_MAX: u64 = 4096;
 
 impl GatewayOptions {
     /// Finds the gateway.
@@ -53,7 +58,10 @@ impl GatewayOptions {
     /// # Errors
     /// What is wrong with `--admin` or `-c`.
     pub fn find_gateway(&self) -> Result<GatewayContact, String> {
-        let env_token = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
+        let env_token = match &self.token_file {
+            Some(file) => Some(read_token(file)?),
+            None => std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty()),
+        };
         let file: &Path = &self.config.config;
         let Some(url) = &self.admin else {
             let contact = resolve_admin_contact(file)?;
@@ -69,16 +77,39 @@ impl GatewayOptions {
     }
 }
 
-/// Parses `http://HOST:PORT` or `unix:PATH`. Returns the address and the value of `Host`.
+/// Reads the token in a file, which may end with a newline.
+fn read_token(file: &Path) -> Result<String, String> {
+    let refuse = |what: &str| format!("--token-file {}: {what}", file.display());
+    // Opening a pipe would wait for its other end.
+    let metadata = file.metadata().map_err(|error| refuse(&error.to_string()))?;
+    if !metadata.is_file() || metadata.len() > TOKEN_MAX {
+        return Err(refuse("it is not a file with a token"));
+    }
+    let text = std::fs::read_to_string(file).map_err(|error| refuse(&error.to_string()))?;
+    let token = text.trim();
+    match !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        true => Ok(token.to_owned()),
+        false => Err(refuse("it must contain one token, without spaces")),
+    }
+}
+
+/// Parses `http://HOST:PORT`, `HOST:PORT` or `unix:PATH`. Returns the address and the value of `Host`.
 fn parse_admin_url(url: &str) -> Result<(ListenAddr, String), String> {
     if let Some(path) = url.strip_prefix("unix:").filter(|path| !path.is_empty()) {
         return Ok((ListenAddr::Unix(path.into()), "localhost".to_owned()));
     }
     let usage_error = || format!("--admin {url}: expected http://HOST:PORT or unix:PATH");
+    if url.starts_with("https:") {
+        let help = "the admin listener has no TLS; use http://, over a tunnel such as ssh -L from another machine";
+        return Err(format!("--admin {url}: {help}"));
+    }
     let uri: Uri = url.parse().map_err(|_| usage_error())?;
-    let (Some("http"), Some(authority), "/" | "") = (uri.scheme_str(), uri.authority(), uri.path()) else {
+    let (None | Some("http"), Some(authority), "/" | "") = (uri.scheme_str(), uri.authority(), uri.path()) else {
         return Err(usage_error());
     };
+    if uri.scheme().is_none() && authority.port().is_none() {
+        return Err(usage_error());
+    }
     let host = authority.host().trim_start_matches('[').trim_end_matches(']');
     let mut addresses = (host, authority.port_u16().unwrap_or(80))
         .to_socket_addrs()
@@ -88,18 +119,30 @@ fn parse_admin_url(url: &str) -> Result<(ListenAddr, String), String> {
 }
 
 impl GatewayContact {
-    /// Sends a request and reads its response.
+    /// Sends a request and reads its response. The screen of `top` waits for it.
     pub fn send(&self, method: &str, path: &str) -> io::Result<AdminReply> {
+        self.send_within(TIMEOUT, (method, path), None, "")
+    }
+
+    /// Sends a request with a JSON document as its body, which may be empty, and with the `if-match` header `tag`.
+    pub fn send_within(
+        &self,
+        timeout: Duration,
+        (method, path): (&str, &str),
+        tag: Option<&str>,
+        body: &str,
+    ) -> io::Result<AdminReply> {
         let request = AdminRequest {
             method,
             path,
             host: &self.host,
             token: self.token.as_deref(),
-            timeout: TIMEOUT,
+            if_match: tag,
+            timeout,
             most: ANSWER_MAX,
             status_only: false,
         };
-        send_request(&self.listen, &request)
+        send_json(&self.listen, &request, body)
     }
 
     /// Sends a GET request whose response has no end, and returns the connection to read it from. `patience`: how long
@@ -141,6 +184,9 @@ impl GatewayContact {
 
     /// Describes a request without a response.
     pub fn describe_failure(&self, error: &io::Error) -> String {
+        if error.kind() == io::ErrorKind::InvalidData {
+            return format!("{} does not respond like an admin listener: {error}", self.listen);
+        }
         format!("no gateway responds at {}: {error}; pass its config with -c FILE", self.listen)
     }
 }
@@ -180,7 +226,9 @@ mod tests {
         assert_eq!(parsed("http://127.0.0.1:9900"), Ok(("127.0.0.1:9900".to_owned(), "127.0.0.1:9900".to_owned())));
         assert_eq!(parsed("http://[::1]:9900/"), Ok(("[::1]:9900".to_owned(), "[::1]:9900".to_owned())));
         assert_eq!(parsed("unix:/run/admin.sock"), Ok(("unix:/run/admin.sock".to_owned(), "localhost".to_owned())));
-        for wrong in ["", "127.0.0.1:9900", "https://127.0.0.1", "http://127.0.0.1/-/tap", "unix:", "http://"] {
+        assert!(parsed("127.0.0.1:9900").is_ok());
+        assert!(parsed("https://127.0.0.1").unwrap_err().contains("has no TLS"));
+        for wrong in ["", "127.0.0.1", "http://127.0.0.1/-/tap", "unix:", "http://"] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }
     }

@@ -1,8 +1,9 @@
 //! Live overrides: hashes in Redis that operators edit, `PREFIX:overrides:LIMIT` with one field per key. Every gateway
 //! reads them on its own. The control thread runs it; the reloader applies overrides to a new config before it comes
-//! into force.
+//! into force. The admin API changes single entries. With a memory store, they are in this process, and in its state
+//! file if there is one.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,15 +14,46 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::admin::store_link::StoreLink;
 use crate::config::Config;
+use crate::labels::labels;
+use crate::limiting::clock;
 use crate::limiting::limit::Limit;
-use crate::limiting::overrides::{ENTRIES_MAX, RawOverrides};
+use crate::limiting::overrides::{ENTRIES_MAX, HashChange, RawOverrides};
 use crate::limiting::store::Store;
 use crate::snapshot::CurrentSnapshot;
 use crate::telemetry::metrics::StoreMetrics;
 
 pub struct LiveOverrides {
     known: RefCell<KnownOverrides>,
+    /// Incremented with each change by the admin API: what was read before is outdated.
+    changes: Cell<u64>,
     metrics: StoreMetrics,
+}
+
+labels! {
+    /// Where a changed entry is kept.
+    OverrideKeeper:
+    /// In Redis, for all gateways.
+    Redis = "redis",
+    /// In the memory of the gateway, and in its state file.
+    StateFile = "state_file",
+    /// In the memory of the gateway, until it stops.
+    Memory = "memory",
+}
+
+/// Result of a change by the admin API.
+pub struct ChangedOverride {
+    pub existed: bool,
+    pub keeper: OverrideKeeper,
+    /// The change is in force in this gateway; else it is with the next reading.
+    pub is_applied: bool,
+}
+
+/// Why a change by the admin API was not made.
+pub enum OverrideFault {
+    /// What is wrong with the entry.
+    Invalid(String),
+    /// The store did not make it, or not in time.
+    Unavailable(String),
 }
 
 #[derive(Default)]
@@ -36,6 +68,8 @@ struct KnownOverrides {
     logged: BTreeMap<String, String>,
     /// When mistakes of a limit were last logged.
     logged_at: BTreeMap<String, Instant>,
+    /// `good` is about the memory store, not about Redis.
+    are_local: bool,
 }
 
 /// Result of one reading: hashes or their mistakes, by limit. A limit whose server did not respond is missing.
@@ -54,16 +88,17 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 impl LiveOverrides {
     /// Creates the series of the limits of `config`.
     pub fn new(metrics: StoreMetrics, config: &Config) -> LiveOverrides {
-        let overrides = LiveOverrides { known: RefCell::default(), metrics };
+        let overrides = LiveOverrides { known: RefCell::default(), changes: Cell::default(), metrics };
         overrides.apply_known(config);
         overrides
     }
 
-    /// Applies the overrides of an earlier process until the store is available.
+    /// Applies the overrides of an earlier process: with Redis, until it is available.
     pub fn restore_saved(&self, good: BTreeMap<String, RawOverrides>) {
         let entries: usize = good.values().map(RawOverrides::len).sum();
         if entries > 0 {
-            tracing::info!(entries, "live overrides from the state file apply until the store is available");
+            let until = if self.known.borrow().are_local { "" } else { " until the store is available" };
+            tracing::info!(entries, "live overrides from the state file apply{until}");
         }
         self.known.borrow_mut().good = good;
     }
@@ -83,8 +118,11 @@ impl LiveOverrides {
     /// Applies known overrides to the limits of a config. Entries that no longer fit their limit are dropped; the next
     /// reading reports them.
     pub fn apply_known(&self, config: &Config) {
-        let KnownOverrides { good, read, .. } = &mut *self.known.borrow_mut();
-        if !config.store.is_shared() {
+        let KnownOverrides { good, read, are_local, revision, .. } = &mut *self.known.borrow_mut();
+        // The entries of one store are not about another.
+        if *are_local == config.store.is_shared() {
+            *are_local = !config.store.is_shared();
+            *revision += 1;
             good.clear();
         }
         // The limit may read the same contents in another way now.
@@ -112,6 +150,77 @@ impl LiveOverrides {
         }
     }
 
+    /// Sets the live override of one key of `limit`, or removes it. `field` is canonical.
+    pub async fn change_entry(
+        &self,
+        config: &Config,
+        limit: &Arc<Limit>,
+        store: &Store,
+        (field, value): (&str, Option<&str>),
+    ) -> Result<ChangedOverride, OverrideFault> {
+        if let Some(value) = value {
+            limit.overrides.check_entry(&limit.key, field, value).map_err(OverrideFault::Invalid)?;
+        }
+        // Another spelling would count as a mistake beside the new entry. In a large set it is not searched for.
+        let spellings = {
+            let known = self.known.borrow();
+            let known = known.read.get(&limit.name).or(known.good.get(&limit.name));
+            let small = known.filter(|raw| raw.len() <= ENTRIES_MAX);
+            small.map(|raw| limit.overrides.find_spellings(&limit.key, raw, field)).unwrap_or_default()
+        };
+        let change = HashChange { field, value, spellings };
+        let key = override_key(config, limit);
+        let Some(outcome) = store.change_hash(&key, &change).await else {
+            return self.change_local(config, limit, &change);
+        };
+        self.changes.update(|changes| changes + 1);
+        let existed = outcome.map_err(OverrideFault::Unavailable)?;
+        let is_small = self.known.borrow().good.get(&limit.name).is_none_or(|known| known.len() <= ENTRIES_MAX);
+        let read = if is_small { store.read_hashes(std::slice::from_ref(&key)).await } else { None };
+        let read = read.into_iter().flatten().next().and_then(Result::ok);
+        let is_applied = read.is_some();
+        if let Some(raw) = read {
+            self.changes.update(|changes| changes + 1);
+            self.accept_reading(config, [(limit.name.clone(), raw)].into());
+        }
+        Ok(ChangedOverride { existed, keeper: OverrideKeeper::Redis, is_applied })
+    }
+
+    /// Makes a change of the overrides in this process.
+    fn change_local(
+        &self,
+        config: &Config,
+        limit: &Arc<Limit>,
+        change: &HashChange<'_>,
+    ) -> Result<ChangedOverride, OverrideFault> {
+        let mut known = self.known.borrow_mut();
+        let raw = known.good.entry(limit.name.clone()).or_default();
+        let mut existed = raw.remove(change.field.as_bytes()).is_some();
+        change.spellings.iter().for_each(|other| existed |= raw.remove(other).is_some());
+        if let Some(value) = change.value {
+            if raw.len() >= ENTRIES_MAX {
+                raw.retain(|field, value| !is_over(limit, field, value));
+            }
+            if raw.len() >= ENTRIES_MAX {
+                let what = format!("`{}` has {ENTRIES_MAX} live overrides; remove some", limit.name);
+                return Err(OverrideFault::Invalid(what));
+            }
+            raw.insert(change.field.as_bytes().to_vec(), value.as_bytes().to_vec());
+        }
+        let skipped = limit.overrides.set_live(&limit.key, raw, None);
+        let entries = i64::try_from(raw.len()).unwrap_or(i64::MAX);
+        self.metrics.live_overrides.with_label_values(&[&limit.name]).set(entries);
+        known.revision += 1;
+        let is_saved = config.store.state.is_some();
+        match skipped.describe().filter(|_| change.value.is_some()) {
+            Some(mistakes) => Err(OverrideFault::Invalid(mistakes)),
+            None => {
+                let keeper = if is_saved { OverrideKeeper::StateFile } else { OverrideKeeper::Memory };
+                Ok(ChangedOverride { existed, keeper, is_applied: true })
+            }
+        }
+    }
+
     /// Reads the hashes periodically. Never returns.
     pub async fn run(self: Rc<LiveOverrides>, current: CurrentSnapshot, link: Rc<StoreLink>) {
         let mut failing = false;
@@ -122,7 +231,7 @@ impl LiveOverrides {
             ticks.tick().await;
             // A large set takes longer to read, so it is read less often.
             sleep(pause).await;
-            let snapshot = current.load_full();
+            let (snapshot, before) = (current.load_full(), self.changes.get());
             let Some(OverrideReading { found, failure }) = read_overrides(&link.store(), &snapshot.config).await else {
                 self.known.borrow_mut().logged.clear();
                 failing = false;
@@ -133,7 +242,7 @@ impl LiveOverrides {
                 PAUSE_PER_FIELD.saturating_mul(u32::try_from(fields.saturating_sub(ENTRIES_MAX)).unwrap_or(u32::MAX));
             // A reload may have happened meanwhile; new limits wait for the next reading.
             let now = current.load();
-            if now.config.store == snapshot.config.store {
+            if now.config.store == snapshot.config.store && self.changes.get() == before {
                 self.accept_reading(&now.config, found);
             }
             if let Some(failure) = &failure
@@ -146,7 +255,7 @@ impl LiveOverrides {
     }
 
     fn accept_reading(&self, config: &Config, mut found: BTreeMap<String, Result<RawOverrides, String>>) {
-        let KnownOverrides { good, read, revision, logged, logged_at } = &mut *self.known.borrow_mut();
+        let KnownOverrides { good, read, revision, logged, logged_at, .. } = &mut *self.known.borrow_mut();
         for limit in config.limits.iter() {
             let Some(found) = found.remove(&limit.name) else { continue };
             let (entries, rejected) = (self.metrics.live_overrides.clone(), self.metrics.rejected_overrides.clone());
@@ -207,10 +316,21 @@ impl LiveOverrides {
     }
 }
 
+/// Returns whether the time of an entry has passed.
+fn is_over(limit: &Limit, field: &[u8], value: &[u8]) -> bool {
+    let entry = str::from_utf8(field).ok().zip(str::from_utf8(value).ok());
+    let entry = entry.and_then(|(field, value)| limit.overrides.check_entry(&limit.key, field, value).ok());
+    entry.and_then(|entry| entry.until_ms).is_some_and(|until_ms| until_ms <= clock::now_ms())
+}
+
+/// Returns the key of the hash of a limit.
+fn override_key(config: &Config, limit: &Limit) -> String {
+    format!("{}:overrides:{}", config.store.prefix, limit.name)
+}
+
 /// Reads the hashes; `None` if the store has none.
 async fn read_overrides(store: &Store, config: &Config) -> Option<OverrideReading> {
-    let key = |limit: &Arc<Limit>| format!("{}:overrides:{}", config.store.prefix, limit.name);
-    let keys: Vec<String> = config.limits.iter().map(key).collect();
+    let keys: Vec<String> = config.limits.iter().map(|limit| override_key(config, limit)).collect();
     let mut reading = OverrideReading::default();
     for (limit, found) in config.limits.iter().zip(store.read_hashes(&keys).await?) {
         match found {

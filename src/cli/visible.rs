@@ -1,5 +1,5 @@
 //! Makes text of clients safe to print: no character controls the terminal, hides, or reorders other text. Called for
-//! everything that `tap` and `top` print.
+//! everything that commands print from the answers of a gateway.
 
 use std::borrow::Cow;
 use std::fmt::Write;

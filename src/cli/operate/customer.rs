@@ -1,0 +1,187 @@
+//! `sluicegate customer`: shows what all limits know about one value of a source, such as `ip=203.0.113.9`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::cli::check::ReportFormat;
+use crate::cli::gateway::{GatewayOptions, add_parameter};
+use crate::cli::operate::key::{describe_ban, describe_override};
+use crate::cli::operate::table::Table;
+use crate::cli::operate::{Call, CommandFault, fetch_json, format_json, format_span, run_command, text_of};
+
+pub const HELP: &str = "\
+Examples:
+  sluicegate customer ip=203.0.113.9
+  sluicegate customer header:x-api-key=acme
+  sluicegate customer header:x-api-key#5f1c0a6e9b3d2784    (as a log shows it)
+
+Nothing is changed. To change something, use `sluicegate key`.";
+
+#[derive(Args)]
+pub struct CustomerOptions {
+    /// Source and value, such as ip=203.0.113.9 or jwt:sub=anna
+    #[arg(value_name = "SOURCE=VALUE")]
+    customer: String,
+    /// Also list limits that the customer has not used
+    #[arg(long)]
+    all: bool,
+    /// Number of refusals to show, at most 200
+    #[arg(short = 'n', default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=200))]
+    count: u8,
+    /// Format of the answer
+    #[arg(long, default_value = "text")]
+    format: ReportFormat,
+    #[command(flatten)]
+    gateway: GatewayOptions,
+}
+
+pub fn run_customer(options: &CustomerOptions) -> ExitCode {
+    run_command(&options.gateway, |gateway| {
+        let page = format!("/-/customers{}", options.build_query()?);
+        let answer = fetch_json(gateway, Call::get(&page, "keys"))?;
+        Ok(match options.format {
+            ReportFormat::Json => format_json(&answer),
+            ReportFormat::Text => describe_customer(options, &answer),
+        })
+    })
+}
+
+impl CustomerOptions {
+    fn build_query(&self) -> Result<String, CommandFault> {
+        let text = &self.customer;
+        let is_hash = |digits: &str| digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let (source, name, value) = match (text.split_once('='), text.rsplit_once('#')) {
+            (None, Some((source, digits))) if is_hash(digits) => (source, "hash", digits),
+            (Some((source, value)), _) => (source, "value", value),
+            (None, _) => {
+                let what = format!("`{text}` is not SOURCE=VALUE; write for example ip=203.0.113.9");
+                return Err(CommandFault::usage(what));
+            }
+        };
+        let mut query = String::new();
+        for (name, value) in [("source", source), (name, value), ("n", &self.count.to_string())] {
+            add_parameter(&mut query, name, value);
+        }
+        Ok(query)
+    }
+}
+
+fn list<'a>(answer: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+    answer[name].as_array().into_iter().flatten()
+}
+
+/// Returns whether the customer has used the limit, or something is special about it.
+fn is_used(item: &Value) -> bool {
+    let is_banned = || item["ban"]["banned"] == true || item["ban"]["bans"].as_i64().is_some_and(|bans| bans > 0);
+    item["used"].as_i64().is_none_or(|used| used > 0)
+        || item["admitted"] == false
+        || item["refused_min"].as_u64() > Some(0)
+        || item["override"].is_object()
+        || is_banned()
+}
+
+fn describe_customer(options: &CustomerOptions, answer: &Value) -> String {
+    let limits: Vec<&Value> = list(answer, "limits").collect();
+    let count = |test: &dyn Fn(&Value) -> bool| limits.iter().filter(|item| test(item)).count();
+    let refusing = count(&|item| item["admitted"] == false && item["mode"] == "enforce");
+    let (banned, changed) = (count(&|item| item["ban"]["banned"] == true), count(&|item| item["override"].is_object()));
+    let customer = text_of(&Value::from(options.customer.as_str()));
+    let verdict = match (refusing, answer["store_fault"].as_str()) {
+        (_, Some(fault)) => format!("the store does not answer ({fault}), so numbers are missing"),
+        (0, _) => "no limit refuses it now".to_owned(),
+        (refusing, _) => format!("refused now by {refusing} of {} limits and keys", limits.len()),
+    };
+    let mut text = format!("{customer}: {verdict}");
+    for (count, what) in [(banned, "ban"), (changed, "override")] {
+        match count {
+            0 => {}
+            1 => text.push_str(&format!("; 1 {what}")),
+            count => text.push_str(&format!("; {count} {what}s")),
+        }
+    }
+    text.push('\n');
+    let mut table = Table::new(&["LIMIT", "KEY", "NOW", "USED", "FULL IN", "REFUSED IN 10 MIN", "NOTES"]);
+    let (used, unused): (Vec<&Value>, Vec<&Value>) = limits.into_iter().partition(|item| options.all || is_used(item));
+    used.into_iter().for_each(|item| table.add_row(list_cells(item)));
+    if !table.is_empty() {
+        text.push_str(&format!("\n{}", table.render()));
+    }
+    if !unused.is_empty() {
+        text.push_str(&format!("\n{} more limits have seen nothing of it (--all lists them)\n", unused.len()));
+    }
+    text.push_str(&describe_refusals(answer));
+    text.push_str(&describe_gaps(answer));
+    text
+}
+
+fn list_cells(item: &Value) -> Vec<String> {
+    let now = match (item["admitted"].as_bool(), item["retry_after_ms"].as_i64()) {
+        (None, _) => "unknown".to_owned(),
+        (Some(true), _) => "admitted".to_owned(),
+        (Some(false), Some(ms)) => format!("refused, {}", format_span(ms)),
+        (Some(false), None) => "refused".to_owned(),
+    };
+    let used = match (item["used"].as_i64(), item["policy"]["quota"].as_i64()) {
+        (Some(used), Some(quota)) => format!("{used} of {quota}"),
+        _ => "-".to_owned(),
+    };
+    let full = item["reset_ms"].as_i64().filter(|ms| *ms > 0).map_or_else(|| "-".to_owned(), format_span);
+    let refused = match (item["refused_min"].as_u64().unwrap_or(0), item["refused_max"].as_u64().unwrap_or(0)) {
+        (least, most) if least == most => least.to_string(),
+        (least, most) => format!("{least} to {most}"),
+    };
+    let mut notes = Vec::new();
+    if item["mode"] != "enforce" {
+        notes.push(format!("{}: refuses nobody", text_of(&item["mode"])));
+    }
+    if item["ban"]["banned"] == true {
+        notes.push(describe_ban(&item["ban"]));
+    }
+    notes.extend(describe_override(&item["override"]));
+    vec![text_of(&item["limit"]), text_of(&item["key"]), now, used, full, refused, notes.join("; ")]
+}
+
+fn describe_refusals(answer: &Value) -> String {
+    let mut table = Table::new(&["TIME", "REQUEST ID", "STATUS", "ROUTE", "LIMIT", "REASON"]);
+    for refusal in list(answer, "refusals") {
+        let limits: Vec<String> = list(refusal, "limits").map(|check| text_of(&check["limit"])).collect();
+        let reasons: Vec<String> = list(refusal, "limits").map(|check| text_of(&check["reason"])).collect();
+        let id = refusal["request_id"].as_str().map_or_else(|| "-".to_owned(), |_| text_of(&refusal["request_id"]));
+        table.add_row(vec![
+            text_of(&refusal["time"]),
+            id,
+            refusal["status"].to_string(),
+            text_of(&refusal["route"]),
+            limits.join(", "),
+            reasons.join(", "),
+        ]);
+    }
+    match table.is_empty() {
+        true => "\nNo refusal of it is remembered by this gateway.\n".to_owned(),
+        false => format!("\nLast refusals at this gateway\n{}", table.render()),
+    }
+}
+
+/// Says what the answer does not contain.
+fn describe_gaps(answer: &Value) -> String {
+    let mut text = String::new();
+    let names: Vec<String> = list(answer, "incomplete").map(text_of).collect();
+    let total = answer["incomplete_total"].as_u64().unwrap_or(0);
+    if total > 0 {
+        let more = total.saturating_sub(names.len() as u64);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        text.push_str(&format!(
+            "\nNot complete: the key of {}{more} has further parts. Only keys that this gateway has seen often in the\n\
+             last ten minutes, or refused lately, are listed.\n",
+            names.join(", ")
+        ));
+    }
+    for (name, what) in [("limits_left_out", "not asked: too many"), ("limits_hidden", "hidden from this token")] {
+        if let Some(count) = answer[name].as_u64().filter(|count| *count > 0) {
+            text.push_str(&format!("{count} limits are {what}.\n"));
+        }
+    }
+    text
+}

@@ -1,0 +1,148 @@
+//! Commands that show and change what a running gateway does: `key` and `customer` about limits, `rollback` and
+//! `status` about the gateway itself. They use its admin API, so that the gateway checks and records every change.
+//!
+//! `call` sends one request, and `table` prints lists. To add a command, add a file with its options and a function
+//! that returns an exit code, and a variant of `Command` in `cli`.
+
+pub mod customer;
+pub mod key;
+pub mod rollback;
+pub mod status;
+mod table;
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::cli::admin_client::AdminReply;
+use crate::cli::gateway::{GatewayContact, GatewayOptions};
+use crate::cli::visible::{make_json_visible, make_visible};
+use crate::cli::{BAD_CONFIG, RUNTIME};
+
+/// Time limit of a request. The gateway searches up to 20 s for the key of a hash.
+const TIMEOUT: Duration = Duration::from_secs(25);
+
+/// Why a command failed.
+pub struct CommandFault {
+    code: u8,
+    what: String,
+}
+
+/// A request of a command.
+pub struct Call<'c> {
+    pub method: &'c str,
+    pub path: &'c str,
+    /// Role that it needs.
+    pub role: &'c str,
+    /// Value of the `if-match` header.
+    pub tag: Option<&'c str>,
+    pub body: Option<Value>,
+}
+
+impl CommandFault {
+    /// A mistake in the arguments.
+    pub fn usage(what: impl Into<String>) -> CommandFault {
+        CommandFault { code: BAD_CONFIG, what: what.into() }
+    }
+
+    pub fn runtime(what: impl Into<String>) -> CommandFault {
+        CommandFault { code: RUNTIME, what: what.into() }
+    }
+}
+
+impl<'c> Call<'c> {
+    pub fn get(path: &'c str, role: &'c str) -> Call<'c> {
+        Call { method: "GET", path, role, tag: None, body: None }
+    }
+}
+
+/// Finds the gateway, runs the command, and prints its text or why it failed.
+pub fn run_command(
+    options: &GatewayOptions,
+    command: impl FnOnce(&GatewayContact) -> Result<String, CommandFault>,
+) -> ExitCode {
+    match options.find_gateway().map_err(CommandFault::usage).and_then(|gateway| command(&gateway)) {
+        Ok(text) => {
+            // The reader may have closed the pipe.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(CommandFault { code, what }) => {
+            eprintln!("error: {what}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// Sends a request. A response other than 200 is a fault: one about the arguments, or one at run time.
+pub fn send_call(gateway: &GatewayContact, call: Call<'_>) -> Result<AdminReply, CommandFault> {
+    let body = call.body.map(|body| body.to_string()).unwrap_or_default();
+    let reply = gateway
+        .send_within(TIMEOUT, (call.method, call.path), call.tag, &body)
+        .map_err(|error| CommandFault::runtime(gateway.describe_failure(&error)))?;
+    match reply.status {
+        200 => Ok(reply),
+        // The gateway is right, and the command line is not. Without a detail, it is no admin API of this version.
+        400 | 404 | 422 if detail_of(&reply.body).is_some() => {
+            Err(CommandFault::usage(make_visible(&detail_of(&reply.body).unwrap_or_default()).into_owned()))
+        }
+        status => Err(CommandFault::runtime(gateway.describe_refusal(status, &reply.body, call.role))),
+    }
+}
+
+/// Sends a request and parses its response.
+pub fn fetch_json(gateway: &GatewayContact, call: Call<'_>) -> Result<Value, CommandFault> {
+    parse_json(gateway, &send_call(gateway, call)?)
+}
+
+pub fn parse_json(gateway: &GatewayContact, reply: &AdminReply) -> Result<Value, CommandFault> {
+    let broken = |error| CommandFault::runtime(format!("{} gave an answer that is not JSON: {error}", gateway.listen));
+    serde_json::from_str(&reply.body).map_err(broken)
+}
+
+fn detail_of(body: &str) -> Option<String> {
+    serde_json::from_str::<Value>(body).ok()?["detail"].as_str().map(str::to_owned)
+}
+
+/// Formats an answer for programs.
+pub fn format_json(answer: &Value) -> String {
+    let text = serde_json::to_string_pretty(answer).unwrap_or_default();
+    // Newlines are outside of strings.
+    text.lines().map(|line| format!("{}\n", make_json_visible(line))).collect()
+}
+
+/// Formats a time span: `430 ms`, `12 s`, `3 min 5 s`, `5 h 2 min`, `3 d 4 h`.
+pub fn format_span(ms: i64) -> String {
+    let (seconds, minutes, hours) = (ms / 1000, ms / 60_000, ms / 3_600_000);
+    let join = |large: i64, unit: &str, small: i64, below: &str| match small {
+        0 => format!("{large} {unit}"),
+        _ => format!("{large} {unit} {small} {below}"),
+    };
+    match ms {
+        ..1000 => format!("{ms} ms"),
+        1000..60_000 => format!("{seconds} s"),
+        60_000..3_600_000 => join(minutes, "min", seconds % 60, "s"),
+        3_600_000..86_400_000 => join(hours, "h", minutes % 60, "min"),
+        _ => join(hours / 24, "d", hours % 24, "h"),
+    }
+}
+
+/// Returns a text of an answer, safe to print.
+pub fn text_of(value: &Value) -> String {
+    make_visible(value.as_str().unwrap_or_default()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_have_two_units_at_most() {
+        let cases = [(0, "0 ms"), (999, "999 ms"), (61_000, "1 min 1 s"), (3_600_000, "1 h"), (90_000_000, "1 d 1 h")];
+        for (ms, text) in cases {
+            assert_eq!(format_span(ms), text);
+        }
+    }
+}

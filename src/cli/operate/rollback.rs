@@ -1,0 +1,126 @@
+//! `sluicegate rollback`: puts an earlier config of a running gateway in force, until the files are changed.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::cli::check::ReportFormat;
+use crate::cli::gateway::{GatewayContact, GatewayOptions};
+use crate::cli::operate::table::Table;
+use crate::cli::operate::{Call, CommandFault, fetch_json, format_json, parse_json, run_command, send_call, text_of};
+
+pub const HELP: &str = "\
+Examples:
+  sluicegate rollback --list
+  sluicegate rollback          (to the config before the one in force)
+  sluicegate rollback 41
+
+The files are not changed unless the gateway may edit them (`edit` in [admin]): otherwise the rollback holds until you
+save a change.";
+
+#[derive(Args)]
+pub struct RollbackOptions {
+    /// Generation of the config to put in force again [default: the one before]
+    #[arg(value_name = "GENERATION")]
+    generation: Option<u64>,
+    /// List the configs that the gateway remembers, and change nothing
+    #[arg(long, conflicts_with = "generation")]
+    list: bool,
+    /// Format of the answer
+    #[arg(long, default_value = "text")]
+    format: ReportFormat,
+    #[command(flatten)]
+    gateway: GatewayOptions,
+}
+
+pub fn run_rollback(options: &RollbackOptions) -> ExitCode {
+    run_command(&options.gateway, |gateway| {
+        let reply = send_call(gateway, Call::get("/-/config/history", "read"))?;
+        let history = parse_json(gateway, &reply)?;
+        let is_json = options.format == ReportFormat::Json;
+        match options.list {
+            true if is_json => Ok(format_json(&history)),
+            true => Ok(list_generations(&history)),
+            false => roll_back(options, gateway, (&history, reply.etag.as_deref())),
+        }
+    })
+}
+
+fn roll_back(
+    options: &RollbackOptions,
+    gateway: &GatewayContact,
+    (history, tag): (&Value, Option<&str>),
+) -> Result<String, CommandFault> {
+    let generation = match options.generation {
+        Some(generation) => generation,
+        None => find_previous(history)
+            .ok_or_else(|| CommandFault::runtime("the gateway remembers no other config; `--list` shows them"))?,
+    };
+    let call = Call {
+        method: "POST",
+        tag,
+        body: Some(json!({ "generation": generation })),
+        ..Call::get("/-/rollback", "edit")
+    };
+    let answer = fetch_json(gateway, call)?;
+    if options.format == ReportFormat::Json {
+        return Ok(format_json(&answer));
+    }
+    if answer["changed"] == false {
+        return Ok(format!("unchanged: the config of generation {generation} is in force already\n"));
+    }
+    let mut text = format!("rolled back to the config of generation {generation}: {}\n", text_of(&answer["summary"]));
+    for change in answer["changes"].as_array().into_iter().flatten() {
+        text.push_str(&format!("  {}\n", text_of(&change["text"])));
+    }
+    if answer["pinned"].is_u64() {
+        text.push_str("the files still have the other config: the rollback holds until you save a change\n");
+    }
+    Ok(text)
+}
+
+/// Returns the newest generation with other contents than the one in force.
+fn find_previous(history: &Value) -> Option<u64> {
+    let entries = history["generations"].as_array()?;
+    let current = entries.last()?;
+    let is_other = |entry: &&Value| entry["restorable"] == true && entry["hash"] != current["hash"];
+    entries.iter().rev().find(is_other)?["generation"].as_u64()
+}
+
+fn list_generations(history: &Value) -> String {
+    let entries: Vec<&Value> = history["generations"].as_array().into_iter().flatten().collect();
+    let mut table = Table::new(&["GENERATION", "LOADED", "BY", "TOKEN", "CHANGES", ""]);
+    for (place, entry) in entries.iter().enumerate() {
+        let mark = match (place + 1 == entries.len(), entry["restorable"] == true) {
+            (true, _) => "in force",
+            (false, true) => "",
+            (false, false) => "not kept",
+        };
+        table.add_row(vec![
+            entry["generation"].to_string(),
+            text_of(&entry["loaded_at"]),
+            text_of(&entry["trigger"]),
+            text_of(&entry["token"]),
+            text_of(&entry["summary"]),
+            mark.to_owned(),
+        ]);
+    }
+    table.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_previous_config_is_the_newest_with_other_contents() {
+        let entry = |generation: u64, hash: &str, restorable: bool| json!({ "generation": generation, "hash": hash, "restorable": restorable });
+        let previous = |entries: &[Value]| find_previous(&json!({ "generations": entries }));
+        assert_eq!(previous(&[entry(1, "a", true), entry(2, "b", true)]), Some(1));
+        assert_eq!(previous(&[entry(1, "a", true), entry(2, "b", false), entry(3, "c", true)]), Some(1));
+        assert_eq!(previous(&[entry(1, "a", true), entry(2, "b", true), entry(3, "a", true)]), Some(2));
+        assert_eq!(previous(&[entry(1, "a", true)]), None);
+        assert_eq!(previous(&[]), None);
+    }
+}

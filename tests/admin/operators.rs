@@ -1,0 +1,299 @@
+//! The commands of operators: `key`, `customer`, `rollback` and `status`, and the pages that they use.
+
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::gateway::{Gateway, program};
+use crate::support::limiting::RedisServer;
+use crate::support::wait_until;
+
+use super::api::fetch;
+
+/// Limits on one route, each with another kind of key.
+const LIMITS: &str = r#"
+[limit.per-ip]
+algorithm = "fixed_window"
+rate = "3/h"
+key = "ip"
+when = { path = "/" }
+ban = { after = 3, within = "1h", for = "1h" }
+
+[limit.daily]
+algorithm = "fixed_window"
+rate = "100/day"
+key = [{ source = "header:x-api-key", normalize = ["lowercase"] }]
+missing = "skip"
+
+[limit.pair]
+algorithm = "fixed_window"
+rate = "2/day"
+key = ["header:x-api-key", "path"]
+missing = "skip"
+
+[[route]]
+name = "app"
+respond = { body = "in" }
+limits = ["per-ip", "daily", "pair"]
+"#;
+
+fn output(gateway: &Gateway, arguments: &[&str]) -> (i32, String, String) {
+    let command = program().args(arguments).arg("-c").arg(gateway.config()).output().unwrap();
+    let Output { status, stdout, stderr } = command;
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+/// Runs a command that succeeds.
+#[track_caller]
+fn run(gateway: &Gateway, arguments: &[&str]) -> String {
+    let (code, stdout, stderr) = output(gateway, arguments);
+    assert_eq!((code, stderr.as_str()), (0, ""), "{arguments:?}: {stdout}");
+    stdout
+}
+
+#[track_caller]
+fn run_json(gateway: &Gateway, arguments: &[&str]) -> Value {
+    serde_json::from_str(&run(gateway, &[arguments, &["--format", "json"]].concat())).unwrap()
+}
+
+fn status_of(gateway: &Gateway, key: &str, path: &str) -> u16 {
+    gateway.client().fetch(&format!("GET {path} HTTP/1.1\r\nhost: a\r\nx-api-key: {key}\r\n\r\n"), "").status()
+}
+
+#[test]
+fn a_key_is_shown_and_reset_and_a_reset_of_nothing_says_so() {
+    let gateway = Gateway::start(LIMITS);
+    let nothing = run(&gateway, &["key", "reset", "per-ip", "192.0.2.1"]);
+    assert!(nothing.contains("there is nothing to reset"), "{nothing}");
+    let statuses: Vec<u16> = (0..6).map(|_| gateway.get("/").status()).collect();
+    assert_eq!(statuses, [200, 200, 200, 429, 429, 429]);
+    let shown = run(&gateway, &["key", "show", "per-ip", "ip=127.0.0.1"]);
+    for words in ["3 of 3, 0 left", "refused (banned), admitted in 59 min", "banned for 59 min", "override  none"] {
+        assert!(shown.contains(words), "{words}:\n{shown}");
+    }
+    let reset = fetch(&gateway, "DELETE", "/-/limits/per-ip/state?key=127.0.0.1", "").json();
+    assert_eq!((&reset["reset"], &reset["existed"]), (&json!(true), &json!(true)));
+    assert_eq!(gateway.get("/").status(), 200, "the ban is lifted");
+    assert!(run(&gateway, &["key", "reset", "per-ip", "127.0.0.1"]).contains("reset: nothing is used any more"));
+    assert!(run(&gateway, &["key", "reset", "per-ip", "127.0.0.1"]).contains("there is nothing to reset"));
+    // Only the ban remembers something: refusals that have not begun one.
+    let over = fetch(&gateway, "GET", "/-/limits/per-ip/state?key=127.0.0.1&cost=9", "").json();
+    assert_eq!(over["reason"], "never_fits");
+}
+
+#[test]
+fn mistakes_on_the_command_line_are_named() {
+    let gateway = Gateway::start(LIMITS);
+    for (arguments, code, words) in [
+        (&["key", "show", "dailyy", "acme"][..], 2, "did you mean `daily`?"),
+        (&["key", "show", "pair", "acme"], 2, "keyed by header:x-api-key, path: write 2 values in this order, not 1"),
+        (&["key", "show", "a b/../c", "acme"], 2, "there is no limit"),
+        (&["key", "show", "per-ip", "x"], 2, "not an address"),
+        (&["key", "show", "per-ip", "::1", "--rate", "1/s"], 2, "belong to `key override`"),
+        (&["key", "override", "per-ip", "::1"], 2, "needs the budget"),
+        (&["key", "override", "per-ip", "::1", "--rate", "5 apples"], 2, "`rate`"),
+        (&["key", "override", "per-ip", "::1", "--rate", "5/s;rate=9/s"], 2, "not a number or a rate"),
+        (&["key", "override", "per-ip", "::1", "--burst", "5"], 2, "`burst`"),
+        (&["key", "block", "per-ip", "::1", "--for", "never"], 2, "not a duration"),
+        (&["key", "block", "per-ip", "::1", "--for", "9999d"], 2, "from 1s to 3660d"),
+        (&["key", "block", "per-ip", "::1", "--until", "2020-01-01T00:00:00Z"], 2, "has passed"),
+        (&["key", "block", "per-ip", "::1", "--note", "a;rate=unlimited"], 2, "no `;`"),
+        (&["key", "refund", "per-ip", "::1"], 2, "--units"),
+        (&["customer", "acme"], 2, "SOURCE=VALUE"),
+        (&["customer", "header:x-api-kez=acme"], 2, "did you mean `header:x-api-key`?"),
+        (&["customer", "ip=nowhere"], 2, "not an address"),
+        (&["customer", "header:x-api-key#0123456789abcdef"], 2, "has the hash 0123456789abcdef"),
+        (&["status", "--admin", "https://127.0.0.1:1"], 2, "has no TLS"),
+        (&["status", "--admin", "http://127.0.0.1:1"], 1, "no gateway responds"),
+        (&["status", "--token-file", "/nonexistent"], 2, "No such file"),
+        (&["rollback"], 1, "remembers no other config"),
+    ] {
+        let (found, stdout, stderr) = output(&gateway, arguments);
+        assert_eq!((found, stdout.as_str()), (code, ""), "{arguments:?}: {stderr}");
+        assert!(stderr.starts_with("error: ") && stderr.contains(words), "{arguments:?}: {stderr}");
+    }
+    let proxied = format!("http://{}", gateway.addr);
+    let (code, _, stderr) = output(&gateway, &["status", "--admin", &proxied]);
+    assert_eq!(code, 1, "{stderr}");
+}
+
+#[test]
+fn a_block_and_an_override_apply_at_once_and_survive_a_restart_with_a_state_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("store.json");
+    let config = format!("[store]\nstate = {:?}\n{LIMITS}", state.to_str().unwrap());
+    let mut gateway = Gateway::start(&config);
+    assert_eq!(status_of(&gateway, "acme", "/1"), 200);
+    let blocked = run(&gateway, &["key", "block", "daily", "ACME", "--for", "1h", "--note", "ticket 4711"]);
+    assert!(blocked.contains("blocked until") && blocked.contains("state file"), "{blocked}");
+    assert_eq!([status_of(&gateway, "acme", "/2"), status_of(&gateway, "Acme", "/2")], [429, 429]);
+    assert_eq!(status_of(&gateway, "other", "/2"), 200);
+    // A second one replaces the first, in whatever spelling.
+    run(&gateway, &["key", "override", "daily", "acme", "--rate", "1/day"]);
+    assert_eq!(status_of(&gateway, "acme", "/3"), 429, "one is used already");
+    run(&gateway, &["key", "block", "daily", "acme", "--note", "again"]);
+    let shown = run(&gateway, &["key", "show", "daily", "acme"]);
+    assert!(shown.contains("refused (blocked)") && shown.contains("blocked (again), live"), "{shown}");
+    wait_until("the state file has the block", || {
+        std::fs::read_to_string(&state).is_ok_and(|text| text.contains("again"))
+    });
+    gateway.signal("TERM");
+    gateway.exit();
+
+    let gateway = Gateway::start(&config);
+    assert_eq!(status_of(&gateway, "acme", "/4"), 429, "log:\n{}", gateway.log());
+    gateway.reload_with("100/day", "101/day");
+    assert_eq!(status_of(&gateway, "acme", "/4"), 429, "it survives a reload");
+    assert!(
+        run(&gateway, &["key", "unblock", "daily", "acme"]).contains("removed: blocked (again)"),
+        "{}",
+        gateway.log()
+    );
+    assert_eq!(status_of(&gateway, "acme", "/4"), 200);
+    let again = run_json(&gateway, &["key", "unblock", "daily", "acme"]);
+    assert_eq!((&again["existed"], &again["override"]), (&json!(false), &Value::Null));
+}
+
+#[test]
+fn an_override_of_the_config_is_not_removed_by_a_command_and_the_command_says_so() {
+    let config =
+        LIMITS.replace("rate = \"100/day\"\n", "rate = \"100/day\"\noverrides = [{ key = [\"acme\"], rate = 0 }]\n");
+    let gateway = Gateway::start(&config);
+    let kept = run(&gateway, &["key", "unblock", "daily", "acme"]);
+    assert!(kept.contains("blocked by an entry in the config"), "{kept}");
+    run(&gateway, &["key", "override", "daily", "acme", "--rate", "unlimited"]);
+    assert_eq!(status_of(&gateway, "acme", "/1"), 200);
+    let removed = run(&gateway, &["key", "override", "daily", "acme", "--remove"]);
+    assert!(removed.contains("now blocked applies, from the config"), "{removed}");
+    assert_eq!(status_of(&gateway, "acme", "/2"), 429);
+}
+
+#[test]
+fn with_redis_a_block_reaches_the_other_gateways_and_replaces_other_spellings() {
+    let redis = RedisServer::start(&[]);
+    let config = format!("[store]\nurl = \"{}\"\n{LIMITS}", redis.url());
+    let (here, there) = (Gateway::start(&config), Gateway::start(&config));
+    here.wait_for_store();
+    let mut client = redis.client();
+    let hash = "sg:overrides:daily";
+    let () = redis::cmd("HSET").arg(hash).arg("ac%4De").arg("rate=5/day").query(&mut client).unwrap();
+    wait_until("the entry is read", || {
+        run_json(&here, &["key", "show", "daily", "acme"])["override"]["text"] == "5 per 1 d"
+    });
+    let answer = fetch(&here, "PUT", "/-/limits/daily/override?key=acme", r#"{"block": true, "for": "1h"}"#);
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    let answer = answer.json();
+    assert_eq!(
+        (&answer["existed"], &answer["kept_in"], &answer["applied"]),
+        (&json!(true), &json!("redis"), &json!(true))
+    );
+    assert_eq!(status_of(&here, "acme", "/once"), 429, "at once");
+    let fields: Vec<String> = redis::cmd("HKEYS").arg(hash).query(&mut client).unwrap();
+    assert_eq!(fields, ["acme"], "the other spelling is gone");
+    let since = Instant::now();
+    while status_of(&there, "acme", &format!("/{:?}", since.elapsed())) != 429 {
+        assert!(since.elapsed() < Duration::from_secs(4), "{}", there.log());
+    }
+    assert!(run(&there, &["key", "unblock", "daily", "acme"]).contains("removed"));
+    let fields: Vec<String> = redis::cmd("HKEYS").arg(hash).query(&mut client).unwrap();
+    assert!(fields.is_empty());
+    wait_until("it is lifted everywhere", || status_of(&here, "acme", &format!("/{:?}", since.elapsed())) == 200);
+    // A hash that is none is not overwritten.
+    let () = redis::cmd("SET").arg(hash).arg("mine").query(&mut client).unwrap();
+    let (code, _, stderr) = output(&here, &["key", "block", "daily", "acme"]);
+    assert!(code == 1 && stderr.contains("WRONGTYPE"), "{stderr}");
+    drop(redis);
+    let (code, _, stderr) = output(&here, &["key", "block", "daily", "acme"]);
+    assert!(code == 1 && stderr.contains("not known whether"), "{stderr}");
+}
+
+#[test]
+fn a_customer_is_shown_over_all_limits() {
+    let gateway = Gateway::start(LIMITS);
+    let statuses: Vec<u16> = (0..3).map(|_| status_of(&gateway, "acme", "/p")).collect();
+    assert_eq!(statuses, [200, 200, 429]);
+    let answer = run_json(&gateway, &["customer", "header:x-api-key=acme"]);
+    let find =
+        |name: &str| answer["limits"].as_array().unwrap().iter().find(|item| item["limit"] == name).unwrap().clone();
+    assert_eq!((&find("daily")["used"], &find("daily")["remaining"]), (&json!(2), &json!(98)));
+    let pair = find("pair");
+    assert_eq!(
+        (&pair["admitted"], &pair["used"], &pair["refused_min"]),
+        (&json!(false), &json!(2), &json!(1)),
+        "{pair}"
+    );
+    assert_eq!((&answer["incomplete"], &answer["limits_left_out"]), (&json!(["pair"]), &json!(0)));
+    let refusal = &answer["refusals"][0];
+    assert_eq!((&refusal["limits"][0]["limit"], refusal["request_id"].is_string()), (&json!("pair"), true));
+    // By the hash of the log, and by the address.
+    let hash = pair["key"].as_str().unwrap().split(',').next().unwrap().replace("header:x-api-key#", "");
+    let by_hash = run_json(&gateway, &["customer", &format!("header:x-api-key#{hash}")]);
+    let uses = |answer: &Value| {
+        let limits = answer["limits"].as_array().unwrap().iter();
+        limits.map(|item| (item["limit"].clone(), item["key"].clone(), item["used"].clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(uses(&by_hash), uses(&answer));
+    assert!(!by_hash.to_string().contains("acme"), "{by_hash}");
+    let by_address = run_json(&gateway, &["customer", "ip=127.0.0.1"]);
+    assert_eq!(by_address["refusals"].as_array().unwrap().len(), 1);
+    assert_eq!(by_address["limits"].as_array().unwrap().len(), 1);
+    let text = run(&gateway, &["customer", "header:x-api-key=acme"]);
+    for words in ["refused now by 1 of 2", "2 of 2", "Last refusals", "Not complete: the key of pair"] {
+        assert!(text.contains(words), "{words}:\n{text}");
+    }
+    let unknown = run(&gateway, &["customer", "header:x-api-key=nobody"]);
+    assert!(unknown.contains("1 more limits have seen nothing of it"), "{unknown}");
+}
+
+#[test]
+fn roles_decide_who_may_look_and_who_may_change() {
+    let tokens = ["read", "keys", "limits", "edit"].map(|role| {
+        format!("[[admin.tokens]]\nname = \"{role}\"\ntoken = \"secret-of-{role}-0123\"\nrole = \"{role}\"\n")
+    });
+    let gateway = Gateway::with_config(&crate::support::gateway::config("", &format!("{}{LIMITS}", tokens.concat())));
+    let call = |role: &str, arguments: &[&str]| {
+        let command = program()
+            .args(arguments)
+            .args(["--admin", &format!("http://{}", gateway.admin), "-c", "/nonexistent/sluicegate.toml"])
+            .env("SLUICEGATE_ADMIN_TOKEN", format!("secret-of-{role}-0123"))
+            .output()
+            .unwrap();
+        (command.status.code().unwrap(), String::from_utf8(command.stderr).unwrap())
+    };
+    for (role, arguments, code) in [
+        ("read", &["status"][..], 0),
+        ("read", &["customer", "ip=::1"], 1),
+        ("keys", &["customer", "ip=::1"], 0),
+        ("keys", &["key", "show", "per-ip", "::1"], 0),
+        ("keys", &["key", "block", "per-ip", "::1"], 1),
+        ("limits", &["key", "block", "per-ip", "::1"], 0),
+        ("limits", &["key", "unblock", "per-ip", "::1"], 0),
+        ("wrong", &["status"], 1),
+    ] {
+        let (found, stderr) = call(role, arguments);
+        assert_eq!(found, code, "{role} {arguments:?}: {stderr}");
+        assert!(code == 0 || stderr.contains("needs a token with the role"), "{role} {arguments:?}: {stderr}");
+    }
+    let audit = call_audit(&gateway);
+    assert!(audit.contains("override set: rate=0") && audit.contains("\"token\":\"limits\""), "{audit}");
+}
+
+fn call_audit(gateway: &Gateway) -> String {
+    let field = "authorization: Bearer secret-of-edit-0123\r\n";
+    gateway.admin_request("GET", "/-/audit", field, "").text()
+}
+
+#[test]
+fn a_rollback_goes_to_the_config_before() {
+    let gateway = Gateway::start(LIMITS);
+    gateway.reload_with("100/day", "7/day");
+    assert_eq!(run_json(&gateway, &["key", "show", "daily", "acme"])["policy"]["quota"], 7);
+    let done = run(&gateway, &["rollback"]);
+    assert!(done.contains("rolled back to the config of generation 1") && done.contains("daily"), "{done}");
+    assert_eq!(run_json(&gateway, &["key", "show", "daily", "acme"])["policy"]["quota"], 100);
+    let status = run(&gateway, &["status"]);
+    assert!(status.contains("! a rollback keeps generation"), "{status}");
+    assert!(run(&gateway, &["rollback", "--list"]).contains("in force"));
+}
