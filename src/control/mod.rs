@@ -269,8 +269,7 @@ async fn start_gateway(
     let store_state = Rc::new(StoreState::load(&config, &stores.gateways, &overrides));
     let link = open_store_link(&config, &stores);
     reload::remove_edit_leftovers(&config);
-    let count = config.server.workers;
-    let fleet = create_fleet(&metrics).map_err(Error::Metrics)?;
+    let (count, fleet) = (config.server.workers, create_fleet(&metrics).map_err(Error::Metrics)?);
     let (dns, mut state) = (HostnameUpdater::new(&fleet, &config), PersistentState::new(&metrics, &fleet));
     let mut fetchers = Fetchers::new(&metrics);
     fetchers.acme.provide_known(&config, None).await;

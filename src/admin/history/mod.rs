@@ -1,5 +1,5 @@
 //! The last hour of the gateway, for people who open the dashboard after something happened: rates in steps of five
-//! seconds, and what changed when. `GET /-/history` and `GET /-/traffic`.
+//! seconds, and what changed when. `pages::traffic` shows it.
 //!
 //! Input: the counts of `/metrics`, which a task of the control thread reads every five seconds. Output: JSON. Memory is
 //! bounded: 720 samples of 48 bytes, `MARKS` marks, and three copies of the counts of all routes.
@@ -15,19 +15,15 @@ mod samples;
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use http::StatusCode;
 use tokio::task::spawn_local;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use crate::admin::history::rates::write_rates;
+pub use crate::admin::history::rates::write_rates;
 pub use crate::admin::history::samples::TrafficHistory;
 use crate::admin::history::samples::{GatewayState, STEP};
 use crate::admin::lifecycle::SharedState;
-use crate::admin::page_request::PageRequest;
-use crate::admin::problem::Problem;
-use crate::admin::response::{AdminResponse, json_response};
 use crate::limiting::clock;
 use crate::snapshot::CurrentSnapshot;
 use crate::telemetry::metrics::Metrics;
@@ -65,42 +61,6 @@ impl TrafficSource {
             };
             history.add_counts(start, self.metrics.routes.list_traffic(), &state);
             sleep((start.elapsed() * SHARE).saturating_sub(STEP)).await;
-        }
-    }
-}
-
-/// Shows the rates and marks of the last minutes.
-pub async fn show_history(request: PageRequest) -> Result<AdminResponse, Problem> {
-    let minutes = parse_minutes(request.query())?;
-    Ok(json_response(request.context.history.write_json(Duration::from_secs(60 * minutes))))
-}
-
-/// Shows the rates of each route and limit in the last seconds.
-pub async fn show_traffic(request: PageRequest) -> Result<AdminResponse, Problem> {
-    let _work = request.start_work()?;
-    Ok(json_response(write_rates(&request.context.history)))
-}
-
-/// Reads `minutes=N`, from 1 to 60; 60 without it.
-fn parse_minutes(query: &str) -> Result<u64, Problem> {
-    let minutes = match query {
-        "" => Some(60),
-        _ => query.strip_prefix("minutes=").and_then(|text| text.parse().ok()),
-    };
-    let detail = "the only parameter is minutes, a number from 1 to 60";
-    minutes.filter(|minutes| (1..=60).contains(minutes)).ok_or_else(|| Problem::new(StatusCode::BAD_REQUEST, detail))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn minutes_are_from_1_to_60() {
-        let minutes = |query| parse_minutes(query).ok();
-        assert_eq!([minutes(""), minutes("minutes=5"), minutes("minutes=60")], [Some(60), Some(5), Some(60)]);
-        for wrong in ["minutes=0", "minutes=61", "minutes=", "minutes=5&minutes=6", "minutes=-1", "hours=1", "5"] {
-            assert_eq!(minutes(wrong), None, "{wrong}");
         }
     }
 }

@@ -8,6 +8,7 @@ mod access;
 mod config;
 mod limits;
 mod recording;
+mod traffic;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -32,7 +33,7 @@ use crate::admin::problem::Problem;
 use crate::admin::response::{AdminResponse, json_response, problem_response, refusal_response};
 use crate::admin::slots::AdminPermit;
 use crate::admin::streams::{live, tap};
-use crate::admin::{dashboard, history, status, upstreams};
+use crate::admin::{dashboard, status, upstreams};
 use crate::ends::End;
 use crate::telemetry::metrics::Metrics;
 
@@ -68,8 +69,8 @@ const PAGES: &[Page] = &[
     page!("GET, HEAD", "/-/config/history", Read, config_pages::show_history),
     page!("POST", "/-/rollback", Edit, config_pages::roll_back),
     page!("GET, HEAD", "/-/routes", Read, config_pages::list_routes),
-    page!("GET, HEAD", "/-/traffic", Read, history::show_traffic),
-    page!("GET, HEAD", "/-/history", Read, history::show_history),
+    page!("GET, HEAD", "/-/traffic", Read, traffic::show_traffic),
+    page!("GET, HEAD", "/-/history", Read, traffic::show_history),
     page!("GET, HEAD", "/-/limits", Read, limit_pages::list_limits),
     page!("GET, HEAD", "/-/limits/NAME", Read, limit_pages::show_limit),
     page!("GET, HEAD", "/-/limits/NAME/state", Keys, limit_pages::show_state),

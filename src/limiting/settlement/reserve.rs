@@ -172,6 +172,7 @@ mod tests {
     use http::{HeaderMap, HeaderValue};
 
     use super::*;
+    use crate::limiting::integers::COST_MAX;
     use crate::limiting::source::SourceKind;
 
     fn reserve(at_most: i64, models: &[(&str, i64, i64)]) -> Reserve {

@@ -6,14 +6,18 @@
 
 use jiff::civil::Date;
 
-use crate::config::compile::limits::settlement::{DEFAULT, MODELS_MAX, check_model_name};
 use crate::config::reader::Section;
 use crate::config::schema::row::ConfigOption;
 use crate::config::schema::{limit, prices};
-use crate::config::tree::{Node, Value, parse_file};
+use crate::config::tree::{Node, TableEntry, Value, parse_file};
 use crate::config::values::{TextFault, invalid_text};
+use crate::limiting::settlement::readings::TEXT_MAX;
 use crate::limiting::settlement::weights::{ModelWeights, Weights};
 
+/// Maximum number of models with their own prices or weights.
+pub const MODELS_MAX: usize = 1000;
+/// Name of the prices or weights of other models.
+pub const DEFAULT: &str = "default";
 /// Units of the limit in one unit of the currency, and tokens that a price is for.
 const MILLION: i64 = 1_000_000;
 /// The largest price, in units of the currency.
@@ -40,6 +44,20 @@ pub fn compile_prices(section: &Section, node: &Node) -> Option<ModelWeights> {
     let models = read_models(&root);
     root.report_unread_keys();
     date.and(models)
+}
+
+/// Reports a name that no model can have, and returns whether it is one.
+pub fn check_model_name(section: &Section, option: &str, entry: &TableEntry) -> bool {
+    let name = &entry.key;
+    let is_model = !name.is_empty()
+        && name.len() <= TEXT_MAX
+        && !name.trim_end_matches('*').contains('*')
+        && !name.ends_with("**");
+    if !is_model {
+        let help = format!("write a name of 1 to {TEXT_MAX} bytes, with at most one `*`, at its end: \"gpt-4o*\"");
+        section.report_fault::<()>(option, &entry.node, &format!("`{name}` is no name of a model"), &help);
+    }
+    is_model
 }
 
 fn parse_date(text: &str) -> Result<Date, TextFault> {

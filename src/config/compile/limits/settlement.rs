@@ -4,14 +4,13 @@
 use std::sync::Arc;
 
 use crate::config::closest::find_closest;
-use crate::config::compile::limits::prices::compile_prices;
+use crate::config::compile::limits::prices::{DEFAULT, MODELS_MAX, check_model_name, compile_prices};
 use crate::config::reader::{At, Section};
 use crate::config::schema::limit;
-use crate::config::tree::{TableEntry, Value};
+use crate::config::tree::Value;
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::limit::bytes::CountedBytes;
 use crate::limiting::limit::charge_rules::{Settle, SettleField, UsageRules};
-use crate::limiting::settlement::readings::TEXT_MAX;
 use crate::limiting::settlement::reserve::Reserve;
 use crate::limiting::settlement::sources::{UsageDialect, UsageSource, UsageSources};
 use crate::limiting::settlement::weights::{ModelWeights, Weights};
@@ -20,9 +19,6 @@ use crate::names::parse_header_name;
 
 /// Maximum number of sources of `settle`, and of `add` in a reservation.
 const SOURCES_MAX: usize = 16;
-pub const MODELS_MAX: usize = 1000;
-/// Name of the weights of models without their own.
-pub const DEFAULT: &str = "default";
 
 /// One source in `settle`.
 enum SettleSource {
@@ -168,20 +164,6 @@ pub fn compile_weights(section: &Section) -> Option<Arc<ModelWeights>> {
         return section.report_fault(limit::WEIGHTS.name, node, &what, &format!("list at most {MODELS_MAX}"));
     }
     is_whole.then(|| Arc::new(ModelWeights::new(models, default)))
-}
-
-/// Reports a name that no model can have, and returns whether it is one.
-pub fn check_model_name(section: &Section, option: &str, entry: &TableEntry) -> bool {
-    let name = &entry.key;
-    let is_model = !name.is_empty()
-        && name.len() <= TEXT_MAX
-        && !name.trim_end_matches('*').contains('*')
-        && !name.ends_with("**");
-    if !is_model {
-        let help = format!("write a name of 1 to {TEXT_MAX} bytes, with at most one `*`, at its end: \"gpt-4o*\"");
-        section.report_fault::<()>(option, &entry.node, &format!("`{name}` is no name of a model"), &help);
-    }
-    is_model
 }
 
 fn read_weights(own: &Section) -> Weights {
