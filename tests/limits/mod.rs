@@ -12,6 +12,7 @@ mod countries;
 mod credentials;
 mod decisions;
 mod fair;
+mod graphql;
 mod integers;
 mod key_alternatives;
 mod key_spellings;

@@ -292,6 +292,7 @@ pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
         fair: None,
         refuse: None,
         month_day: None,
+        call_protocol: None,
     })
 }
 
