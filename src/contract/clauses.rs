@@ -495,7 +495,7 @@ impl ClauseWriter<'_> {
         }
         text.push('.');
         if self.limit.reads_calls() {
-            text.push_str(" A batch of JSON-RPC calls costs the sum of its calls.");
+            text.push_str(" A batch costs the sum of its calls.");
         }
         Some(Clause { kind: ClauseKind::Price, text, most: Vec::new() })
     }

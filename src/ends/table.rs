@@ -63,6 +63,12 @@ ends! {
     NotCalls = limit(400, InvalidArgument, "unreadable_key",
         "the request body has no JSON-RPC calls, or servers could read other calls in it");
     TooManyCalls = limit(400, InvalidArgument, "unreadable_key", "the batch has more calls than allowed here (1000)");
+    NotGraphql = limit(400, InvalidArgument, "unreadable_key",
+        "the request has no GraphQL query that limits can read, or servers could read another one in it");
+    StoredQuery = limit(400, InvalidArgument, "unreadable_key",
+        "the request names a stored query, and the cost of these is not configured (stored)").setting("stored");
+    QueryTooDeep = limit(400, InvalidArgument, "unreadable_key", "the query is deeper than allowed (max_depth)")
+        .setting("max_depth");
     McpHeaders = limit(400, InvalidArgument, "mcp_headers",
         "Mcp-Method or Mcp-Name names another call than the request body")
         .means("the headers of an [MCP request](../guides/mcp.md) name another call than its body");

@@ -15,4 +15,10 @@ pub enum UnreadableBody {
     TooManyCalls,
     /// The headers of the Model Context Protocol name another call than the body.
     OtherCall,
+    /// The request contains no GraphQL query, or servers may read another one in it.
+    NotGraphql,
+    /// The request names a query that only the server knows, and its cost is not configured.
+    StoredQuery,
+    /// The GraphQL query is deeper than allowed.
+    TooDeep,
 }

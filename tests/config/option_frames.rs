@@ -247,6 +247,7 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
             frame(format!("[limit.l]\nrate = \"1000000/s\"\nburst = {}\n[limit.l.fair]\n", 1_i64 << 34), beside, after)
         }
         "limit.cost" => frame(format!("[limit.l]\n{limit}[limit.l.cost]\n"), "reserve = {}\n", after),
+        "limit.cost.graphql" => frame(format!("{LARGE_LIMIT}[limit.l.cost.graphql]\n"), "", after),
         "limit.cost.reserve" => frame(format!("[limit.l]\n{limit}[limit.l.cost.reserve]\n"), "", after),
         "limit.weights" => {
             frame(format!("[limit.l]\n{limit}settle = \"openai\"\n[limit.l.weights.default]\n"), "", after)

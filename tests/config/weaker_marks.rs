@@ -26,7 +26,7 @@ const LISTS: [(&str, &str); 6] = [
 ];
 
 /// Values of options whose presence counts.
-const VALUES: [&str; 19] = [
+const VALUES: [&str; 20] = [
     "\"zz\"",
     "\"example.com\"",
     "\"/zz\"",
@@ -44,14 +44,16 @@ const VALUES: [&str; 19] = [
     "{ subject = \"1\" }",
     "{ method = \"1\" }",
     "{ tool = \"1\" }",
+    "{ operation = \"1\" }",
     "{ id = \"1\" }",
     "[500]",
 ];
 
 /// Options that the test cannot change in both ways, and why.
-const UNCHECKED: [(&str, &str); 5] = [
+const UNCHECKED: [(&str, &str); 6] = [
     ("limit.cost.method", "its values are tables, whose integers are compared one by one"),
     ("limit.cost.status", "the same"),
+    ("limit.cost.graphql.weights", "the same"),
     ("listener.tls.internal.allow_remote", "it has no effect on the address of the frame"),
     ("limit.when.descriptor", "the route of the frame has no descriptors"),
     ("limit.when.route", "the frame has one route, and each name must be that of a route"),

@@ -134,7 +134,10 @@ fn a_missing_part_is_named() {
     assert_eq!(response.status(), 403);
     assert_eq!(response.json()["title"], "the request lacks form:a\"b, the key of its limit");
     let response = send(&gateway, "/told", FORM, &format!("a%22b={}", "x".repeat(9000)));
-    assert_eq!(response.json()["title"], "the request body is too long to compute a limit key (max_key_body)");
+    assert_eq!(
+        response.json()["title"],
+        "the request body is too long for a limit that reads it (max_key_body, max_cost_body)"
+    );
     assert_eq!(send(&gateway, "/told", FORM, "a%22b=1").status(), 200);
 }
 

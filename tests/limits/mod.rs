@@ -13,6 +13,7 @@ mod credentials;
 mod decisions;
 mod distinct;
 mod fair;
+mod graphql;
 mod integers;
 mod key_alternatives;
 mod key_spellings;

@@ -87,7 +87,7 @@ rows! {
         Value("1"),
         "units of one request",
     )
-    .shown_as("integer from 0, `\"header:NAME\"`, `\"query:NAME\"`, `\"descriptor:NAME\"`, table with `method`, `status`, `count` or `reserve`")
+    .shown_as("integer from 0, `\"header:NAME\"`, `\"query:NAME\"`, `\"descriptor:NAME\"`, table with `method`, `status`, `count`, `reserve` or `graphql`")
     .metric("sluicegate_rejections_total")
     .ends(End::NeverFits)
     .weaker(Weaker::Less);
@@ -313,12 +313,41 @@ pub mod cost {
         COUNT = option("count", Text("source"), Absent, "units by the elements of an array in the body")
             .shown_as("`\"json:POINTER\"`")
             .guide("charges.md#counted-elements");
+        GRAPHQL = option("graphql", Table(&graphql::TABLE), Absent, "an estimate of the GraphQL query in the request")
+            .guide("../guides/graphql.md");
         RESERVE = option("reserve", Table(&reserve::TABLE), Absent, "an estimate in tokens").guide("charges.md#reserve");
     }
 }
 
 /// Maximum number of tokens and units that an option of an estimate can set.
 const UNITS: ValueType = integer(0, COST_MAX);
+
+/// Options of `limit.cost.graphql`.
+pub mod graphql {
+    use super::*;
+
+    rows! {
+        table("limit.cost.graphql");
+
+        WEIGHTS = option("weights", Map(&UNITS), Described("1 for each field"), "units of a field, by its name; `default` for all others")
+            .shown_as("table of integers")
+            .weaker(Weaker::Less)
+            .unset("1");
+        LISTS = option("lists", list_from(1, &Text("argument")), Described("`[\"first\", \"last\", \"limit\"]`"), "arguments that say how many items of a list are wanted")
+            .shown_as("list of names")
+            .weaker(Weaker::Compiled);
+        LIST_SIZE: i64 = option("list_size", integer(1, 1_000_000), Value("100"), "items of a list if such an argument is no integer from 1")
+            .weaker(Weaker::Less);
+        MAX_DEPTH: usize = option("max_depth", integer(1, 100), Value("20"), "most fields within each other")
+            .metric("sluicegate_rejections_total")
+            .ends(End::QueryTooDeep)
+            .weaker(Weaker::More);
+        STORED: Option<i64> = option("stored", UNITS, Described("refuse such requests"), "units of a request that names a query which the server has stored")
+            .metric("sluicegate_rejections_total")
+            .ends(End::StoredQuery)
+            .weaker(Weaker::Compiled);
+    }
+}
 
 /// Options of `limit.cost.reserve`.
 pub mod reserve {
@@ -450,6 +479,11 @@ pub mod when {
         MCP = option("mcp", Map(&PATTERNS), Absent, "`tool` of an MCP call in the body: the tool, prompt or resource that it names")
             .shown_as("table of patterns")
             .guide("calls.md#conditions")
+            .weaker(Weaker::Added)
+            .of_clients(ClientData::Values);
+        GRAPHQL = option("graphql", Map(&PATTERNS), Absent, "`operation`: the name of a GraphQL operation in the request")
+            .shown_as("table of patterns")
+            .guide("../guides/graphql.md")
             .weaker(Weaker::Added)
             .of_clients(ClientData::Values);
         DESCRIPTOR = option("descriptor", Map(&PATTERNS), Absent, "entries of the descriptor of an `[[rls]]` by name")

@@ -85,6 +85,7 @@ pub const ALL: &[&Schema] = &[
     &limit::override_key::TABLE,
     &rls::TABLE,
     &limit::cost::TABLE,
+    &limit::graphql::TABLE,
     &limit::reserve::TABLE,
     &limit::weights::TABLE,
     &route::TABLE,

@@ -278,6 +278,7 @@ fn default_visibility(kind: SourceKind) -> KeyVisibility {
         | SourceKind::Form
         | SourceKind::Json
         | SourceKind::McpTool
+        | SourceKind::GraphqlOperation
         | SourceKind::Descriptor => KeyVisibility::Hashed,
     }
 }

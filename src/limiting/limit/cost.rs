@@ -10,9 +10,10 @@ use std::sync::Arc;
 use http::StatusCode;
 
 use crate::limiting::integers::{COST_MAX, NotInteger, ValueError, units};
+use crate::limiting::limit::graphql_cost::GraphqlPrices;
 use crate::limiting::settlement::reserve::Reserve;
-use crate::limiting::source::calls::{CALLS_MAX, Call};
-use crate::limiting::source::{Facts, Repeated, Source, SourceKind};
+use crate::limiting::source::calls::{Call, CallProtocol};
+use crate::limiting::source::{CALLS_MAX, Facts, Repeated, Source, SourceKind};
 
 /// Cost of one request in units of the limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub enum Cost {
     Counted(Source),
     /// The sum of what the JSON-RPC calls in the body cost (`costs`).
     ByCall(Box<CallPrices>),
+    /// The sum of the estimates of the GraphQL operations in the request.
+    Graphql(Box<GraphqlPrices>),
     /// The response reports it; until then, an estimate is charged.
     Reserved(Box<Reserve>),
 }
@@ -89,6 +92,7 @@ pub enum StatusPattern {
 const COST_DEFAULT: i64 = 1;
 const METHOD: &Source = &Source::Method;
 const CALLS: &Source = &Source::JsonRpcMethod;
+const OPERATIONS: &Source = &Source::GraphqlOperation;
 
 impl Cost {
     /// Sources that a cost may be read from.
@@ -101,19 +105,24 @@ impl Cost {
             Cost::Stated(source) | Cost::Counted(source) => std::slice::from_ref(source),
             Cost::ByMethod(_) => std::slice::from_ref(METHOD),
             Cost::ByCall(_) => std::slice::from_ref(CALLS),
+            Cost::Graphql(_) => std::slice::from_ref(OPERATIONS),
             Cost::Reserved(reserve) => &reserve.add,
         }
     }
 
     /// Returns the sources whose values have to be integers.
     pub fn integer_sources(&self) -> &[Source] {
-        if matches!(self, Cost::ByMethod(_) | Cost::Counted(_) | Cost::ByCall(_)) { &[] } else { self.sources() }
+        if matches!(self, Cost::ByMethod(_) | Cost::Counted(_) | Cost::ByCall(_) | Cost::Graphql(_)) {
+            &[]
+        } else {
+            self.sources()
+        }
     }
 
     /// Returns whether the cost depends on the content of the body.
     pub fn reads_body(&self) -> bool {
         match self {
-            Cost::Counted(_) | Cost::ByCall(_) => true,
+            Cost::Counted(_) | Cost::ByCall(_) | Cost::Graphql(_) => true,
             Cost::Reserved(reserve) => reserve.reads_body(),
             Cost::Fixed(_) | Cost::Stated(_) | Cost::ByMethod(_) | Cost::ByStatus(_) => false,
         }
@@ -124,9 +133,18 @@ impl Cost {
         if let Cost::Counted(source) = self { Some(source) } else { None }
     }
 
+    /// Returns the estimate of GraphQL queries; `None` if the cost is another.
+    pub fn graphql_prices(&self) -> Option<&GraphqlPrices> {
+        if let Cost::Graphql(prices) = self { Some(prices) } else { None }
+    }
+
     /// Returns what the cost reads of a body that it must be able to read.
     pub fn required_body_source(&self) -> Option<&Source> {
-        if let Cost::ByCall(_) = self { Some(CALLS) } else { self.counted_source() }
+        match self {
+            Cost::ByCall(_) => Some(CALLS),
+            Cost::Graphql(_) => Some(OPERATIONS),
+            _ => self.counted_source(),
+        }
     }
 
     /// Returns whether a call that either of the costs lists, or any other call, costs less than it did `before`.
@@ -159,7 +177,7 @@ impl Cost {
     pub fn max_cost(&self) -> i64 {
         match self {
             Cost::Fixed(cost) => *cost,
-            Cost::Stated(_) | Cost::Counted(_) => COST_MAX,
+            Cost::Stated(_) | Cost::Counted(_) | Cost::Graphql(_) => COST_MAX,
             Cost::ByMethod(prices) => prices.listed.iter().map(|(_, cost)| *cost).fold(prices.default, i64::max),
             Cost::ByCall(prices) => times_calls(prices.max_cost(), CALLS_MAX),
             Cost::ByStatus(prices) => prices.default,
@@ -182,6 +200,13 @@ impl Cost {
             Cost::Fixed(cost) => times_calls(*cost, calls.len()),
             Cost::ByCall(prices) => {
                 calls.iter().fold(0, |sum: i64, call| sum.saturating_add(prices.cost_of(call))).min(COST_MAX)
+            }
+            Cost::Graphql(prices) => {
+                let mut sum: i64 = 0;
+                for request in calls.iter().filter_map(|call| call.graphql.as_deref()) {
+                    sum = sum.saturating_add(prices.cost_of(request)?);
+                }
+                sum.min(COST_MAX)
             }
             _ => return self.for_request(facts, repeated, not_integer),
         };
@@ -207,7 +232,11 @@ impl Cost {
             Cost::ByMethod(prices) => Ok(whole(prices.cost_of(facts.method))),
             Cost::ByStatus(prices) => Ok(whole(prices.default)),
             // The limit selects the calls that count.
-            Cost::ByCall(_) => self.for_calls(&facts.calls()?.iter().collect::<Vec<_>>(), facts, repeated, not_integer),
+            Cost::ByCall(_) | Cost::Graphql(_) => {
+                let protocol = self.sources().iter().find_map(Source::call_protocol).unwrap_or(CallProtocol::JsonRpc);
+                let calls: Vec<&Call> = facts.calls(protocol)?.iter().collect();
+                self.for_calls(&calls, facts, repeated, not_integer)
+            }
             Cost::Reserved(reserve) => {
                 let estimate = reserve.estimate(facts, repeated, not_integer)?;
                 Ok(Price { units: estimate.units, input_units: estimate.input_units() })
@@ -304,6 +333,7 @@ impl fmt::Display for Cost {
             Cost::ByMethod(prices) => write_prices(f, "method", &prices.listed, prices.default),
             Cost::ByStatus(prices) => write_prices(f, "status", &prices.listed, prices.default),
             Cost::ByCall(prices) => write_prices(f, "call", &prices.listed, prices.default),
+            Cost::Graphql(prices) => prices.fmt(f),
             Cost::Reserved(_) => f.write_str("reserve"),
         }
     }

@@ -1,9 +1,9 @@
 //! A compiled `[limit.NAME]`: which requests it applies to, whose budget they use, how much is allowed, and what
 //! happens on a refusal. The config compiler creates limits; the limiter evaluates them.
 //!
-//! `when` has the conditions, `schedule` those about the time, `distinct` values that are counted in place of requests, `cost`
-//! what a request costs, `bytes` the bytes of bodies as a
-//! cost, `refuse` the refusal, `ban` longer refusals, `over` what else can happen over the limit, `month_day` when the
+//! `when` has the conditions, `schedule` those about the time, `distinct` values that are counted in place of requests,
+//! `cost` what a request costs, `bytes` the bytes of bodies as a cost, `graphql_cost` the estimated cost of a GraphQL
+//! query, `refuse` the refusal, `ban` longer refusals, `over` what else can happen over the limit, `month_day` when the
 //! months of a key begin, `charge_rules` how the outcome of a request changes its charge. To add an option, add a field
 //! here or there, and read it in `config::compile`.
 
@@ -12,6 +12,7 @@ pub mod bytes;
 pub mod charge_rules;
 pub mod cost;
 pub mod distinct;
+pub mod graphql_cost;
 pub mod month_day;
 pub mod over;
 pub mod refuse;
@@ -43,6 +44,7 @@ use crate::limiting::limit::when::When;
 use crate::limiting::overrides::Overrides;
 use crate::limiting::settlement::api::LlmApi;
 use crate::limiting::settlement::weights::ModelWeights;
+use crate::limiting::source::calls::CallProtocol;
 use crate::limiting::source::{
     BodyFacts, Facts, Repeated, Source, SourceKind, SourceOrigin, SourceValue, UnreadableBody,
 };
@@ -121,6 +123,8 @@ pub struct Limit {
     pub refuse: Option<Arc<Refuse>>,
     /// Where the day on which months begin is read from; `None` if all keys have the day of the rule.
     pub month_day: Option<Box<MonthDay>>,
+    /// The protocol of the calls in a body that the limit counts one by one; `None` if it reads none.
+    pub call_protocol: Option<CallProtocol>,
 }
 
 impl Limit {
@@ -130,7 +134,7 @@ impl Limit {
         let charge_rules = rules.with_status_prices(cost.status_prices()).unless_default().map(Arc::new);
         let store_ref = LimitRef::new(&self.name, &cost, charge_rules.as_ref(), self.store_ref.lease);
         let store_ref = if self.store_ref.refundable { store_ref.to_refundable() } else { store_ref };
-        Limit { cost, charge_rules, store_ref, ..self.clone() }
+        Limit { cost, charge_rules, store_ref, ..self.clone() }.with_call_protocol()
     }
 
     /// Returns the name of the budget that a request with `facts` uses. With `values`, also in the form that overrides
@@ -173,8 +177,8 @@ impl Limit {
     /// # Errors
     /// The cost is ambiguous or no integer.
     pub fn price_of(&self, facts: &Facts) -> Result<Price, ValueError> {
-        if matches!(facts.body, BodyFacts::Json(_)) && self.reads_calls() {
-            let calls = self.when.select_calls(facts, self.not_integer)?;
+        if let Some(protocol) = self.call_protocol {
+            let calls = self.when.select_calls(protocol, facts, self.not_integer)?;
             return self.cost.for_calls(&calls, facts, self.repeated, self.not_integer);
         }
         self.cost.for_request(facts, self.repeated, self.not_integer)
@@ -247,7 +251,13 @@ impl Limit {
 
     /// Returns whether the limit reads the calls in a body. It counts each of them.
     pub fn reads_calls(&self) -> bool {
-        self.sources().any(Source::reads_calls)
+        self.call_protocol.is_some()
+    }
+
+    /// Returns the limit, which knows whether it reads calls.
+    pub fn with_call_protocol(self) -> Limit {
+        let call_protocol = self.sources().find_map(Source::call_protocol);
+        Limit { call_protocol, ..self }
     }
 
     /// Returns whether the limit may apply to a request whose body is not known yet.
@@ -262,9 +272,8 @@ impl Limit {
     /// Returns why the limit cannot use the body of a request; `None` if it can or does not need it.
     pub fn unreadable_body(&self, facts: &Facts) -> Option<UnreadableBody> {
         let body = &facts.body;
-        if !matches!(body, BodyFacts::None)
-            && self.reads_calls()
-            && let Err(why) = facts.calls()
+        if let Some(protocol) = self.call_protocol
+            && let Err(why) = facts.calls(protocol)
         {
             return Some(why);
         }
@@ -450,6 +459,7 @@ impl Limit {
             distinct: None,
             refuse: None,
             month_day: None,
+            call_protocol: None,
         })
     }
 }

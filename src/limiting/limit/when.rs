@@ -7,7 +7,7 @@ use regex::Regex;
 
 use crate::limiting::integers::{NotInteger, ValueError, integer};
 use crate::limiting::limit::schedule::Schedule;
-use crate::limiting::source::calls::Call;
+use crate::limiting::source::calls::{Call, CallProtocol};
 use crate::limiting::source::{Facts, Repeated, Source, SourceKind, SourceOrigin};
 use crate::net::{IpSet, NamedSet};
 use crate::text::Wildcard;
@@ -70,7 +70,7 @@ impl PartialEq for Expression {
 
 impl When {
     /// Sources whose values are compared as text. The client address is compared with networks instead.
-    pub const SOURCES: [SourceKind; 15] = [
+    pub const SOURCES: [SourceKind; 16] = [
         SourceKind::Country,
         SourceKind::Method,
         SourceKind::Path,
@@ -86,6 +86,7 @@ impl When {
         SourceKind::Descriptor,
         SourceKind::JsonRpcMethod,
         SourceKind::McpTool,
+        SourceKind::GraphqlOperation,
     ];
 
     /// Returns whether a condition can only be true if a source has a value for which `is_meant` is true.
@@ -111,16 +112,16 @@ impl When {
                 Err(unclear) => holds = Err(unclear),
             }
         }
-        match self.reads_calls().then(|| self.select_calls(facts, not_integer)) {
+        match self.call_protocol().map(|protocol| self.select_calls(protocol, facts, not_integer)) {
             Some(Ok(calls)) if calls.is_empty() => Ok(false),
             Some(Err(unclear)) => Err(unclear),
             Some(Ok(_)) | None => holds,
         }
     }
 
-    /// Returns whether a condition has a value for each call in the body.
-    pub fn reads_calls(&self) -> bool {
-        self.0.iter().any(Condition::reads_calls)
+    /// Returns the protocol of the calls for which conditions have a value each.
+    fn call_protocol(&self) -> Option<CallProtocol> {
+        self.sources().find_map(Source::call_protocol)
     }
 
     /// Returns the calls in the body for which all conditions about calls are true. The others are as if they were not
@@ -128,7 +129,12 @@ impl When {
     ///
     /// # Errors
     /// The body cannot be read as calls, or a value that must be an integer is none.
-    pub fn select_calls<'f>(&self, facts: &'f Facts, not_integer: NotInteger) -> Result<Vec<&'f Call>, ValueError> {
+    pub fn select_calls<'f>(
+        &self,
+        protocol: CallProtocol,
+        facts: &'f Facts,
+        not_integer: NotInteger,
+    ) -> Result<Vec<&'f Call>, ValueError> {
         let conditions = || {
             self.0.iter().filter_map(|condition| match condition {
                 Condition::Text { source, test } if source.reads_calls() => Some((source, test)),
@@ -136,7 +142,7 @@ impl When {
             })
         };
         let mut selected = Vec::new();
-        for call in facts.calls()? {
+        for call in facts.calls(protocol)? {
             let mut is_met = true;
             for (source, test) in conditions() {
                 is_met &= test.is_met(call.value(source).map(str::as_bytes), not_integer)?;
@@ -228,14 +234,16 @@ impl Condition {
                 }
                 is_taken? == matches!(test, Test::Any(_))
             }
-            Condition::Text { source, test } if source.reads_calls() => {
-                let mut is_met = false;
-                for call in facts.calls()? {
-                    is_met |= test.is_met(call.value(source).map(str::as_bytes), not_integer)?;
+            Condition::Text { source, test } => match source.call_protocol() {
+                Some(protocol) => {
+                    let mut is_met = false;
+                    for call in facts.calls(protocol)? {
+                        is_met |= test.is_met(call.value(source).map(str::as_bytes), not_integer)?;
+                    }
+                    is_met
                 }
-                is_met
-            }
-            Condition::Text { source, test } => test.is_met(facts.text(source, repeated)?.as_deref(), not_integer)?,
+                None => test.is_met(facts.text(source, repeated)?.as_deref(), not_integer)?,
+            },
             Condition::Client { sets, nets, inside } => client_in(sets, nets, facts.client) == *inside,
             Condition::Time(schedule) => schedule.contains(facts.now_ms()),
         })

@@ -13,6 +13,9 @@ use crate::limiting::source::inputs::{FoundValue, Repeated};
 use crate::limiting::unreadable_body::UnreadableBody;
 use crate::names::{TextFault, invalid_text};
 
+/// Maximum number of calls in a batch.
+pub const CALLS_MAX: usize = 1000;
+
 /// The body of a request, if its limits read it.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum BodyFacts<'a> {

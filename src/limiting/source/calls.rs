@@ -1,5 +1,6 @@
 //! JSON-RPC calls in the body of a request, one or a batch, and the names that limits read of them: the method, and the
-//! tool, prompt or resource of a call of the Model Context Protocol (MCP).
+//! tool, prompt or resource of a call of the Model Context Protocol (MCP). GraphQL operations are calls, too; `graphql` reads
+//! them.
 //!
 //! A body that servers could read differently is refused: repeated members, names that only differ in case, which Go
 //! servers take for the same, and everything that is no call. `repeated` of a limit chooses nothing here, because no call
@@ -13,13 +14,11 @@ use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName};
 use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use crate::limiting::source::body::is_equal_for_some_parsers;
+use crate::limiting::source::body::{CALLS_MAX, is_equal_for_some_parsers};
+use crate::limiting::source::graphql::{GraphqlRequest, read_requests};
 use crate::limiting::source::inputs::{Repeated, find_header};
 use crate::limiting::source::{Ambiguous, BodyFacts, Source};
 use crate::limiting::unreadable_body::UnreadableBody;
-
-/// Maximum number of calls in a batch.
-pub const CALLS_MAX: usize = 1000;
 
 const METHOD: &str = "method";
 const PARAMS: &str = "params";
@@ -36,6 +35,15 @@ pub struct Call {
     pub tool: Option<Box<str>>,
     /// The name or URI in `params` of another method, with which `Mcp-Name` is compared.
     pub other_name: Option<Box<str>>,
+    /// The request of a GraphQL operation.
+    pub graphql: Option<Box<GraphqlRequest>>,
+}
+
+/// How the calls in a request are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallProtocol {
+    JsonRpc,
+    Graphql,
 }
 
 impl Call {
@@ -44,6 +52,7 @@ impl Call {
         match source {
             Source::JsonRpcMethod => self.method.as_deref(),
             Source::McpTool => self.tool.as_deref(),
+            Source::GraphqlOperation => self.graphql.as_ref().and_then(|request| request.operation()),
             _ => None,
         }
     }
@@ -52,15 +61,38 @@ impl Call {
 impl Source {
     /// Returns whether each call in the body has its own value.
     pub fn reads_calls(&self) -> bool {
-        matches!(self, Source::JsonRpcMethod | Source::McpTool)
+        self.call_protocol().is_some()
+    }
+
+    /// Returns the protocol of the calls of which each has its own value.
+    pub fn call_protocol(&self) -> Option<CallProtocol> {
+        match self {
+            Source::JsonRpcMethod | Source::McpTool => Some(CallProtocol::JsonRpc),
+            Source::GraphqlOperation => Some(CallProtocol::Graphql),
+            _ => None,
+        }
     }
 }
 
-/// Reads the calls in a body. There is always one at least.
+/// Reads the calls in a request with these headers and this query. There is always one at least.
 ///
 /// # Errors
-/// The body contains something else than calls, servers may read it differently, or a header names another call.
-pub fn read_calls(body: &BodyFacts, headers: &HeaderMap) -> Result<Vec<Call>, UnreadableBody> {
+/// The request contains something else than calls, servers may read it differently, or a header names another call.
+pub fn read_calls(
+    protocol: CallProtocol,
+    body: &BodyFacts,
+    (headers, query): (&HeaderMap, Option<&str>),
+) -> Result<Vec<Call>, UnreadableBody> {
+    match protocol {
+        CallProtocol::JsonRpc => read_json_rpc(body, headers),
+        CallProtocol::Graphql => {
+            let call = |request| Call { graphql: Some(Box::new(request)), ..Call::default() };
+            Ok(read_requests(body, query)?.into_iter().map(call).collect())
+        }
+    }
+}
+
+fn read_json_rpc(body: &BodyFacts, headers: &HeaderMap) -> Result<Vec<Call>, UnreadableBody> {
     let document = match body {
         BodyFacts::None => return Ok(vec![Call::default()]),
         BodyFacts::Form(_) => return Err(UnreadableBody::Type),
@@ -238,10 +270,10 @@ impl Call {
         let is_named = method.as_deref().is_some_and(is_named);
         if !is_named {
             let other_name = params.name.ok().flatten().or(params.uri.ok().flatten());
-            return Ok(Call { method, tool: None, other_name });
+            return Ok(Call { method, other_name, ..Call::default() });
         }
         let tool = if method.as_deref() == Some("resources/read") { params.uri } else { params.name };
-        Ok(Call { method, tool: tool?, other_name: None })
+        Ok(Call { method, tool: tool?, ..Call::default() })
     }
 }
 
@@ -351,7 +383,7 @@ mod tests {
     use super::*;
 
     fn read(document: &str) -> Result<Vec<Call>, UnreadableBody> {
-        read_calls(&BodyFacts::Json(document.as_bytes()), &HeaderMap::new())
+        read_json_rpc(&BodyFacts::Json(document.as_bytes()), &HeaderMap::new())
     }
 
     fn names(document: &str) -> Vec<(Option<String>, Option<String>)> {
@@ -379,7 +411,7 @@ mod tests {
             assert_eq!(names(document), [(None, None)], "{document}");
         }
         assert_eq!(names(r#"[{"method":"a"},{"method":"b"}]"#), [named("a", None), named("b", None)]);
-        assert_eq!(read_calls(&BodyFacts::None, &HeaderMap::new()), Ok(vec![Call::default()]));
+        assert_eq!(read_json_rpc(&BodyFacts::None, &HeaderMap::new()), Ok(vec![Call::default()]));
     }
 
     #[test]
@@ -408,7 +440,7 @@ mod tests {
         let batch = |calls: usize| format!("[{}]", vec!["{}"; calls].join(","));
         assert_eq!(read(&batch(CALLS_MAX)).unwrap().len(), CALLS_MAX);
         assert_eq!(read(&batch(CALLS_MAX + 1)), Err(UnreadableBody::TooManyCalls));
-        assert_eq!(read_calls(&BodyFacts::Form("a=b"), &HeaderMap::new()), Err(UnreadableBody::Type));
+        assert_eq!(read_json_rpc(&BodyFacts::Form("a=b"), &HeaderMap::new()), Err(UnreadableBody::Type));
     }
 
     #[test]
@@ -434,7 +466,7 @@ mod tests {
             for (name, value) in &fields {
                 headers.append(name, HeaderValue::from_str(value).unwrap());
             }
-            let calls = read_calls(&BodyFacts::Json(document.as_bytes()), &headers);
+            let calls = read_json_rpc(&BodyFacts::Json(document.as_bytes()), &headers);
             assert_eq!(calls.is_ok(), is_same, "{document} {fields:?}");
             assert!(is_same || calls == Err(UnreadableBody::OtherCall));
         }

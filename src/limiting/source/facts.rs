@@ -9,7 +9,7 @@ use http::HeaderMap;
 use crate::geo::GeoDatabase;
 use crate::limiting::clock;
 use crate::limiting::source::body::BodyFacts;
-use crate::limiting::source::calls::{Call, find_common, read_calls};
+use crate::limiting::source::calls::{Call, CallProtocol, find_common, read_calls};
 use crate::limiting::source::canonical::Ambiguous;
 use crate::limiting::source::inputs::{FoundValue, Repeated};
 use crate::limiting::source::jwt::TokenClaims;
@@ -44,13 +44,13 @@ pub struct Facts<'a> {
     pub body_length: Option<u64>,
     /// The time of the request, in ms since 1970, if it is not the present: that of a log, or of a test case.
     pub stated_ms: Option<i64>,
-    /// The calls in the body, once a limit has read them.
+    /// The calls in the request, once a limit has read them.
     pub calls: LazyCalls,
 }
 
-/// The calls in a body, which are read at most once.
+/// The calls in a request, which are read at most once for each protocol.
 #[derive(Debug, Default)]
-pub struct LazyCalls(OnceLock<Result<Vec<Call>, UnreadableBody>>);
+pub struct LazyCalls([OnceLock<Result<Vec<Call>, UnreadableBody>>; 2]);
 
 /// One entry of a descriptor. Envoy may send values that are not UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,9 +156,8 @@ impl Facts<'_> {
                 BodyFacts::Json(document) => pointer.find(document, repeated),
                 BodyFacts::None | BodyFacts::Form(_) | BodyFacts::UnreadableBody(_) => Ok(None),
             },
-            Source::JsonRpcMethod | Source::McpTool => {
-                self.calls().map_err(|_| Ambiguous).and_then(|calls| find_common(calls, source))
-            }
+            Source::JsonRpcMethod | Source::McpTool => self.common_value(CallProtocol::JsonRpc, source),
+            Source::GraphqlOperation => self.common_value(CallProtocol::Graphql, source),
             Source::Descriptor(name) => find_entry(self.descriptor, name, repeated),
         };
         Ok(found?.map(SourceValue::Bytes))
@@ -215,13 +214,18 @@ impl Facts<'_> {
         }
     }
 
-    /// Returns the JSON-RPC calls in the body, of which there is one at least.
+    /// Returns the calls in the request, of which there is one at least.
     ///
     /// # Errors
-    /// The body cannot be read as calls.
-    pub fn calls(&self) -> Result<&[Call], UnreadableBody> {
-        let calls = self.calls.0.get_or_init(|| read_calls(&self.body, self.headers));
+    /// The request cannot be read as calls.
+    pub fn calls(&self, protocol: CallProtocol) -> Result<&[Call], UnreadableBody> {
+        let calls = self.calls.0[protocol as usize]
+            .get_or_init(|| read_calls(protocol, &self.body, (self.headers, self.query)));
         calls.as_deref().map_err(|why| *why)
+    }
+
+    fn common_value(&self, protocol: CallProtocol, source: &Source) -> FoundValue<'_> {
+        self.calls(protocol).map_err(|_| Ambiguous).and_then(|calls| find_common(calls, source))
     }
 
     /// Returns the value of `source` as text, in canonical form.

@@ -7,7 +7,7 @@
 //! - `canonical`: the canonical form of each source's values.
 //! - `written`: brings values and patterns of the config and of the admin API into that form.
 //! - `body`: finds form fields and JSON values in the body.
-//! - `calls`: finds the JSON-RPC calls in the body.
+//! - `calls`: finds the JSON-RPC calls in the body, and with `graphql` GraphQL operations.
 //! - `jwt`: verifies tokens, and finds claims in them.
 //!
 //! A value is refused as ambiguous if upstream servers could read another one. Otherwise a client could change its key
@@ -20,6 +20,7 @@ pub(crate) mod calls;
 mod canonical;
 mod expressions;
 mod facts;
+pub(crate) mod graphql;
 pub mod inputs;
 pub(crate) mod jwt;
 mod languages;
@@ -36,7 +37,7 @@ use sha2::{Digest, Sha256};
 
 use crate::labels::labels;
 pub use crate::limiting::source::body::{
-    BodyFacts, BodyKind, JsonPointer, has_content_coding, is_equal_for_some_parsers,
+    BodyFacts, BodyKind, CALLS_MAX, JsonPointer, has_content_coding, is_equal_for_some_parsers,
 };
 pub use crate::limiting::source::canonical::Ambiguous;
 pub use crate::limiting::source::facts::{DescriptorEntry, Facts, LazyCalls, PathParam, SourceValue};
@@ -123,6 +124,8 @@ sources! {
     JsonRpcMethod = "jsonrpc": "method", Body;
     /// Tool, prompt or resource that the call of the Model Context Protocol in the body names.
     McpTool = "mcp": "tool", Body;
+    /// Name of the GraphQL operation that a request executes.
+    GraphqlOperation = "graphql": "operation", Body;
     /// Entry of the descriptor in a rate limit request of Envoy.
     Descriptor(String) = "descriptor": "NAME", Descriptor;
 }
@@ -221,6 +224,7 @@ impl SourceKind {
             SourceKind::Json => Some(JsonPointer::parse(name()?).map(Source::Json)),
             SourceKind::JsonRpcMethod => Some(self.parse_only(name()?, Source::JsonRpcMethod)),
             SourceKind::McpTool => Some(self.parse_only(name()?, Source::McpTool)),
+            SourceKind::GraphqlOperation => Some(self.parse_only(name()?, Source::GraphqlOperation)),
             SourceKind::Descriptor => Some(parse_input_name(name()?, "descriptor entry").map(Source::Descriptor)),
         }
     }
@@ -305,7 +309,7 @@ impl Source {
             Source::Header(name) => Some(name.as_str()),
             Source::Credential(name) => Some(name.as_str()).filter(|_| *name != AUTHORIZATION),
             Source::Json(pointer) => Some(pointer.text()),
-            Source::JsonRpcMethod | Source::McpTool => self.kind().argument(),
+            Source::JsonRpcMethod | Source::McpTool | Source::GraphqlOperation => self.kind().argument(),
             Source::Tls(name) => Some(name.label()),
             Source::Param(name)
             | Source::Cookie(name)

@@ -280,7 +280,19 @@ fn weaker_limit_options(before: &Limit, after: &Limit) -> Vec<Keys> {
         OnError::Local => 1,
         OnError::Open => 2,
     };
-    let options: [(Keys, bool); 9] = [
+    let prices = before.cost.graphql_prices().zip(after.cost.graphql_prices());
+    let options: [(Keys, bool); 11] = [
+        (
+            &[limit::COST.option.name, limit::cost::GRAPHQL.option.name, limit::graphql::LISTS.option.name],
+            prices.is_some_and(|(before, after)| before.lists.iter().any(|name| !after.lists.contains(name))),
+        ),
+        (
+            &[limit::COST.option.name, limit::cost::GRAPHQL.option.name, limit::graphql::STORED.option.name],
+            // Without the option, such requests are refused.
+            prices.is_some_and(|(before, after)| {
+                after.stored.is_some_and(|stored| before.stored.is_none_or(|more| stored < more))
+            }),
+        ),
         (&[limit::COSTS.option.name], after.cost.has_cheaper_call(&before.cost)),
         (&[limit::CANDIDATE_OF.option.name], before.mode == Mode::Enforce && after.candidate_of.is_some()),
         (&[limit::MODE.option.name], before.mode == Mode::Enforce && after.mode == Mode::Shadow),

@@ -73,6 +73,7 @@ pub const UNTRIED: &[(&str, &str)] = &[
 pub const PAGES: &[&str] = &[
     "docs/guides/api-keys.md",
     "docs/guides/choosing-a-limit.md",
+    "docs/guides/graphql.md",
     "docs/guides/json-rpc.md",
     "docs/guides/llm-streams.md",
     "docs/guides/login.md",
@@ -147,6 +148,47 @@ pub const RECIPES: &[Recipe] = &[
         fields: KEY_JSON,
         body: LOGS,
         spellings: CALL,
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/guides/graphql.md",
+        title: "Limit by estimated cost",
+        most: 4,
+        least: 4,
+        refill: Some(Duration::from_secs(721)),
+        method: "POST",
+        target: "/graphql",
+        fields: KEY_JSON,
+        body: "{\"query\":\"{ users(first: 1000) { a b } }\",\"x\":#}",
+        spellings: &[
+            (
+                "/graphql",
+                KEY_JSON,
+                "{\"query\":\"{ a: users(first: 500) { a b } b: users(first: 500) { a b } }\",\"x\":#}",
+            ),
+            (
+                "/graphql",
+                KEY_JSON,
+                "{\"query\":\"query($n:Int){ users(first: $n) { a b } }\",\"variables\":{\"n\":1000},\"x\":#}",
+            ),
+            (
+                "/graphql",
+                KEY_JSON,
+                "{\"query\":\"query($n:Int){ users(first: $n) { a b } }\",\"variables\":\"{\\\"n\\\":1000}\",\"x\":#}",
+            ),
+            ("/graphql", KEY_JSON, "{\"query\":\"query($n:Int=1000){ users(first: $n) { a b } }\",\"x\":#}"),
+            ("/graphql", KEY_JSON, "{\"query\":\"{ users(first: 1000) { ...F } } fragment F on U { a b }\",\"x\":#}"),
+            (
+                "/graphql",
+                KEY_JSON,
+                "{\"query\":\"query A { a } query B { users(first: 1000) { a b } }\",\"operationName\":\"B\",\"x\":#}",
+            ),
+            ("/graphql", KEY_JSON, "{\"query\":\"{ a }\",\"query\":\"{ users(first: 1000) { a b } }\",\"x\":#}"),
+            ("/graphql", KEY_JSON, "[{\"query\":\"{ users(first: 1000) { a b } }\",\"x\":#}]"),
+            ("/graphql?query=%7Ba%7D", KEY_JSON, "{\"query\":\"{ users(first: 1000) { a b } }\",\"x\":#}"),
+            ("/graphql", "x-api-key: WHO\r\ncontent-type: application/graphql\r\n", "{ users(first: 1000) { a b } }"),
+            ("/graphql", KEY_TEXT, "{\"query\":\"{ users(first: 1000) { a b } }\",\"x\":#}"),
+        ],
         ..PLAIN
     },
     Recipe {

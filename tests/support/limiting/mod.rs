@@ -315,6 +315,7 @@ pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
         distinct: None,
         refuse: None,
         month_day: None,
+        call_protocol: None,
     })
 }
 

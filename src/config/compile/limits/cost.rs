@@ -1,6 +1,7 @@
 //! Compiles `cost`: of a limit, or of a limit in a list, where it is the price of the requests of that list. Called by
 //! `limits` and by the lists.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::config::compile::limits::settlement::compile_reserve;
@@ -14,6 +15,7 @@ use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::algorithm::Rule;
 use crate::limiting::integers::COST_MAX;
 use crate::limiting::limit::cost::{CallPattern, CallPrices, Cost, MethodPrices, StatusPattern, StatusPrices};
+use crate::limiting::limit::graphql_cost::GraphqlPrices;
 use crate::limiting::settlement::weights::ModelWeights;
 use crate::limiting::source::SourceKind;
 use crate::limiting::source::calls::is_named;
@@ -80,15 +82,15 @@ fn parse_call_pattern(text: &str) -> Result<CallPattern, TextFault> {
 
 fn compile_table(section: &Section, weights: Option<Arc<ModelWeights>>) -> Option<Cost> {
     let cost = section.read_section(&limit::COST)?;
-    let kinds: [&ConfigOption; 4] =
-        [&limit::cost::RESERVE, &limit::cost::METHOD, &limit::cost::STATUS, &limit::cost::COUNT];
+    let kinds: [&ConfigOption; 5] =
+        [&limit::cost::RESERVE, &limit::cost::METHOD, &limit::cost::STATUS, &limit::cost::COUNT, &limit::cost::GRAPHQL];
     let written: Vec<(&ConfigOption, &Node)> =
         kinds.into_iter().filter_map(|kind| Some((kind, cost.node(kind)?))).collect();
     let compiled = match written.as_slice() {
         [] => cost.report_missing(
             "`cost` says nothing of the cost",
             "write cost = { method = { GET = 1, POST = 5 } }, { status = { \"4xx\" = 5, default = 1 } }, \
-             { reserve = { default_add = 1000 } } or { count = \"json:/items\" }",
+             { reserve = { default_add = 1000 } }, { count = \"json:/items\" } or { graphql = {} }",
         ),
         [(kind, _)] if kind.name == limit::cost::METHOD.name => {
             let parse = |text: &str| parse_method(text).map(|method| method.as_str().to_owned());
@@ -104,6 +106,9 @@ fn compile_table(section: &Section, weights: Option<Arc<ModelWeights>>) -> Optio
             let parse = |text: &str| values::parse_source(text, &[SourceKind::Json], help);
             cost.parse_string(kind, parse).map(Cost::Counted)
         }
+        [(kind, _)] if kind.name == limit::cost::GRAPHQL.name => {
+            compile_graphql(&cost).map(|prices| Cost::Graphql(Box::new(prices)))
+        }
         [_] => {
             weights.and_then(|weights| compile_reserve(&cost, weights)).map(|reserve| Cost::Reserved(Box::new(reserve)))
         }
@@ -114,6 +119,52 @@ fn compile_table(section: &Section, weights: Option<Arc<ModelWeights>>) -> Optio
     };
     cost.report_unread_keys();
     compiled
+}
+
+/// Compiles the estimate of GraphQL queries.
+fn compile_graphql(cost: &Section) -> Option<GraphqlPrices> {
+    let graphql = cost.read_section(&limit::cost::GRAPHQL)?;
+    let (weights, default_weight) = match graphql.node(&limit::graphql::WEIGHTS) {
+        Some(_) => {
+            let listed = compile_prices(&graphql, &limit::graphql::WEIGHTS, parse_graphql_name);
+            let table = graphql.read_table(&limit::graphql::WEIGHTS);
+            let default = table.and_then(|table| table.get(DEFAULT)).map_or(Some(1), |entry| match entry.node.value {
+                Value::Integer(units) => Some(units),
+                _ => None,
+            });
+            listed.zip(default).map(|((listed, _), default)| (listed.into_iter().collect(), default)).unzip()
+        }
+        None => (Some(HashMap::new()), Some(1)),
+    };
+    let lists = match graphql.node(&limit::graphql::LISTS) {
+        Some(node) => graphql.read_strings(&limit::graphql::LISTS, parse_graphql_name).and_then(|lists| {
+            let help = "write [\"first\", \"last\"], or leave it out for first, last and limit";
+            match lists.is_empty() {
+                true => graphql.report_fault(limit::graphql::LISTS.name, node, "the list is empty", help),
+                false => Some(lists.into_iter().map(|at| at.value).collect()),
+            }
+        }),
+        None => Some(GraphqlPrices::LISTS.map(str::to_owned).to_vec()),
+    };
+    let prices = GraphqlPrices {
+        weights: HashMap::new(),
+        default_weight: 1,
+        lists: Vec::new(),
+        list_size: graphql.get(&limit::graphql::LIST_SIZE),
+        max_depth: graphql.get(&limit::graphql::MAX_DEPTH),
+        stored: graphql.get(&limit::graphql::STORED),
+    };
+    graphql.report_unread_keys();
+    Some(GraphqlPrices { weights: weights?, default_weight: default_weight?, lists: lists?, ..prices })
+}
+
+fn parse_graphql_name(text: &str) -> Result<String, TextFault> {
+    let is_letter = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
+    let is_name = text.bytes().all(|byte| is_letter(byte) || byte.is_ascii_digit());
+    match is_name && text.bytes().next().is_some_and(is_letter) {
+        true => Ok(text.to_owned()),
+        false => invalid_text(format!("`{text}` is not a name in GraphQL"), "names have letters, digits and `_`"),
+    }
 }
 
 /// Compiles a table of costs. What it does not list costs its `default`, or the most of all that it lists, so that
@@ -214,6 +265,9 @@ pub fn check_cost(section: &Section, cost: &Cost, context: CostContext) -> Optio
         Cost::ByStatus(prices) if prices.default > most => {
             let what = format!("a request is charged {} before its response, which never fits", prices.default);
             report(&what, &format!("{help}; it is `default`, or without it the most in the table"))
+        }
+        Cost::Graphql(prices) if prices.stored.is_some_and(|stored| stored > most) => {
+            report("`stored` never fits, so no such request would be admitted", &help)
         }
         Cost::ByStatus(_) if context.settles => {
             report("a cost by status cannot be combined with `settle`", "keep one: both say what the response costs")

@@ -259,7 +259,7 @@ fn compile_limit(
     let afterwards = add_overload_refunds(afterwards, refunded_for.is_some());
     let afterwards = afterwards.unwrap_or_default().with_status_prices(cost.status_prices());
     let afterwards = afterwards.unless_default().map(Arc::new);
-    Some(Limit {
+    let limit = Limit {
         name: name.to_owned(),
         store_ref: match is_repriced {
             true => LimitRef::new(name, &cost, afterwards.as_ref(), lease).to_refundable(),
@@ -286,7 +286,20 @@ fn compile_limit(
         distinct: distinct?,
         refuse,
         month_day,
-    })
+        call_protocol: None,
+    };
+    set_call_protocol(section, limit)
+}
+
+/// Sets what calls the limit reads. Reports one that reads JSON-RPC calls and GraphQL operations: no request has both.
+fn set_call_protocol(section: &Section, limit: Limit) -> Option<Limit> {
+    let limit = limit.with_call_protocol();
+    let other = limit.sources().find(|source| source.reads_calls() && source.call_protocol() != limit.call_protocol);
+    let (Some(other), Some(first)) = (other, limit.sources().find(|source| source.reads_calls())) else {
+        return Some(limit);
+    };
+    let message = format!("{} reads `{first}` and `{other}`, and no request has both", section.title);
+    section.report_missing(message, "make it two limits")
 }
 
 /// Compiles `resets_on` if it names a source. The outer `None` means a mistake.
