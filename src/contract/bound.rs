@@ -40,6 +40,7 @@ impl Bound {
                 Bound::Steady { first, rate: bucket.rate, per_ms: bucket.per_ms, ahead_ms: 0 }
             }
             Rule::Gcra(gcra) => Bound::Steady { first: gcra.burst, rate: gcra.rate, per_ms: gcra.per_ms, ahead_ms: 0 },
+            Rule::WarmUp(rule) => Bound::of(&Rule::TokenBucket(rule.bucket.clone())),
             Rule::Fair(fair) => {
                 let TokenBucket { burst, rate, per_ms, .. } = fair.pool;
                 Bound::Steady { first: burst, rate, per_ms, ahead_ms: 0 }
@@ -142,6 +143,7 @@ pub fn formula(rule: &Rule) -> &'static str {
     match rule {
         Rule::TokenBucket(bucket) if bucket.interval => "burst, plus the count for each period that ends in T",
         Rule::TokenBucket(_) => "burst + rate x (T + 1 ms), plus debt",
+        Rule::WarmUp(_) => "burst + rate x (T + 1 ms), and less while the key is cold",
         Rule::Gcra(_) => "burst + rate x (T + 1 ms)",
         Rule::Fair(_) => "burst + rate x (T + 1 ms), for all tenants together",
         Rule::FixedWindow(_) => "the count in each window (to 1 ms), twice the count in an interval of one period",

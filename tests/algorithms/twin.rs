@@ -43,7 +43,8 @@ twins!(
     concurrency,
     fair,
     ban,
-    distinct
+    distinct,
+    warm_up
 );
 
 fn decides_like_its_twin(name: &str) {

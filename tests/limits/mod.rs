@@ -28,3 +28,4 @@ pub mod several_gateways;
 mod tiers;
 mod unusual_keys;
 mod wall_clock;
+mod warm_up;

@@ -163,6 +163,10 @@ fn minutes(mut rule: Rule, rng: &mut impl Rng) -> Rule {
         }
         Rule::Concurrency(rule) => rule.lease_ms = period,
         Rule::Ban(ban) => *ban = minutes_of_ban(rng),
+        Rule::WarmUp(rule) => {
+            let (rate, burst) = (rule.bucket.rate.min(50), rule.bucket.burst.min(50));
+            return crate::support::limiting::warm_up(rate, period, burst, rng.random_range(1..1000));
+        }
         Rule::Distinct(rule) => {
             let (limit, window_ms, clock) = (rule.limit, period, rng.random_bool(0.5));
             return crate::support::limiting::distinct(match rng.random_bool(0.5) {

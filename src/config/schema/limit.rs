@@ -148,6 +148,12 @@ rows! {
     FAIR = option("fair", Table(&fair::TABLE), Absent, "tenants share each budget (`token_bucket`, `gcra`)")
         .guide("algorithms.md#fair-sharing")
         .metric("sluicegate_fair_active_tenants");
+    WARM_UP: Option<Duration> = option("warm_up", duration(SECOND, HOUR), Absent, "how long the rate of an unused key rises, from a third (`token_bucket`)")
+        .guide("warm-up.md")
+        .metric("sluicegate_limit_decisions_total")
+        .weaker(Weaker::Less)
+        .unset("0")
+        .called(&["warmup", "warm_up_period"]);
     DISTINCT = option("distinct", KEY_PARTS, Absent, "count different values of this source, not requests (`sliding_log`, `fixed_window`, `calendar`)")
         .guide("distinct.md")
         .metric("sluicegate_limit_decisions_total")

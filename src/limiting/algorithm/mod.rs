@@ -11,6 +11,7 @@
 //! - `sliding_log`, `concurrency`: single charges and leases, in a `tree`.
 //! - `fair`: a token bucket that tenants share fairly.
 //! - `distinct`: different values of a source, in the windows of another algorithm.
+//! - `warm_up`: a token bucket whose rate rises when it is used.
 //! - `ban`: longer refusals of keys that their limit refuses often.
 //! - `records`: usage of a key under several settings of its limit.
 //! - `lease_basis`: how long units that were debited in advance may be spent.
@@ -40,6 +41,7 @@ pub mod sliding_log;
 pub mod sliding_window;
 pub mod token_bucket;
 mod tree;
+pub mod warm_up;
 mod window;
 
 pub use crate::limiting::algorithm::interface::{Algorithm, LATEST, Number, Step};
@@ -87,7 +89,7 @@ pub fn all_params() -> impl Iterator<Item = &'static Param> {
 /// methods that call the algorithm of a rule.
 macro_rules! algorithms {
     ($($module:ident => $Name:ident),* $(,)?) => {
-        algorithms! { @all $($module => $Name,)* fair => Fair, ban => Ban, distinct => Distinct }
+        algorithms! { @all $($module => $Name,)* fair => Fair, ban => Ban, distinct => Distinct, warm_up => WarmUp }
 
         /// All algorithms that a limit can name in `algorithm`. A limit that names none uses the first.
         pub const SPECS: &[Spec] = &[$(Spec {
@@ -111,8 +113,8 @@ macro_rules! algorithms {
             $($Name(<$module::$Name as Algorithm>::State)),*
         }
 
-        /// Names in state keys, in the order of the list: those of the config, then `fair` and `distinct`, which
-        /// limits with these options have, and `ban`, which limits with `ban` have beside their own.
+        /// Names in state keys, in the order of the list: those of the config, then `fair`, `distinct` and
+        /// `warm_up`, which limits with these options have, and `ban`, which limits with `ban` have beside their own.
         pub const NAMES: &[&str] = &[$(stringify!($module)),*];
 
         /// The Redis script. It consists of the shared functions, the algorithms by their place in this list, the

@@ -428,7 +428,8 @@ fn the_page_about_bounds_says_the_same() {
         .enumerate()
         .map(|(place, row)| (*row, Case::new(&random_lines(place, &mut seeded.rng), "", true, 1)));
     let mut seen = BTreeSet::new();
-    for (row, case) in cases.chain([("concurrency", slots)]) {
+    let warming = Case::new("rate = \"3/10s\"\nwarm_up = \"10s\"", "", true, 1);
+    for (row, case) in cases.chain([("concurrency", slots), ("token_bucket with warm_up", warming)]) {
         let (_, cell) = table.iter().find(|(name, _)| name == row).unwrap_or_else(|| panic!("no row {row}"));
         let report = Contract::new(&case.config, None, |limit| limit.name == "l").to_json();
         assert_eq!(report["limits"][0]["formula"], cell.as_str(), "{row}");

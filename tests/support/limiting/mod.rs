@@ -79,9 +79,9 @@ pub fn all_limit_rules() -> Vec<&'static str> {
     NAMES.iter().copied().filter(|name| *name != "ban").collect()
 }
 
-/// The names of the rules that count units of requests.
+/// The names of the rules by which a request costs its units.
 pub fn limit_rules() -> Vec<&'static str> {
-    all_limit_rules().into_iter().filter(|name| *name != "distinct").collect()
+    all_limit_rules().into_iter().filter(|name| !["distinct", "warm_up"].contains(name)).collect()
 }
 
 /// A random rule of the algorithm `name`: with common parameters, or with parameters near the limits of exactness.
@@ -115,6 +115,7 @@ fn sample(name: &str) -> Rule {
         }
         "concurrency" => Rule::Concurrency(Concurrency { in_flight: 1, lease_ms: 1000 }),
         "distinct" => distinct(Rule::SlidingLog(SlidingLog { limit: 1, window_ms: 1, sorted_set: false })),
+        "warm_up" => warm_up(1, 1000, 1, 1000),
         "ban" => Rule::Ban(Ban { after: 1, within_ms: 1, for_ms: 1, grow: 1, at_most_ms: 1 }),
         "fair" => fair(1000, 1000, 2, FairSettings { reserve: None, active_ms: None, max_active: 1024, weight: 1 }),
         _ => panic!("tests/support/limiting has no rules of {name} yet"),
@@ -198,6 +199,15 @@ fn generate(rule: &Rule, rng: &mut StdRng) -> Rule {
                 refunds: rng.random_bool(0.5),
             })
         }
+        Rule::WarmUp(_) => {
+            // Rate x warm-up is at most 2^26, times the period at most 2^50.
+            let most = if rng.random_bool(0.1) { 5000 } else { 20 };
+            let rate = rng.random_range(1..=most);
+            let warm_ms = rng.random_range(1..=(1_i64 << 26).min((1 << 50) / period) / rate).min(3_600_000);
+            let most = ((1_i64 << 51) - rate * warm_ms) / period;
+            let burst = if rng.random_bool(0.1) { most } else { rng.random_range(1..=most.min(200)) };
+            warm_up(rate, period, burst.min(((1 << 50) / period / 1000).max(1)), warm_ms)
+        }
         Rule::Distinct(_) => {
             let names = ["sliding_log", "fixed_window", "calendar"];
             let rule = generate(&sample(names[rng.random_range(0..names.len())]), rng);
@@ -265,6 +275,12 @@ pub fn with_ban(limit: Arc<Limit>, ban: Ban) -> Arc<Limit> {
     let mut limit = Arc::into_inner(limit).unwrap();
     limit.ban = Some(Box::new(LimitBan::new(&limit.name, ban)));
     Arc::new(limit)
+}
+
+/// A token bucket with a warm-up.
+pub fn warm_up(rate: i64, per_ms: i64, burst: i64, warm_ms: i64) -> Rule {
+    let bucket = TokenBucket { rate, per_ms, burst, debt: 0, interval: false, empty: false, refunds: false };
+    Rule::TokenBucket(bucket).warming_up(warm_ms).unwrap()
 }
 
 /// Counts different values in the windows of a rule.

@@ -35,6 +35,7 @@ pub fn compile_rule(section: &Section, spec: &Spec) -> Option<(Rule, OptionValue
     match (spec.build)(&options) {
         Ok(rule) if is_valid => {
             let rule = share_rule(section, rule).and_then(|rule| count_values(section, rule))?;
+            let rule = warm_up_rule(section, rule)?;
             Some((rule, options))
         }
         Ok(_) => None,
@@ -46,6 +47,20 @@ pub fn compile_rule(section: &Section, spec: &Spec) -> Option<(Rule, OptionValue
                 section.report_fault_at::<()>(misfit.param, place, &misfit.what, &misfit.help);
             }
             None
+        }
+    }
+}
+
+/// Returns the rule with the warm-up of the limit, if it has one.
+fn warm_up_rule(section: &Section, rule: Rule) -> Option<Rule> {
+    let Some(node) = section.node(&limit::WARM_UP) else { return Some(rule) };
+    let warm_up = section.get(&limit::WARM_UP)?;
+    match rule.warming_up(i64::try_from(warm_up.as_millis()).ok()?) {
+        Ok(rule) => Some(rule),
+        Err(misfit) => {
+            let option = limit::TABLE.find(misfit.param);
+            let place = option.and_then(|option| section.node(option)).map_or(node.place, |node| node.place);
+            section.report_fault_at(misfit.param, place, &misfit.what, &misfit.help)
         }
     }
 }
