@@ -17,6 +17,7 @@ mod config;
 mod context;
 mod dashboard;
 mod inspected_stream;
+pub(crate) mod ledger;
 pub(crate) mod lifecycle;
 mod limits;
 mod live_hub;
