@@ -18,6 +18,7 @@ mod context;
 mod dashboard;
 mod history;
 mod inspected_stream;
+pub(crate) mod ledger;
 pub(crate) mod lifecycle;
 mod limits;
 mod live_hub;

@@ -145,6 +145,9 @@ enum Command {
     /// Show what all limits know about one customer: what is used and left, refusals, overrides and bans
     #[command(after_help = operate::customer::HELP)]
     Customer(operate::customer::CustomerOptions),
+    /// Report what each key of a limit with `usage` used on each day: admitted, refused and charged units
+    #[command(after_help = operate::usage::HELP)]
+    Usage(operate::usage::UsageOptions),
     /// Put an earlier config of a running gateway in force
     #[command(after_help = operate::rollback::HELP)]
     Rollback(operate::rollback::RollbackOptions),
@@ -272,6 +275,7 @@ fn run_command(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Top(options) => live::top::run_top(&options),
         Command::Key(options) => operate::key::run_key(&options),
         Command::Customer(options) => operate::customer::run_customer(&options),
+        Command::Usage(options) => operate::usage::run_usage(&options),
         Command::Rollback(options) => operate::rollback::run_rollback(&options),
         Command::Status(options) => operate::status::run_status(&options),
         Command::Completions { shell } => write_output(Ok(manual::render_completions(Cli::command(), shell))),

@@ -45,6 +45,7 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, spawn_local};
 
 use crate::acme::certificates;
+use crate::admin::ledger::UsageLedger;
 use crate::admin::lifecycle::{Lifecycle, SharedState};
 use crate::admin::live_overrides::LiveOverrides;
 use crate::admin::store_link::StoreLink;
@@ -297,13 +298,18 @@ async fn start_gateway(
     overrides.read_first(&snapshot.config, &store).await;
     store_state.record_start(&snapshot.config).await;
     let usage = Rc::new(UsageMonitor::new(&stores.usage, &stores.refusals, &metrics.limits));
+    let ledger = Rc::new(UsageLedger::new(&stores.ledger, &metrics.store.usage_lost, &link, &current));
     let context = admin::AdminContext {
         current: current.clone(),
         metrics: metrics.clone(),
         shared: shared.clone(),
         jobs: jobs.clone(),
         config: admin::ConfigApi::new(sender, shared.clone(), loader.clone()),
-        limits: admin::LimitsApi::new(current.clone(), (link.clone(), overrides.clone()), usage.clone()),
+        limits: admin::LimitsApi::new(
+            current.clone(),
+            (link.clone(), overrides.clone()),
+            (usage.clone(), ledger.clone()),
+        ),
         cached: Default::default(),
         fleet: fleet.clone(),
         taps: workers.taps.clone(),
@@ -312,7 +318,7 @@ async fn start_gateway(
     };
     spawn_reports((usage, &metrics), &workers.overload, &current, fleet).map_err(Error::Metrics)?;
     spawn_local(dns.clone().run());
-    spawn_store_tasks(&metrics, &current, (overrides.clone(), link.clone()), store_state);
+    spawn_store_tasks(&metrics, &current, (overrides.clone(), link.clone(), ledger.clone()), store_state);
     if let Some(settings) = &snapshot.config.server.access_log {
         workers.access_log.open_target(settings);
     }
@@ -328,8 +334,21 @@ async fn start_gateway(
     certs.start_renewal(&current, &metrics);
     tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
     systemd::notify_ready();
-    let reloader =
-        Reloader { source, loader, current, metrics, state, shared, listeners, overrides, link, dns, fetchers, certs };
+    let reloader = Reloader {
+        source,
+        loader,
+        current,
+        metrics,
+        state,
+        shared,
+        listeners,
+        overrides,
+        link,
+        ledger,
+        dns,
+        fetchers,
+        certs,
+    };
     Ok(ControlState { reloader, jobs, inbox, changes, handover, contact })
 }
 
@@ -377,9 +396,10 @@ fn spawn_reports(
 fn spawn_store_tasks(
     metrics: &Metrics,
     current: &CurrentSnapshot,
-    (overrides, link): (Rc<LiveOverrides>, Rc<StoreLink>),
+    (overrides, link, ledger): (Rc<LiveOverrides>, Rc<StoreLink>, Rc<UsageLedger>),
     state: Rc<StoreState>,
 ) {
+    spawn_local(restart_on_panic(metrics.store.task_restarts.clone(), move || ledger.clone().run()));
     let inputs = (overrides, current.clone(), link);
     let run_overrides = move || inputs.0.clone().run(inputs.1.clone(), inputs.2.clone());
     spawn_local(restart_on_panic(metrics.store.task_restarts.clone(), run_overrides));
@@ -429,7 +449,7 @@ fn watch_files_of(watch: Option<&WatchHandle>, reloader: &Reloader, outcome: &Re
 /// Drains: readiness fails first, so that load balancers stop sending; then the listeners close; then requests get
 /// time to finish.
 async fn drain_gateway(reloader: Reloader, stop: &mut StopSignals, handed_over: bool) -> Result<(), Error> {
-    let Reloader { current, shared, listeners, fetchers, link, .. } = reloader;
+    let Reloader { current, shared, listeners, fetchers, link, ledger, .. } = reloader;
     // ACME stops first, to release its lock: later challenges would reach closed listeners.
     drop(fetchers);
     let server = current.load().config.server.clone();
@@ -453,6 +473,7 @@ async fn drain_gateway(reloader: Reloader, stop: &mut StopSignals, handed_over: 
         () = stop.next_signal() => return Err(Error::Cut),
         whole = listeners.close_all().drain_requests(server.shutdown_timeout) => {
             // A draining gateway kept its share of the limits until now; it decides nothing any more.
+            ledger.save_last().await;
             link.store().report_stop().await;
             if !whole {
                 return Err(Error::ShutdownTimeout(server.shutdown_timeout));

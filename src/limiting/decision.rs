@@ -21,6 +21,8 @@ pub struct LimitRef {
     pub refundable: bool,
     /// The option `lease`; `None` if hot keys have no leases.
     pub lease: Option<LeaseTerms>,
+    /// The option `usage`, in days; `None` if the usage of keys is not kept.
+    pub usage_days: Option<u16>,
 }
 
 /// One check of a request: whether `key` may be charged `cost` under `rule`.

@@ -39,6 +39,7 @@ pub(crate) mod hold_times;
 pub mod hot_keys;
 pub mod integers;
 pub mod key;
+pub mod ledger;
 pub mod limit;
 mod limiter;
 pub mod overrides;

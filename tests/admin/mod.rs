@@ -11,4 +11,5 @@ mod overrides;
 mod refusals;
 mod refused_requests;
 mod top;
+mod usage_days;
 mod what_if;

@@ -3,7 +3,7 @@
 //! Input: JSON bodies (`json`) and queries, parsed and checked by `requests`; `hash_lookup` finds keys by their hash.
 //! Output: decisions with receipts, the listing of limits (`listing`), the explanation of a request (`explain`), the
 //! states of keys (`state`), their overrides (`overrides`), everything about one customer (`customers`), the most
-//! refused keys (`top`), the last refusals (`refusals`), and the refusals that a changed limit would have made
+//! refused keys (`top`), what keys used by day (`usage_days`), the last refusals (`refusals`), and the refusals that a changed limit would have made
 //! (`what_if`). `labels` has the closed sets of texts in responses.
 //!
 //! To add an operation, parse and check its body in `requests`, run it here on the store, and add its page to `pages`.
@@ -20,6 +20,7 @@ mod requests;
 mod state;
 mod store_check;
 mod top;
+mod usage_days;
 mod what_if;
 
 use std::cell::RefCell;
@@ -36,6 +37,7 @@ use tokio::task::{spawn_local, yield_now};
 use tokio::time::timeout;
 
 use crate::admin::cached::TimeBudget;
+use crate::admin::ledger::UsageLedger;
 use crate::admin::limits::hash_lookup::HashLookup;
 use crate::admin::limits::labels::{DecidedBy, NotAskedReason, NotRefundedReason};
 use crate::admin::limits::listing::Listing;
@@ -71,6 +73,7 @@ pub struct LimitsApi {
     large: Semaphore,
     hashes: HashLookup,
     usage: Rc<UsageMonitor>,
+    ledger: Rc<UsageLedger>,
     /// Time spent on lists of keys.
     top_effort: TimeBudget,
     /// Ids of limits whose usage was changed over this API, with the last time.
@@ -108,7 +111,7 @@ impl LimitsApi {
     pub fn new(
         current: CurrentSnapshot,
         (link, live): (Rc<StoreLink>, Rc<LiveOverrides>),
-        usage: Rc<UsageMonitor>,
+        (usage, ledger): (Rc<UsageMonitor>, Rc<UsageLedger>),
     ) -> LimitsApi {
         LimitsApi {
             current,
@@ -119,6 +122,7 @@ impl LimitsApi {
             large: Semaphore::new(LARGE_MAX),
             hashes: HashLookup::default(),
             usage,
+            ledger,
             top_effort: TimeBudget::default(),
             managed: RefCell::default(),
         }
@@ -402,9 +406,13 @@ async fn refund_units(limiter: &Limiter, check: Check) -> Result<Option<NotRefun
         .await
         .map_err(|kind| store_unavailable(kind, "; nothing was refunded"))?;
     let receipt = check.rule.receipt_of_peek(&now);
-    let answer = run_check(limiter, Op::Adjust, check.correction(-cost, receipt))
+    let correction = check.correction(-cost, receipt);
+    let answer = run_check(limiter, Op::Adjust, correction.clone())
         .await
         .map_err(|kind| store_unavailable(kind, "; it is not known whether the refund happened"))?;
+    if answer.admitted {
+        limiter.charges().decisions.ledger.record_correction(&correction);
+    }
     Ok((!answer.admitted).then_some(NotRefundedReason::NothingCharged))
 }
 

@@ -76,6 +76,12 @@ async fn change_override(request: PageRequest, body: Option<Vec<u8>>) -> Result<
     Ok(json_response(answer.to_string()))
 }
 
+pub async fn show_usage(request: PageRequest) -> Result<AdminResponse, Problem> {
+    let _work = request.start_work()?;
+    let limits = &request.context.limits;
+    Ok(json_response(limits.show_usage(&request.name, request.query(), request.caller.role).await?.to_string()))
+}
+
 pub async fn show_customer(request: PageRequest) -> Result<AdminResponse, Problem> {
     let limits = &request.context.limits;
     let _turn = limits.wait_for_turn(usize::MAX).await?;

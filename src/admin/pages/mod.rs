@@ -75,6 +75,7 @@ const PAGES: &[Page] = &[
     page!("GET, HEAD", "/-/limits/NAME", Read, limit_pages::show_limit),
     page!("GET, HEAD", "/-/limits/NAME/state", Keys, limit_pages::show_state),
     page!("DELETE", "/-/limits/NAME/state", Limits, limit_pages::reset_key),
+    page!("GET, HEAD", "/-/limits/NAME/usage", Keys, limit_pages::show_usage),
     page!("PUT", "/-/limits/NAME/override", Limits, limit_pages::set_override),
     page!("DELETE", "/-/limits/NAME/override", Limits, limit_pages::remove_override),
     page!("POST", "/-/limits/NAME/refund", Limits, limit_pages::refund_charge),

@@ -26,7 +26,7 @@ Blocks and overrides apply at once, without a change of the config: in Redis, to
 this gateway, until it stops, or with `state` in [store] beyond that.";
 
 /// Characters that no name of a limit has, and that would end the path.
-const NOT_IN_PATH: &AsciiSet = &CONTROLS.add(b' ').add(b'/').add(b'?').add(b'#').add(b'%');
+pub const NOT_IN_PATH: &AsciiSet = &CONTROLS.add(b' ').add(b'/').add(b'?').add(b'#').add(b'%');
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum KeyAction {

@@ -1,4 +1,4 @@
-//! Commands that show and change what a running gateway does: `key` and `customer` about limits, `rollback` and
+//! Commands that show and change what a running gateway does: `key`, `customer` and `usage` about limits, `rollback` and
 //! `status` about the gateway itself. They use its admin API, so that the gateway checks and records every change.
 //!
 //! `call` sends one request, and `table` prints lists. To add a command, add a file with its options and a function
@@ -9,6 +9,7 @@ pub mod key;
 pub mod rollback;
 pub mod status;
 mod table;
+pub mod usage;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -6,7 +6,7 @@ use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Valu
 use crate::config::schema::row::{ClientData, Row, Secrecy, Weaker, option, rows, table};
 use crate::config::schema::shared::{KEY_PARTS, refuse};
 use crate::config::schema::value_type::ValueType::{self, *};
-use crate::config::schema::value_type::{HOUR, SECOND, duration, integer, list_from};
+use crate::config::schema::value_type::{DAY, HOUR, SECOND, duration, integer, list_from};
 use crate::config::schema::{server, store};
 use crate::ends::End;
 use crate::limiting::algorithm::ban::{AFTER_MAX, GROW_MAX};
@@ -164,6 +164,9 @@ rows! {
         .guide("bans.md")
         .metric("sluicegate_limit_bans_total")
         .ends(End::Banned);
+    USAGE: Option<Duration> = option("usage", duration(DAY, USAGE_MAX), Absent, "keep what each key used on each day for this long, for `sluicegate usage`")
+        .guide("../operating/usage-reports.md")
+        .metric("sluicegate_usage_lost_total");
     CHARGE_ON = option("charge_on", OUTCOMES, Described("every response"), "only these responses are charged")
         .shown_as("list of statuses, classes, `\"grpc:CODE\"`")
         .guide("charges.md")
@@ -285,7 +288,10 @@ pub mod ban {
 }
 
 /// Longest ban, and longest time in which refusals count for one: 90 days.
-const BAN_MAX: u64 = 90 * 24 * HOUR;
+const BAN_MAX: u64 = 90 * DAY;
+
+/// Longest time for which the usage of keys is kept: two years.
+const USAGE_MAX: u64 = 732 * DAY;
 
 /// Options of `limit.lease`.
 pub mod lease {

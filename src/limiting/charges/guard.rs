@@ -215,6 +215,7 @@ impl ChargeGuard {
             }
         }
         if !corrections.is_empty() {
+            self.manager.decisions.ledger.record_corrections(&corrections);
             self.manager.send_corrections(corrections);
         }
     }
@@ -316,6 +317,7 @@ impl ChargeGuard {
                 (false, true) => {}
             }
         }
+        self.manager.decisions.ledger.record_corrections(&corrections);
         self.manager.send_corrections(corrections);
     }
 
@@ -341,11 +343,15 @@ impl ChargeGuard {
                 let mut check = charge.check;
                 check.cost = delta;
                 match charge.passes_at.filter(|_| delta < 0) {
-                    Some(over) => self.manager.refund_queue_position(check, charge.place, over),
+                    Some(over) => {
+                        self.manager.decisions.ledger.record_correction(&check);
+                        self.manager.refund_queue_position(check, charge.place, over);
+                    }
                     None => corrections.push((check, charge.place)),
                 }
             }
         }
+        self.manager.decisions.ledger.record_corrections(&corrections);
         self.manager.send_corrections(corrections);
     }
 }

@@ -59,7 +59,7 @@ impl ChargeManager {
             store,
             local: stores.memory.clone(),
             hold_times: stores.hold_times.clone(),
-            decisions: DecisionRecorder::new(&stores.usage),
+            decisions: DecisionRecorder::new(&stores.usage, &stores.ledger),
             settlements: metrics.settlements.clone(),
             gateways: stores.gateways.clone(),
             limits: RefCell::default(),

@@ -134,6 +134,7 @@ impl Limit {
         let charge_rules = rules.with_status_prices(cost.status_prices()).unless_default().map(Arc::new);
         let store_ref = LimitRef::new(&self.name, &cost, charge_rules.as_ref(), self.store_ref.lease);
         let store_ref = if self.store_ref.refundable { store_ref.to_refundable() } else { store_ref };
+        let store_ref = store_ref.with_usage(self.store_ref.usage_days);
         Limit { cost, charge_rules, store_ref, ..self.clone() }.with_call_protocol()
     }
 
@@ -395,8 +396,17 @@ impl Limit {
 impl LimitRef {
     /// Returns a copy whose charges may be refunded: those of another list of the same limit may be.
     pub fn to_refundable(&self) -> Arc<LimitRef> {
-        let LimitRef { id, max_cost, lease, .. } = *self;
-        Arc::new(LimitRef { id, name: self.name.clone(), max_cost, refundable: true, lease })
+        let LimitRef { id, max_cost, lease, usage_days, .. } = *self;
+        Arc::new(LimitRef { id, name: self.name.clone(), max_cost, refundable: true, lease, usage_days })
+    }
+
+    /// Returns a copy that keeps the usage of keys for so many days, or not.
+    pub fn with_usage(self: Arc<LimitRef>, usage_days: Option<u16>) -> Arc<LimitRef> {
+        let LimitRef { id, max_cost, lease, refundable, .. } = *self;
+        match usage_days == self.usage_days {
+            true => self,
+            false => Arc::new(LimitRef { id, name: self.name.clone(), max_cost, refundable, lease, usage_days }),
+        }
     }
 
     /// Describes the limit `name` for stores.
@@ -408,7 +418,7 @@ impl LimitRef {
     ) -> Arc<LimitRef> {
         let id = BuildHasherDefault::<DefaultHasher>::default().hash_one(name);
         let refundable = afterwards.is_some();
-        Arc::new(LimitRef { id, name: name.to_owned(), max_cost: cost.max_cost(), refundable, lease })
+        Arc::new(LimitRef { id, name: name.to_owned(), max_cost: cost.max_cost(), refundable, lease, usage_days: None })
     }
 }
 

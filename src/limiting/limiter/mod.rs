@@ -251,7 +251,9 @@ impl Limiter {
     ) {
         let is_chained = checks.iter().any(|check| check.role.base);
         let roles: Vec<Role> = if is_chained { checks.iter().map(|check| check.role).collect() } else { Vec::new() };
-        let is_watched = hold && op == Op::Take && checks.iter().any(Check::may_change);
+        // A decision whose client leaves is recorded all the same.
+        let keeps_usage = |check: &Check| check.may_change() || check.limit.usage_days.is_some();
+        let is_watched = hold && op == Op::Take && checks.iter().any(keeps_usage);
         let rules = is_watched.then(|| limits.outcome_rules());
         // The calls are boxed, so that the future of a decision in memory is not larger for them.
         let result = match (self.charges.store.run_in_process(op, &checks), end, rules) {

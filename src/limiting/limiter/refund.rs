@@ -19,6 +19,7 @@ impl Limiter {
             check.cost = -check.cost;
             check.hold_receipt(check.rule.receipt_of_peek(answer));
         }
+        checks.iter().for_each(|check| self.charges().decisions.ledger.record_correction(check));
         let checks = Rc::new(checks);
         let end_leases = || checks.iter().for_each(|check| self.store().end_leases(Op::Adjust, &check.key));
         end_leases();

@@ -47,6 +47,12 @@ impl Limiter {
                     continue;
                 }
             };
+            if op == Op::Take && check.limit.usage_days.is_some() {
+                match outcome.is_admitted() {
+                    true => self.charges.decisions.ledger.record_admitted(&check),
+                    false => self.charges.decisions.ledger.record_refused(&check.limit, &check.counted_key()),
+                }
+            }
             if outcome.is_refused_by(limit) {
                 verdict.refused = true;
                 refusing.push(check.role.link.map(|link| link.group));

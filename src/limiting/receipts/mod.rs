@@ -157,15 +157,19 @@ impl Receipt {
     ) -> Result<bool, ErrorKind> {
         let mut check = Check::new(limit, self.key.clone(), units);
         (check.tag, check.rule) = (self.receipt, rule);
-        if self.local {
-            return Ok(limiter.run_in_memory(Op::Adjust, check).is_some_and(|answer| answer.admitted));
+        let has_changed = if self.local {
+            limiter.run_in_memory(Op::Adjust, check.clone()).is_some_and(|answer| answer.admitted)
+        } else {
+            let store = limiter.store();
+            store.end_leases(Op::Adjust, &self.key);
+            let outcome = store.adjust(&Rc::new(vec![check.clone()])).await;
+            store.end_leases(Op::Adjust, &self.key);
+            outcome?.answers.first().map(|answer| answer.admitted).ok_or(ErrorKind::Reply)?
+        };
+        if has_changed {
+            limiter.charges().decisions.ledger.record_correction(&check);
         }
-        let store = limiter.store();
-        store.end_leases(Op::Adjust, &self.key);
-        let outcome = store.adjust(&Rc::new(vec![check])).await;
-        store.end_leases(Op::Adjust, &self.key);
-        let decision = outcome?;
-        decision.answers.first().map(|answer| answer.admitted).ok_or(ErrorKind::Reply)
+        Ok(has_changed)
     }
 
     /// Resets the key of the charge (`clear_on`). A ban of the key stays.

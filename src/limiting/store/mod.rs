@@ -29,8 +29,12 @@ use crate::limiting::decision::{Check, Decision, ErrorKind, Op, SharedChecks};
 use crate::limiting::gateways::Gateways;
 use crate::limiting::hold_times::HoldTimes;
 use crate::limiting::hot_keys::HotKeys;
+use crate::limiting::ledger::LedgerDay;
+use crate::limiting::ledger::pending::UsageBatch;
+use crate::limiting::ledger::recorder::LedgerRecorders;
 use crate::limiting::overrides::{HashChange, HashResult};
 use crate::limiting::store::once::{MarkUse, SingleUseMark};
+use crate::limiting::store::redis::usage_days::UsagePage;
 use crate::limiting::store::settings::{StoreKind, StoreSettings};
 use crate::limiting::usage::recorder::UsageRecorders;
 use crate::limiting::usage::refusals::RefusalRecorders;
@@ -65,6 +69,8 @@ pub struct Stores {
     pub metrics: Metrics,
     /// Recorders of recent decisions by key, one per thread.
     pub usage: UsageRecorders,
+    /// Recorders of the usage that is kept by day, one per thread.
+    pub ledger: LedgerRecorders,
     /// Recorders of refused requests, one per worker.
     pub refusals: RefusalRecorders,
     redis: redis::SharedRedisState,
@@ -79,6 +85,7 @@ impl Stores {
             gateways: gateways.clone(),
             metrics: metrics.clone(),
             usage: UsageRecorders::default(),
+            ledger: LedgerRecorders::default(),
             refusals: RefusalRecorders::default(),
             redis: redis::SharedRedisState::new(gateways),
         }
@@ -267,6 +274,27 @@ impl Store {
     pub async fn change_hash(&self, key: &str, change: &HashChange<'_>) -> Option<Result<bool, String>> {
         match self {
             Store::Redis(redis) => Some(redis.change_hash(key, change).await),
+            Store::Memory(_) | Store::Timeline(_) => None,
+        }
+    }
+
+    /// Saves usage of a day, at most once for each batch. Returns `None` if the store is not shared.
+    pub async fn save_usage(
+        &self,
+        prefix: &str,
+        gateway: &str,
+        batch: (&LedgerDay, &UsageBatch),
+    ) -> Option<Result<(), String>> {
+        match self {
+            Store::Redis(redis) => Some(redis.save_usage(prefix, gateway, batch).await),
+            Store::Memory(_) | Store::Timeline(_) => None,
+        }
+    }
+
+    /// Reads a page of the usage of a day. Returns `None` if the store is not shared.
+    pub async fn read_usage(&self, prefix: &str, day: &LedgerDay, cursor: &str) -> Option<Result<UsagePage, String>> {
+        match self {
+            Store::Redis(redis) => Some(redis.read_usage(prefix, day, cursor).await),
             Store::Memory(_) | Store::Timeline(_) => None,
         }
     }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::limiting::decision::{Check, Decision, Role};
 use crate::limiting::key::state_key::state_key_parts;
+use crate::limiting::ledger::recorder::{LedgerRecorder, LedgerRecorders};
 use crate::limiting::limit::Limit;
 use crate::limiting::partition::PrehashedState;
 use crate::limiting::usage::sketch::{DistinctKeys, FrequentKeys};
@@ -116,15 +117,18 @@ pub struct DecisionRecorder {
     recorder: Arc<UsageRecorder>,
     /// Number of admissions until the next one is recorded.
     until_sample: Cell<u64>,
+    /// Usage of the limits that keep it by day: all decisions, none sampled.
+    pub ledger: Arc<LedgerRecorder>,
 }
 
 impl DecisionRecorder {
-    pub fn new(recorders: &UsageRecorders) -> DecisionRecorder {
-        DecisionRecorder { recorder: recorders.register(), until_sample: Cell::new(1) }
+    pub fn new(recorders: &UsageRecorders, ledgers: &LedgerRecorders) -> DecisionRecorder {
+        DecisionRecorder { recorder: recorders.register(), until_sample: Cell::new(1), ledger: ledgers.register() }
     }
 
     /// Records what the limits of `checks` decided.
     pub fn record_decision(&self, checks: &[Check], decision: &Decision) {
+        self.ledger.record_decision(checks, decision);
         let is_sampled = decision.admitted && self.take_sample();
         if !is_sampled && decision.answers.iter().all(|answer| answer.admitted) {
             return;
@@ -148,6 +152,9 @@ impl DecisionRecorder {
     /// Records a decision of `limit` about a key that no check has: by an override, or by the comparison of a
     /// candidate.
     pub fn record_key(&self, limit: &Limit, outcome: KeyOutcome, state_key: &str) {
+        if outcome == KeyOutcome::Refused {
+            self.ledger.record_refused(&limit.store_ref, state_key);
+        }
         self.recorder.record(limit.store_ref.id, outcome, state_key, 1);
     }
 

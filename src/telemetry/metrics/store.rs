@@ -54,6 +54,8 @@ pub struct StoreMetrics {
     pub live_overrides: IntGaugeVec,
     /// Entries of the hashes with live overrides that have mistakes, by limit.
     pub rejected_overrides: IntGaugeVec,
+    /// Decisions whose usage by day could not be kept, by limit.
+    pub usage_lost: IntCounterVec,
     /// Whether Redis may evict budgets in use.
     pub may_evict: IntGauge,
     pub(super) errors: IntCounterVec,
@@ -105,6 +107,11 @@ impl StoreMetrics {
             rejected_overrides: families.gauges(
                 "live_overrides_rejected",
                 "Live overrides that are not in force because of a mistake; 1 if none of the limit can be read.",
+                &["limit"],
+            )?,
+            usage_lost: families.counters(
+                "usage_lost_total",
+                "Decisions of limits with `usage` that are missing in the usage by day, because too many keys wait for the store.",
                 &["limit"],
             )?,
             may_evict: families.gauge(

@@ -318,6 +318,15 @@ pub fn error_kind(error: &RedisError) -> ErrorKind {
     }
 }
 
+/// Returns the text of an error, without the name that the library has for its kind.
+pub fn error_text(error: &RedisError) -> String {
+    let text = error.to_string();
+    match text.rsplit_once("- ") {
+        Some((what, kind)) if kind == format!("{:?}", error.kind()) => what.trim_end().to_owned(),
+        _ => text,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use redis::{ErrorKind as Redis, ServerErrorKind};

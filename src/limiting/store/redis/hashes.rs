@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use crate::limiting::overrides::{ENTRIES_MAX, HashChange, HashResult, LIVE_ENTRIES_MAX, RawOverrides};
 use crate::limiting::store::redis::RedisStore;
+use crate::limiting::store::redis::codec::error_text;
 
 /// Longest wait for one command.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
@@ -38,7 +39,7 @@ pub async fn read_hashes(redis: &RedisStore, keys: &[String]) -> Vec<HashResult>
         let sizes = join_all(keys.iter().map(async |key| send_key_command(redis, "HLEN", key).await)).await;
         // One at a time, as together they could be large.
         for (key, size) in keys.iter().zip(sizes) {
-            found.push(read_hash(redis, key, size).await.map_err(|error| error.to_string()));
+            found.push(read_hash(redis, key, size).await.map_err(|error| error_text(&error)));
         }
     }
     found
@@ -58,7 +59,7 @@ pub async fn change_hash(redis: &RedisStore, key: &str, change: &HashChange<'_>)
     match reply {
         Ok(Value::Int(existed)) => Ok(existed > 0),
         Ok(_) => Err("malformed reply".to_owned()),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(error_text(&error)),
     }
 }
 

@@ -28,6 +28,7 @@ pub(crate) mod msgpack;
 pub mod pipeline;
 mod scan;
 pub mod slot;
+pub mod usage_days;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -44,6 +45,8 @@ use crate::limiting::answer::Answer;
 use crate::limiting::decision::{Check, Decision, ErrorKind, Op, SharedChecks};
 use crate::limiting::gateways::Gateways;
 use crate::limiting::hot_keys::HotKeys;
+use crate::limiting::ledger::LedgerDay;
+use crate::limiting::ledger::pending::UsageBatch;
 use crate::limiting::overrides::{HashChange, HashResult};
 use crate::limiting::store::address::{Address, Deployment};
 use crate::limiting::store::once::{MarkUse, SharedUsedMarks, SingleUseMark};
@@ -57,6 +60,7 @@ use crate::limiting::store::redis::denials::{DenialCache, Invalidations};
 use crate::limiting::store::redis::pipeline::lane;
 use crate::limiting::store::redis::pipeline::lane::{Lane, LaneContext};
 use crate::limiting::store::redis::pipeline::waiting::{LaneError, SendMode};
+use crate::limiting::store::redis::usage_days::UsagePage;
 use crate::limiting::store::redis_tls::RedisTls;
 use crate::limiting::store::settings::StoreSettings;
 use crate::limiting::store::{AnswerState, outcome_per_check};
@@ -320,6 +324,21 @@ impl RedisStore {
     /// Makes a change of the hash under `key`. Returns whether the entry existed.
     pub async fn change_hash(&self, key: &str, change: &HashChange<'_>) -> Result<bool, String> {
         hashes::change_hash(self, key, change).await
+    }
+
+    /// Saves usage of a day, at most once for each batch; see [`usage_days::save_batch`].
+    pub async fn save_usage(
+        &self,
+        prefix: &str,
+        gateway: &str,
+        batch: (&LedgerDay, &UsageBatch),
+    ) -> Result<(), String> {
+        usage_days::save_batch(self, prefix, gateway, batch).await
+    }
+
+    /// Reads a page of the usage of a day.
+    pub async fn read_usage(&self, prefix: &str, day: &LedgerDay, cursor: &str) -> Result<UsagePage, String> {
+        usage_days::read_page(self, prefix, day, cursor).await
     }
 
     /// Calls `visit` with the state keys below `prefix` that contain the name `part`.
