@@ -8,7 +8,7 @@ TEST_PROGRAMS = redis-server:redis-server pebble:pebble knotd:knot knsupdate:kno
 # The version of mdBook that `make book` installs.
 MDBOOK = 0.5.4
 
-.PHONY: help demo test everything check apps admin-api-test manifests book bench import-diff microbench overload-bench pgo fuzz fuzz-smoke hot-keys loom shares memory mutants container-test package package-test systemd-test tools
+.PHONY: help demo test everything check apps admin-api-test manifests book bench import-diff microbench overload-bench pgo fuzz fuzz-smoke hot-keys loom shares memory mutants screenshots container-test package package-test systemd-test tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ apps: ## sixteen applications behind the gateway, each with its real client and 
 
 admin-api-test: tools ## requests to the admin API that schemathesis makes up, EXAMPLES=200 per operation, with each role; minutes
 	@ADMIN_API_EXAMPLES=$(or $(EXAMPLES),200) $(CARGO) test --quiet --test limiting admin_api::openapi
+
+screenshots: tools ## the pictures of the manual in docs/images, from a gateway with traffic; two minutes
+	@$(CARGO) test --quiet --test limiting -- --ignored dashboard::pictures
 
 manifests: tools ## the manifests for Kubernetes, the Compose files and every config of conf/ and examples/
 	@$(CARGO) test --quiet --test proxying -- manifests::

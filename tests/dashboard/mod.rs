@@ -4,4 +4,5 @@
 mod browser;
 mod live;
 mod page;
+mod pictures;
 mod ui_command;
