@@ -504,9 +504,10 @@ impl ClauseWriter<'_> {
         if self.limit.distinct.is_some() {
             return if units == 1 { " value" } else { " different values" };
         }
+        let is_request = self.prices.is_empty() && !self.limit.reads_calls();
         match (&self.limit.cost, units) {
-            (Cost::Fixed(1), 1) if self.prices.is_empty() => " request",
-            (Cost::Fixed(1), _) if self.prices.is_empty() => " requests",
+            (Cost::Fixed(1), 1) if is_request => " request",
+            (Cost::Fixed(1), _) if is_request => " requests",
             (_, 1) => " unit",
             _ => " units",
         }

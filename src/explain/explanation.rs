@@ -275,7 +275,7 @@ pub struct ConditionReport {
     /// Null if `[admin] keys` hides the source.
     pub expected: Option<String>,
     pub found: Option<String>,
-    /// `true`, `false`, `repeated` or `not_integer`.
+    /// `true`, `false`, `repeated`, `not_integer` or `unreadable_key`.
     pub result: String,
 }
 

@@ -194,7 +194,7 @@ rows! {
         .metric("sluicegate_rejections_total")
         .ends(End::BodyKeyMalformed)
         .inherited();
-    MAX_COST_BODY: u64 = option("max_cost_body", size(64, 16 * MIB), Value("\"1MiB\""), "bytes of a body that a limit reads for its cost (`reserve`, `ask_usage`)")
+    MAX_COST_BODY: u64 = option("max_cost_body", size(64, 16 * MIB), Value("\"1MiB\""), "bytes of a body that a limit reads for its cost (`reserve`, `count`, `ask_usage`), or for calls")
         .guide("charges.md#reserve")
         .weaker(Weaker::Compiled)
         .inherited();

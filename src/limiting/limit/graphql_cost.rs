@@ -162,8 +162,13 @@ fn read_integer(json: &str) -> Option<i64> {
     let text = json.trim_matches('"');
     match text.parse::<i64>() {
         Ok(integer) => Some(integer),
-        Err(_) => text.parse::<f64>().ok().map(|number| number.ceil() as i64),
+        Err(_) => text.parse::<f64>().ok().map(round_up),
     }
+}
+
+/// Rounds a number up. What is no number of items, such as infinity, is as large as one can be.
+fn round_up(number: f64) -> i64 {
+    format!("{:.0}", number.ceil()).parse().unwrap_or(i64::MAX)
 }
 
 /// Returns the most items that members with one of these names say, anywhere in a JSON value. `None` if there are none.
@@ -212,7 +217,7 @@ impl<'de> Visitor<'de> for ItemSearch<'_> {
     }
 
     fn visit_f64<E: Error>(self, number: f64) -> Result<Option<i64>, E> {
-        Ok(self.is_named.then(|| number.ceil() as i64))
+        Ok(self.is_named.then(|| round_up(number)))
     }
 
     fn visit_unit<E: Error>(self) -> Result<Option<i64>, E> {

@@ -204,14 +204,16 @@ impl<'de> Visitor<'de> for WholeBody {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
         let mut calls = Ok(Vec::new());
-        while let Some(call) = items.next_element_seed(OneCall)? {
-            match (&mut calls, call) {
-                (Ok(list), Ok(_)) if list.len() == CALLS_MAX => calls = Err(UnreadableBody::TooManyCalls),
-                (Ok(list), Ok(call)) => list.push(call),
-                (Ok(_), Err(why)) => calls = Err(why),
-                (Err(_), _) => {}
+        while let Ok(list) = &mut calls {
+            match items.next_element_seed(OneCall)? {
+                Some(Ok(_)) if list.len() == CALLS_MAX => calls = Err(UnreadableBody::TooManyCalls),
+                Some(Ok(call)) => list.push(call),
+                Some(Err(why)) => calls = Err(why),
+                None => break,
             }
         }
+        // What is refused already is only skipped.
+        while calls.is_err() && items.next_element::<IgnoredAny>()?.is_some() {}
         // An empty batch is an invalid call, to which servers respond.
         Ok(calls.map(|calls| if calls.is_empty() { vec![Call::default()] } else { calls }))
     }
