@@ -23,6 +23,7 @@ mod files;
 mod forward_auth;
 mod http1;
 mod http2;
+mod http3;
 mod import;
 mod interop;
 mod manifests;

@@ -198,6 +198,15 @@ labels! {
     Grpc = "grpc",
 }
 
+/// HTTP/3 of a listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Http3Settings {
+    /// The port that clients are told. `None`: that of the listener.
+    pub advertise: Option<u16>,
+    /// How long clients remember it.
+    pub max_age: Duration,
+}
+
 /// Settings of one listener.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListenerSettings {
@@ -210,6 +219,8 @@ pub struct ListenerSettings {
     pub redirect_port: Option<u16>,
     /// The value of `Strict-Transport-Security` (`hsts`). Only with TLS.
     pub hsts: Option<HeaderValue>,
+    /// Only with TLS, on an address with a port.
+    pub http3: Option<Http3Settings>,
     /// Send buffer of the kernel per client, in bytes; 0 leaves it to the system.
     pub max_unsent: u32,
     /// Who may connect to a Unix socket.

@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::limiting::store::settings::StoreSettings;
 use crate::net::{ListenAddr, SocketAccess};
 use crate::telemetry::access_log::AccessLog;
-use crate::worker::{BindError, InheritedSockets, Listener, Workers};
+use crate::worker::{BindError, InheritedSockets, Listener, QuicOpener, Workers};
 
 pub struct Listeners {
     workers: Workers,
@@ -19,6 +19,8 @@ pub struct Listeners {
     open: Vec<Listener>,
     admin: admin::AdminServer,
     admin_socket: Option<Listener>,
+    /// Open or opening UDP sockets of HTTP/3.
+    quic: Vec<QuicOpener>,
     /// Another process has all sockets and may own their files by now.
     handed_over: bool,
 }
@@ -90,6 +92,7 @@ impl Listeners {
         prepared: Prepared,
         inherited: InheritedSockets,
         context: admin::AdminContext,
+        config: &Config,
     ) -> io::Result<Listeners> {
         let mut listeners = Listeners {
             workers,
@@ -97,6 +100,7 @@ impl Listeners {
             open: Vec::new(),
             admin: admin::AdminServer::new(context),
             admin_socket: None,
+            quic: Vec::new(),
             handed_over: false,
         };
         for listener in prepared.listeners {
@@ -106,7 +110,25 @@ impl Listeners {
         if let Some(listener) = prepared.admin {
             listeners.open_admin(listener)?;
         }
+        listeners.exchange_quic(config);
         Ok(listeners)
+    }
+
+    /// Opens and closes the UDP sockets of HTTP/3, as `config` wants.
+    fn exchange_quic(&mut self, config: &Config) {
+        let has_http3 = |addr: &ListenAddr| config.listener(addr).is_some_and(|settings| settings.http3.is_some());
+        let quic = std::mem::take(&mut self.quic).into_iter();
+        let (kept, closed): (Vec<_>, Vec<_>) = quic.partition(|opener| has_http3(&opener.addr));
+        self.quic = kept;
+        for QuicOpener { addr, .. } in &closed {
+            self.workers.close_quic(addr);
+        }
+        for listener in &self.open {
+            let is_open = self.quic.iter().any(|opener| opener.addr == *listener.addr());
+            if has_http3(listener.addr()) && !is_open {
+                self.quic.extend(self.workers.open_quic(listener));
+            }
+        }
     }
 
     fn open_admin(&mut self, listener: Listener) -> io::Result<()> {
@@ -239,6 +261,7 @@ impl Listeners {
                 tracing::error!("{error}; `mode`, `owner` and `group` of the listener are not in force");
             }
         }
+        self.exchange_quic(config);
         if let Some(listener) = prepared.admin {
             let (addr, old) = (listener.addr().clone(), self.admin_socket.take());
             match self.open_admin(listener) {

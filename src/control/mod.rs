@@ -322,7 +322,7 @@ async fn start_gateway(
     if let Some(settings) = &snapshot.config.server.access_log {
         workers.access_log.open_target(settings);
     }
-    let listeners = Listeners::open_prepared(workers, bindings, inherited_sockets, context)
+    let listeners = Listeners::open_prepared(workers, bindings, inherited_sockets, context, &snapshot.config)
         .map_err(system_error("cannot serve a listener"))?;
     // Returns the memory of the config texts to the system.
     heap::release_free_memory();

@@ -165,23 +165,25 @@ ends! {
     Http2Preface = cut(Client, 400, "http2_preface", "").setting("http2").means("the listener does not speak HTTP/2")
         .logged("a client speaks HTTP/2 on a listener without it, or over TLS without ALPN");
     H2Frames = cut(Client, 0, "h2_frames", "")
-        .means("HTTP/2: more frames that cost work without carrying data than the responses justify");
-    H2Resets = cut(Client, 0, "h2_resets", "").means("HTTP/2: more requests were reset than answered");
+        .means("HTTP/2 and HTTP/3: more frames that cost work without carrying data than the responses justify");
+    H2Resets = cut(Client, 0, "h2_resets", "").means("HTTP/2 and HTTP/3: more requests were reset than answered");
     H2Abuse = cut(Client, 0, "h2_abuse", "")
-        .means("HTTP/2: more stream errors, or fragments of one head, than a correct client produces");
-    H2Protocol = cut(Client, 400, "h2_protocol", "").means("HTTP/2: an invalid frame, or a frame at the wrong time");
+        .means("HTTP/2 and HTTP/3: more stream errors, or fragments of one head, than a correct client produces");
+    H2Protocol = cut(Client, 400, "h2_protocol", "")
+        .means("HTTP/2 and HTTP/3: an invalid frame, or a frame at the wrong time");
     H2FieldName = cut(Client, 400, "h2_field_name", "")
-        .means("HTTP/2: a header name is not a lower-case token. The stream is reset without a response, as for the other [malformed heads](../guarantees/threat-model.md#malformed-http2-requests)");
-    H2FieldValue = cut(Client, 400, "h2_field_value", "").means("HTTP/2: a header value contains a control character");
+        .means("HTTP/2 and HTTP/3: a header name is not a lower-case token. The stream is reset without a response, as for the other [malformed heads](../guarantees/threat-model.md#malformed-http2-requests)");
+    H2FieldValue = cut(Client, 400, "h2_field_value", "")
+        .means("HTTP/2 and HTTP/3: a header value contains a control character");
     H2PseudoField = cut(Client, 400, "h2_pseudo_field", "")
-        .means("HTTP/2: a pseudo-header is unknown, missing, repeated, malformed or misplaced");
+        .means("HTTP/2 and HTTP/3: a pseudo-header is unknown, missing, repeated, malformed or misplaced");
     H2ConnectionField = cut(Client, 400, "h2_connection_field", "")
-        .means("HTTP/2: a connection-specific header is present");
+        .means("HTTP/2 and HTTP/3: a connection-specific header is present");
     H2ContentLength = cut(Client, 400, "h2_content_length", "")
-        .means("HTTP/2: `content-length` is not a number, is repeated, or announces a body where none is allowed");
+        .means("HTTP/2 and HTTP/3: `content-length` is not a number, is repeated, or announces a body where none is allowed");
     H2Trailers = cut(Client, 400, "h2_trailers", "").means("HTTP/2: trailers do not end their stream");
     H2ConnectionError = EndRow::new(Client, 499, "h2_connection_error", "")
-        .means("the client violated HTTP/2, in this or another request, and the gateway ended its connection");
+        .means("the client violated HTTP/2 or HTTP/3, in this or another request, and the gateway ended its connection");
     Misdirected = EndRow::new(Client, 421, "misdirected",
         "the certificate of this connection does not cover this host; open a new connection").grpc(Unavailable)
         .counted(Counted::Http).means("the connection's certificate does not cover the host");
@@ -292,10 +294,10 @@ ends! {
         .means("is not HTTP/1.0, HTTP/1.1 or HTTP/2");
     MaxHeaders = head(Always, 431, "max_headers",
         "The request has too many headers; each part of a split Cookie header counts as one.")
-        .means("has more headers than `max_headers`; each piece of an HTTP/2 cookie counts");
+        .means("has more headers than `max_headers`; each piece of a cookie over HTTP/2 and HTTP/3 counts");
     FieldPadding = head(Always, 400, "field_padding",
-        "A header value over HTTP/2 must not begin or end with a space or tab.")
-        .means("has, over HTTP/2, a header value that begins or ends with a space or tab");
+        "A header value over HTTP/2 or HTTP/3 must not begin or end with a space or tab.")
+        .means("has, over HTTP/2 or HTTP/3, a header value that begins or ends with a space or tab");
     Connect = head(Always, 501, "connect", "This gateway does not open tunnels for CONNECT.").means("uses CONNECT");
     Upgrade = head(Always, 403, "upgrade",
         "This route opens no tunnels, because its limits read requests or responses; its operator can list protocols in `upgrades`.")

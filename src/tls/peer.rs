@@ -54,6 +54,21 @@ impl TlsPeer {
         }
     }
 
+    /// Makes the peer of a QUIC connection, whose library shows the server name and the client's certificate.
+    pub fn over_quic(
+        server_name: Option<String>,
+        certificate: Option<&[u8]>,
+        certificates: Arc<Certificates>,
+    ) -> TlsPeer {
+        TlsPeer {
+            server_name: server_name.map(|name| name.to_ascii_lowercase()),
+            version: Some("TLSv1.3"),
+            cipher: None,
+            certificates,
+            certificate: certificate.and_then(parse_certificate),
+        }
+    }
+
     /// Makes the peer of a connection that an explanation assumes.
     pub fn assumed(server_name: Option<String>, certificates: Arc<Certificates>) -> TlsPeer {
         TlsPeer { server_name, version: None, cipher: None, certificates, certificate: None }

@@ -145,6 +145,8 @@ pub enum ServerTlsMistake {
 /// TLS 1.3 tickets that a client gets for each handshake, also for one that resumes a session. Most clients use each
 /// ticket once, and open two connections at the same time.
 const TICKETS: usize = 2;
+/// The name of HTTP/3 in the handshake.
+const HTTP_3: &[u8] = b"h3";
 
 impl ServerTls {
     /// Makes the settings of the listener at `address`, with none of the ordered certificates yet.
@@ -196,6 +198,15 @@ impl ServerTls {
         let challenges = challenges.map(|challenges| challenges.server_config()).transpose();
         let challenges = challenges.map_err(|error| ServerTlsMistake::Cert(0, error.to_string()))?;
         Ok(ServerTls { files, own, route_hosts: Vec::new(), certificates, config: Arc::new(config), challenges })
+    }
+
+    /// Returns the settings of handshakes over QUIC. There is no early data (0-RTT): it comes before the address of the
+    /// client is known to be its own, and others can send it again.
+    pub fn quic_config(&self) -> ServerConfig {
+        let mut config = (*self.config).clone();
+        config.alpn_protocols = vec![HTTP_3.into()];
+        config.max_early_data_size = 0;
+        config
     }
 
     /// Takes over the sessions of `earlier` if its settings are equal, so that clients can resume them.

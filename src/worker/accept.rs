@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use crate::config::ListenerSettings;
 use crate::descriptors;
 use crate::ends::End;
+use crate::net::ListenAddr;
 use crate::proxy::connection::registry::ConnectionTicket;
 use crate::proxy::connection::stream::Stream;
 use crate::proxy::context::worker_context::WorkerContext;
@@ -36,8 +37,8 @@ const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
 
 /// A listener with what its connections share.
-struct ListenerState {
-    shared: Rc<ListenerContext>,
+pub(super) struct ListenerState {
+    pub(super) shared: Rc<ListenerContext>,
     handshakes: Option<HandshakeCounters>,
 }
 
@@ -50,27 +51,38 @@ struct RegisteredConnection {
 }
 
 impl ListenerState {
-    fn new(
+    /// `port`: the port that is bound, which Unix sockets have not.
+    pub(super) fn new(
         name: Rc<str>,
         untrusted: Rc<UntrustedForwarding>,
         settings: Arc<ListenerSettings>,
+        port: Option<u16>,
         worker: &WorkerContext,
     ) -> ListenerState {
         let handshakes = settings.tls.is_some().then(|| worker.state.process.metrics.tls.handshake_counters(&name));
         let has_handshake = settings.tls.is_some() || settings.proxy_protocol;
-        for protocol in Protocol::ALL.iter().filter(|protocol| **protocol != Protocol::Handshake || has_handshake) {
+        let is_possible = |protocol: &&Protocol| match protocol {
+            Protocol::Handshake => has_handshake,
+            Protocol::Http3 => settings.http3.is_some(),
+            Protocol::Http11 | Protocol::Http2 => true,
+        };
+        for protocol in Protocol::ALL.iter().filter(is_possible) {
             // The series exists before the first connection.
             drop(worker.connections_gauge(&name, *protocol));
         }
         let hsts = settings.hsts.as_ref().and_then(|hsts| HeaderValue::from_bytes(hsts.as_bytes()).ok());
-        ListenerState { shared: Rc::new(ListenerContext { name, settings, untrusted, hsts }), handshakes }
+        let alt_svc = settings.http3.as_ref().and_then(|http3| {
+            let port = http3.advertise.or(port)?;
+            HeaderValue::try_from(format!("h3=\":{port}\"; ma={}", http3.max_age.as_secs())).ok()
+        });
+        ListenerState { shared: Rc::new(ListenerContext { name, settings, untrusted, hsts, alt_svc }), handshakes }
     }
 
-    fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         &self.shared.name
     }
 
-    fn settings(&self) -> &ListenerSettings {
+    pub(super) fn settings(&self) -> &ListenerSettings {
         &self.shared.settings
     }
 
@@ -86,13 +98,14 @@ pub async fn run_accept_loop(worker: Rc<WorkerContext>, listener: Listener, mut 
     let addr = listener.addr().clone();
     let name: Rc<str> = addr.to_string().into();
     let Some(settings) = worker.listener_settings(&addr) else { return };
+    let port = if let ListenAddr::Tcp(bound) = listener.bound_addr() { Some(bound.port()) } else { None };
     let acceptor = match listener.into_acceptor() {
         Ok(acceptor) => acceptor,
         Err(error) => return tracing::error!(listener = &*name, %error, "a worker cannot accept connections"),
     };
     let process = &worker.state.process;
     let forwarding = Rc::new(UntrustedForwarding::new(&name, &process.failure_log, &process.metrics));
-    let mut listener_state = Rc::new(ListenerState::new(name, forwarding, settings, &worker));
+    let mut listener_state = Rc::new(ListenerState::new(name, forwarding, settings, port, &worker));
     loop {
         let next = tokio::select! {
             biased;
@@ -104,7 +117,7 @@ pub async fn run_accept_loop(worker: Rc<WorkerContext>, listener: Listener, mut 
         };
         match next {
             Ok(accepted) => {
-                apply_settings(&mut listener_state, &acceptor, worker.listener_settings(&addr), &worker);
+                apply_settings(&mut listener_state, &acceptor, (worker.listener_settings(&addr), port), &worker);
                 spawn_connection(&worker, accepted, &listener_state);
             }
             Err(error) => pause_after_error(&worker, listener_state.name(), &error).await,
@@ -118,7 +131,7 @@ pub async fn run_accept_loop(worker: Rc<WorkerContext>, listener: Listener, mut 
 fn apply_settings(
     listener_state: &mut Rc<ListenerState>,
     acceptor: &Acceptor,
-    now: Option<Arc<ListenerSettings>>,
+    (now, port): (Option<Arc<ListenerSettings>>, Option<u16>),
     worker: &WorkerContext,
 ) {
     let ListenerContext { name, settings: before, untrusted, .. } = &*listener_state.shared;
@@ -126,7 +139,7 @@ fn apply_settings(
         if settings.max_unsent != before.max_unsent {
             acceptor.set_max_unsent(settings.max_unsent);
         }
-        *listener_state = Rc::new(ListenerState::new(name.clone(), untrusted.clone(), settings, worker));
+        *listener_state = Rc::new(ListenerState::new(name.clone(), untrusted.clone(), settings, port, worker));
     }
 }
 

@@ -7,6 +7,7 @@
 //! - `mod.rs`: starts the threads, runs their commands and their tick every 100 ms.
 //! - `accept.rs`: accepts connections and performs their handshakes.
 //! - `listener.rs`: binds listening sockets.
+//! - `quic/`: opens UDP sockets, and receives and accepts connections of HTTP/3.
 //! - `inherited.rs`: listening sockets that systemd has opened.
 //! - `socket_file.rs`: files of Unix sockets.
 //! - `drain.rs`: the end of a worker.
@@ -17,6 +18,7 @@ mod accept;
 mod drain;
 mod inherited;
 mod listener;
+mod quic;
 pub mod socket_file;
 
 use std::collections::HashMap;
@@ -50,6 +52,8 @@ use crate::telemetry::spans::Spans;
 use crate::telemetry::tap::Taps;
 pub use crate::worker::inherited::InheritedSockets;
 pub use crate::worker::listener::{Accepted, Acceptor, BindError, Listener};
+pub use crate::worker::quic::QuicOpener;
+use crate::worker::quic::WorkerSocket;
 
 /// The running worker threads.
 pub struct Workers {
@@ -72,6 +76,8 @@ const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 enum WorkerCommand {
     AddListener(Listener),
     RemoveListener(ListenAddr),
+    AddQuic(WorkerSocket),
+    RemoveQuic(ListenAddr),
     ConnectStore(StoreSettings, oneshot::Sender<()>),
     Leave,
     Drain(Duration, oneshot::Sender<bool>),
@@ -172,6 +178,23 @@ impl Workers {
         }
     }
 
+    /// Serves HTTP/3 on the UDP port of `listener`, as soon as the port is free. `None`: the listener has no port.
+    pub fn open_quic(&self, listener: &Listener) -> Option<QuicOpener> {
+        let ListenAddr::Tcp(bound) = listener.bound_addr() else { return None };
+        let commands: Vec<_> = self.threads.iter().map(|(commands, _)| commands.clone()).collect();
+        let send = move |worker: usize, socket| {
+            let _ = commands.get(worker).map(|commands| commands.send(WorkerCommand::AddQuic(socket)));
+        };
+        Some(QuicOpener::start(listener.addr(), bound, self.threads.len(), send))
+    }
+
+    /// Has all workers end HTTP/3 at `addr`, after the requests that are under way.
+    pub fn close_quic(&self, addr: &ListenAddr) {
+        for (commands, _) in &self.threads {
+            let _ = commands.send(WorkerCommand::RemoveQuic(addr.clone()));
+        }
+    }
+
     /// Has every HTTP/1.1 response close its connection from now on, so that load balancers open the next one to
     /// another gateway.
     pub fn begin_leaving(&self) {
@@ -214,6 +237,7 @@ impl Workers {
 async fn run_commands(worker: Rc<WorkerContext>, mut commands: mpsc::UnboundedReceiver<WorkerCommand>) {
     let ticker = spawn_local(run_ticks(worker.clone()));
     let mut loops: HashMap<ListenAddr, AcceptLoop> = HashMap::new();
+    let mut quic_loops: HashMap<ListenAddr, oneshot::Sender<()>> = HashMap::new();
     while let Some(command) = commands.recv().await {
         match command {
             WorkerCommand::AddListener(listener) => {
@@ -227,6 +251,13 @@ async fn run_commands(worker: Rc<WorkerContext>, mut commands: mpsc::UnboundedRe
                     accept_loop.stop_accepting().await;
                 }
             }
+            WorkerCommand::AddQuic(socket) => {
+                let (stop, stopped) = oneshot::channel();
+                quic_loops.insert(socket.addr.clone(), stop);
+                drop(spawn_local(quic::run_endpoint(worker.clone(), socket, stopped)));
+            }
+            // Dropping the sender stops the loop.
+            WorkerCommand::RemoveQuic(addr) => drop(quic_loops.remove(&addr)),
             WorkerCommand::Leave => worker.enter_stage(DrainStage::Leaving),
             WorkerCommand::ConnectStore(settings, done) => {
                 worker.state.open_next_store(settings).await;
@@ -236,6 +267,7 @@ async fn run_commands(worker: Rc<WorkerContext>, mut commands: mpsc::UnboundedRe
                 for accept_loop in std::mem::take(&mut loops).into_values() {
                     accept_loop.stop_accepting().await;
                 }
+                quic_loops.clear();
                 let _ = done.send(drain::drain_worker(&worker, timeout).await);
                 break;
             }

@@ -127,7 +127,7 @@ fn frame_of_listener(table: &str, key: &str) -> Frame {
     };
     match table {
         "listener" => {
-            let tls = if key == "hsts" { TLS } else { "" };
+            let tls = if matches!(key, "hsts" | "http3") { TLS } else { "" };
             frame("[[listener]]\n", format!("address = \"127.0.0.1:8443\"\n{tls}"), after)
         }
         "listener.hsts" => {
@@ -137,6 +137,7 @@ fn frame_of_listener(table: &str, key: &str) -> Frame {
             };
             frame(format!("{LISTENER}{TLS}[listener.hsts]\n"), beside, after)
         }
+        "listener.http3" => frame(format!("{LISTENER}{TLS}[listener.http3]\n"), "", after),
         "listener.tls" => {
             let client_ca = if key == "client_auth" { "client_ca = \"conf/tls/sample-ca.pem\"\n" } else { "" };
             frame(format!("{LISTENER}[listener.tls]\n"), format!("{CERTIFICATES}{client_ca}"), after)

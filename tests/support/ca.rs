@@ -4,6 +4,9 @@ use std::path::Path;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
 use super::write_atomically;
 
 /// A certificate authority.
@@ -59,6 +62,14 @@ impl Ca {
 }
 
 impl Pair {
+    pub fn chain(&self) -> Vec<CertificateDer<'static>> {
+        CertificateDer::pem_slice_iter(self.cert.as_bytes()).map(Result::unwrap).collect()
+    }
+
+    pub fn private_key(&self) -> PrivateKeyDer<'static> {
+        PrivateKeyDer::from_pem_slice(self.key.as_bytes()).unwrap()
+    }
+
     /// Writes `NAME.pem` and `NAME.key` to `dir`, each atomically.
     pub fn save(&self, dir: &Path, name: &str) {
         for (text, ending) in [(&self.cert, "pem"), (&self.key, "key")] {

@@ -10,6 +10,7 @@ pub mod frames;
 pub mod gateway;
 pub mod h2;
 pub mod h2_server;
+pub mod h3;
 pub mod http;
 pub mod limiting;
 pub mod machine;

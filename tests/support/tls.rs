@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, SupportedProtocolVersion};
 
 use super::WAIT_MAX;
@@ -53,11 +53,7 @@ impl Trust {
         let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap();
         let builder = builder.with_root_certificates(root_store(pem));
         let config = match own {
-            Some(pair) => {
-                let chain = CertificateDer::pem_slice_iter(pair.cert.as_bytes()).map(Result::unwrap).collect();
-                let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap();
-                builder.with_client_auth_cert(chain, key).unwrap()
-            }
+            Some(pair) => builder.with_client_auth_cert(pair.chain(), pair.private_key()).unwrap(),
             None => builder.with_no_client_auth(),
         };
         Trust { config: Arc::new(config) }
@@ -155,7 +151,7 @@ impl SecureClient {
     }
 }
 
-fn root_store(pem: &str) -> RootCertStore {
+pub fn root_store(pem: &str) -> RootCertStore {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
     roots

@@ -1,11 +1,13 @@
 //! Options of `[[listener]]` and its TLS.
 
+use std::time::Duration;
+
 use crate::config::Service;
 use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Value};
 use crate::config::schema::row::{Row, Weaker, option, rows, table};
 use crate::config::schema::server;
 use crate::config::schema::value_type::ValueType::*;
-use crate::config::schema::value_type::{list, list_from};
+use crate::config::schema::value_type::{DAY, SECOND, duration, integer, list, list_from};
 use crate::ends::End;
 use crate::tls::MinVersion;
 
@@ -54,6 +56,16 @@ rows! {
     .shorthand("max_age")
     .example("begin with hsts = \"1d\"")
     .called(&["strict_transport_security"]);
+    HTTP3 = option(
+        "http3",
+        Either(&[Boolean, Table(&http3::TABLE)]),
+        Value("false"),
+        "serve HTTP/3 on the UDP port with the same number, and announce it to clients (`Alt-Svc`); needs `tls`",
+    )
+    .guide("../guides/http3.md")
+    .metric("sluicegate_connections")
+    .example("write http3 = true, or http3 = { advertise = 443 } behind a port mapping")
+    .called(&["quic", "h3"]);
     TLS = option("tls", Table(&tls::TABLE), Absent, "HTTPS; without it, plain HTTP")
         .for_new_connections()
         .guide("tls.md")
@@ -79,6 +91,30 @@ pub mod hsts {
             Value("false"),
             "allow browser vendors to build it in; needs a year and `include_subdomains`",
         );
+    }
+}
+
+/// Options of `listener.http3`.
+pub mod http3 {
+    use super::*;
+
+    rows! {
+        table("listener.http3");
+
+        ADVERTISE: Option<u16> = option(
+            "advertise",
+            integer(1, 65_535),
+            Described("the port of the listener"),
+            "the UDP port that clients are told, if a port mapping changes it",
+        )
+        .called(&["port"]);
+        MAX_AGE: Duration = option(
+            "max_age",
+            duration(SECOND, 366 * DAY),
+            Value("\"1d\""),
+            "how long clients remember that the listener speaks HTTP/3",
+        )
+        .called(&["ma"]);
     }
 }
 

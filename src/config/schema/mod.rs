@@ -55,6 +55,7 @@ pub const ALL: &[&Schema] = &[
     &server::cors::TABLE,
     &listener::TABLE,
     &listener::hsts::TABLE,
+    &listener::http3::TABLE,
     &listener::tls::TABLE,
     &listener::certificate::TABLE,
     &listener::internal::TABLE,

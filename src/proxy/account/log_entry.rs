@@ -250,9 +250,10 @@ pub fn log_rejected_head(client: &ClientConnection, bytes: &[u8], status: Status
     });
 }
 
-/// Logs a malformed HTTP/2 head. `pseudo_headers`: its `:method`, `:authority` and `:path`, empty if absent.
-pub fn log_malformed_http2_head(
+/// Logs a malformed HTTP/2 or HTTP/3 head. `pseudo_headers`: its `:method`, `:authority` and `:path`, empty if absent.
+pub fn log_malformed_stream_head(
     client: &ClientConnection,
+    version: Version,
     pseudo_headers: (&[u8], &[u8], &[u8]),
     status: StatusCode,
     end: End,
@@ -261,7 +262,7 @@ pub fn log_malformed_http2_head(
     write_rejected(client, status, end, |record, settings| {
         record.method = String::from_utf8_lossy(method).into_owned();
         record.host = String::from_utf8_lossy(authority).into_owned();
-        record.protocol = Some(protocol_name(Version::HTTP_2));
+        record.protocol = Some(protocol_name(version));
         set_target(record, &String::from_utf8_lossy(path), settings);
     });
 }
@@ -322,6 +323,7 @@ fn protocol_name(version: Version) -> &'static str {
     match version {
         Version::HTTP_10 => "HTTP/1.0",
         Version::HTTP_2 => "HTTP/2.0",
+        Version::HTTP_3 => "HTTP/3.0",
         _ => "HTTP/1.1",
     }
 }

@@ -186,14 +186,14 @@ impl ClientBody {
 }
 
 impl Received {
-    /// Returns true for a request over HTTP/2: other requests share its connection.
-    pub fn is_http2(&self) -> bool {
-        self.parts.version == Version::HTTP_2
+    /// Returns true for a request over HTTP/2 or HTTP/3: other requests share its connection.
+    pub fn is_on_stream(&self) -> bool {
+        matches!(self.parts.version, Version::HTTP_2 | Version::HTTP_3)
     }
 
-    /// Returns true for an extended CONNECT. Over HTTP/2, no other request can carry `Upgrade`.
+    /// Returns true for an extended CONNECT. On a stream, no other request can carry `Upgrade`.
     pub fn is_connect(&self) -> bool {
-        self.is_http2() && self.header_set.has(KnownHeader::Upgrade)
+        self.is_on_stream() && self.header_set.has(KnownHeader::Upgrade)
     }
 
     pub fn is_http11(&self) -> bool {

@@ -58,6 +58,10 @@ impl ConnectionCount {
         Ok(())
     }
 
+    pub(super) fn of(&self, peer: IpAddr) -> usize {
+        self.by_ip.lock().unwrap_or_else(PoisonError::into_inner).get(&peer).copied().unwrap_or(0)
+    }
+
     fn remove_connection(&self, peer: IpAddr) {
         self.all.fetch_sub(1, Ordering::Relaxed);
         let mut by_ip = self.by_ip.lock().unwrap_or_else(PoisonError::into_inner);

@@ -30,6 +30,9 @@
 //! | `Resting` | 2 kB, over TLS 10 kB | the same, but at most 16 MiB over all connections of a worker |
 //! | `Upgraded` | 64 KiB, nothing while it is silent | the same |
 //!
+//! HTTP/3 has the bounds of HTTP/2, with 1 MiB for the responses of a connection (`server::quic::settings`), and no phase
+//! `Head`.
+//!
 //! `max_connections`, `max_connections_per_ip` and `max_streams` multiply these.
 //!
 //! - `phase`: the phases with their legal transitions, and the reasons for an end

@@ -208,6 +208,16 @@ impl ConnectionRegistry {
         self.count.all.load(Ordering::Relaxed)
     }
 
+    /// Returns how many connections there are of the address `peer`, over all workers.
+    pub fn count_of(&self, peer: IpAddr) -> usize {
+        self.count.of(peer)
+    }
+
+    /// Milliseconds on the worker's coarse clock.
+    pub fn now_ms(&self) -> u64 {
+        self.ticks.get()
+    }
+
     /// Closes one connection that has been idle for a while, to free its descriptor for a client that waits.
     pub fn close_one_resting(&self) {
         self.states.borrow().iter().any(|(_, registered)| registered.state.close_if_resting());

@@ -2,9 +2,10 @@
 //! ([`WorkerState`]), per worker and config snapshot ([`WorkerSnapshot`]), per worker and listener
 //! ([`ListenerContext`]), and per client connection ([`ClientConnection`]). The workers create it.
 //!
-//! `worker_context` is what connections need of their worker; `recent` keeps answers to other proxies, and
+//! `worker_context` is what connections need of their worker; `alt_services` states which listeners have HTTP/3; `recent` keeps answers to other proxies, and
 //! `recorded_answer` their text in a shared store. State of a wider scope goes to the widest struct that needs it.
 
+pub(crate) mod alt_services;
 pub(crate) mod mirror_places;
 pub(crate) mod recent;
 pub(crate) mod recorded_answer;
@@ -34,6 +35,7 @@ use crate::proxy::connection::settings::ConnectionSettings;
 use crate::proxy::connection::state::ConnectionState;
 use crate::proxy::connection::stream::LargeWrites;
 use crate::proxy::connection::upgrade::{TunnelCount, Upgrade};
+use crate::proxy::context::alt_services::AltServices;
 use crate::proxy::context::mirror_places::MirrorPlaces;
 use crate::proxy::context::recent::RecentAnswers;
 use crate::proxy::head::hop::{Hop, Via};
@@ -100,6 +102,8 @@ pub struct WorkerState {
     /// Places for copies of requests.
     pub mirror_places: Rc<MirrorPlaces>,
     pub compression: Rc<WorkerCompression>,
+    /// The listeners with HTTP/3.
+    pub alt_services: AltServices,
     /// Buffer that tunnels use for each read.
     pub tunnel_buffer: RefCell<Vec<u8>>,
     /// Records requests that limits refuse.
@@ -144,6 +148,8 @@ pub struct ListenerContext {
     /// Value of `Strict-Transport-Security` for every response (`hsts`). A copy of this worker's own: a value that
     /// workers share would make them share a reference count.
     pub hsts: Option<HeaderValue>,
+    /// Value of `Alt-Svc` while HTTP/3 is open (`http3`).
+    pub alt_svc: Option<HeaderValue>,
 }
 
 /// State that the requests of one client connection share. Small, because an idle connection keeps it.
@@ -261,6 +267,7 @@ impl WorkerState {
             mirror_places: Rc::default(),
             discards: Rc::default(),
             compression: Rc::new(WorkerCompression::new(&process.metrics)),
+            alt_services: AltServices::default(),
             tunnel_buffer: RefCell::default(),
             view: RefCell::new(Rc::new(view)),
             current: RefCell::new(Cache::new(process.current.clone())),

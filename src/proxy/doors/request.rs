@@ -50,7 +50,7 @@ pub fn serve(
         body: ClientBody::Unread(body),
     });
     received.header_set.has_streamed_body =
-        received.is_http2() && !is_whole && !received.header_set.has(KnownHeader::ContentLength);
+        received.is_on_stream() && !is_whole && !received.header_set.has(KnownHeader::ContentLength);
     let account = RequestAccount::open(&view.unmatched_counters, deadline, &received.parts.method, start);
     respond(client, view, received, account)
 }

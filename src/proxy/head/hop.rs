@@ -50,22 +50,27 @@ pub struct Via {
     pseudonym: String,
     field: HeaderValue,
     field_h2: HeaderValue,
+    field_h3: HeaderValue,
 }
 
 impl Via {
     pub fn new(instance: u32) -> Via {
         let pseudonym = format!("sluicegate-{instance:08x}");
         // The text is always ASCII, so the fallback is never used.
-        let [field, field_h2] = ["1.1", "2.0"].map(|received| {
+        let [field, field_h2, field_h3] = ["1.1", "2.0", "3.0"].map(|received| {
             let field = HeaderValue::try_from(format!("{received} {pseudonym}"));
             field.unwrap_or(HeaderValue::from_static("1.1 sluicegate"))
         });
-        Via { pseudonym, field, field_h2 }
+        Via { pseudonym, field, field_h2, field_h3 }
     }
 
     /// Returns the `Via` element for a message that was received over `version`.
     pub fn header_value(&self, version: Version) -> &HeaderValue {
-        if version == Version::HTTP_2 { &self.field_h2 } else { &self.field }
+        match version {
+            Version::HTTP_2 => &self.field_h2,
+            Version::HTTP_3 => &self.field_h3,
+            _ => &self.field,
+        }
     }
 
     /// Returns true if the request has already passed this process.

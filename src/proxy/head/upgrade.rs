@@ -25,8 +25,9 @@ impl UpgradeOffer {
             return None;
         }
         let named = |token: &[u8]| token.eq_ignore_ascii_case(b"upgrade");
-        // Over HTTP/2, such a request is a translated extended CONNECT.
-        if !matches!(version, Version::HTTP_11 | Version::HTTP_2) || !list_elements(headers, &CONNECTION).any(named) {
+        // On a stream, such a request is a translated extended CONNECT.
+        let has_upgrades = matches!(version, Version::HTTP_11 | Version::HTTP_2 | Version::HTTP_3);
+        if !has_upgrades || !list_elements(headers, &CONNECTION).any(named) {
             return None;
         }
         let mut protocols = list_elements(headers, &UPGRADE).filter_map(|protocol| str::from_utf8(protocol).ok());

@@ -145,7 +145,7 @@ pub struct LastHost(RefCell<Option<CanonicalHost>>);
 /// names and chunks.
 pub fn validate_head(parts: &Parts, fields: HeaderSet, last: &LastHost) -> Result<ValidatedHead, End> {
     let mut policy = FaultPolicy::new(Strictness::Monitor);
-    if !matches!(parts.version, Version::HTTP_10 | Version::HTTP_11 | Version::HTTP_2) {
+    if !matches!(parts.version, Version::HTTP_10 | Version::HTTP_11 | Version::HTTP_2 | Version::HTTP_3) {
         return Err(End::Version);
     }
     let method = method::canonicalize_method(&parts.method, &mut policy)?;
@@ -255,7 +255,7 @@ struct CanonicalHost {
 
 fn host(parts: &Parts, last: &LastHost, policy: &mut FaultPolicy) -> Result<CanonicalHost, End> {
     let authority = parts.uri.authority();
-    if let (Version::HTTP_2, Some(authority)) = (parts.version, authority)
+    if let (Version::HTTP_2 | Version::HTTP_3, Some(authority)) = (parts.version, authority)
         && !parts.headers.contains_key(HOST)
         && let Some(host) = last.find(authority.as_str().as_bytes())
     {
@@ -290,8 +290,9 @@ fn host(parts: &Parts, last: &LastHost, policy: &mut FaultPolicy) -> Result<Cano
 fn read_host_header(parts: &Parts, last: &LastHost, policy: &mut FaultPolicy) -> Result<CanonicalHost, End> {
     let mut lines = parts.headers.get_all(HOST).iter();
     let Some(value) = lines.next() else {
-        // Over HTTP/2, the host is in the target.
-        if parts.version == Version::HTTP_11 || (parts.version == Version::HTTP_2 && parts.uri.authority().is_none()) {
+        // Over HTTP/2 and HTTP/3, the host is in the target.
+        let is_on_stream = matches!(parts.version, Version::HTTP_2 | Version::HTTP_3);
+        if parts.version == Version::HTTP_11 || (is_on_stream && parts.uri.authority().is_none()) {
             policy.report(End::HostMissing)?;
         }
         return Ok(CanonicalHost { text: HeaderValue::from_static(""), len: 0, port: None, changed: false });
@@ -423,8 +424,8 @@ mod tests {
         assert_eq!(connect.unwrap_err().status(), 501);
         let lower = admit(&parts("get", b"/", Version::HTTP_11, &[A]), Strictness::Strict);
         assert_eq!(lower.unwrap_err(), End::MethodCase);
-        let newer = admit(&parts("GET", b"/", Version::HTTP_3, &[A]), Strictness::Strict);
-        assert_eq!(newer.unwrap_err().status(), 505);
+        let older = admit(&parts("GET", b"/", Version::HTTP_09, &[A]), Strictness::Strict);
+        assert_eq!(older.unwrap_err().status(), 505);
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub fn open_log_entry(request: &mut RequestContext<'_>) {
 /// it, silently repairs. Returns the fault that was repaired.
 pub fn check_framing(request: &mut RequestContext<'_>) -> Result<Option<End>, Refusal> {
     let max_headers = request.view.snapshot.config.server.max_headers;
-    if request.received.is_http2() {
+    if request.received.is_on_stream() {
         let Received { parts, header_set, .. } = &mut *request.received;
         let fault = header_set.has_ambiguous_names.then(|| http2_head::take_raw_bytes(&mut parts.headers)).flatten();
         http2_head::normalize_headers(&mut parts.headers, max_headers).map_err(Refusal::from)?;

@@ -59,6 +59,7 @@ pub fn finish_response(mut request: RequestContext<'_>, result: Result<Reply, Re
     add_ratelimit_headers(&request, &mut response);
     add_request_id(&request, &mut response);
     add_hsts(&request, &mut response);
+    add_alt_svc(&request, &mut response);
     if !is_preflight {
         add_cors_headers(&request, &mut response);
     }
@@ -208,6 +209,14 @@ fn add_hsts(request: &RequestContext<'_>, response: &mut Response<ResponseBody>)
     }
 }
 
+/// Tells the client whether the listener has HTTP/3.
+fn add_alt_svc(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    let (client, version) = (request.client, request.received.parts.version);
+    let worker = &client.worker;
+    let now = (worker.is_draining.get(), client.connection().now_ms());
+    worker.alt_services.write_header(response.headers_mut(), &client.listener, version, now);
+}
+
 /// Adds the headers that let the page read the response, if `cors` allows it. A request without a route has the `cors` of
 /// `[server]`. Decisions for other proxies get none: those proxies answer the page.
 fn add_cors_headers(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
@@ -222,7 +231,7 @@ fn add_cors_headers(request: &RequestContext<'_>, response: &mut Response<Respon
 
 /// Makes sure that the unread rest of the request body cannot be parsed as the next request.
 fn end_request_body(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>) {
-    if request.received.is_http2() {
+    if request.received.is_on_stream() {
         // The connection discards its rest.
         drop(request.received.body.take_unread_if(|_| true));
     } else if request.must_close {

@@ -142,7 +142,7 @@ pub fn check_announced_size(least: u64, route: &Route) -> Result<(), Refusal> {
 /// Takes the request body, if there is one, and bounds it by the route's size limit and timeouts. Reads nothing yet.
 fn take_upload(request: &mut RequestContext<'_>, route: &Route) -> Option<Upload> {
     let body = request.received.body.take_unread_if(|body| !body.is_end_stream())?;
-    let on_stream = request.received.is_http2();
+    let on_stream = request.received.is_on_stream();
     let mut timeouts = (*route.timeouts).clone();
     timeouts.response = request.received.client_timeout(route).unwrap_or(timeouts.response);
     let (is_grpc, deadline) = (request.received.is_grpc(), request.account.deadline().clone());

@@ -64,6 +64,7 @@ labels! {
     Protocol:
     Http11 = "http/1.1",
     Http2 = "h2",
+    Http3 = "h3",
     /// During the TLS handshake, which negotiates the protocol.
     Handshake = "handshake",
 }

@@ -193,7 +193,10 @@ fn server_attributes(record: &LogRecord, template: Option<&str>) -> Vec<KeyValue
     text("http.route", template.unwrap_or_default());
     if let Some(version) = record.protocol.and_then(|protocol| protocol.strip_prefix("HTTP/")) {
         text("network.protocol.name", "http");
-        text("network.protocol.version", version.strip_suffix(".0").filter(|major| *major == "2").unwrap_or(version));
+        text(
+            "network.protocol.version",
+            version.strip_suffix(".0").filter(|major| matches!(*major, "2" | "3")).unwrap_or(version),
+        );
     }
     if let Some(version) = record.tls {
         text("tls.protocol.name", "tls");

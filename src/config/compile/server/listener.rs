@@ -7,6 +7,7 @@ use http::HeaderValue;
 use jiff::Timestamp;
 
 use crate::config::compile::server::hsts::compile_hsts;
+use crate::config::compile::server::http3::compile_http3;
 use crate::config::compile::server::{acme, internal};
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
@@ -53,6 +54,7 @@ pub fn compile_listeners(
             tls: None,
             redirect_port: Some(port),
             hsts: None,
+            http3: None,
             max_unsent,
             access: SocketAccess::ALL_USERS,
         },
@@ -110,6 +112,7 @@ fn compile_plain(section: &Section, is_default: bool, max_unsent: u32) -> Vec<At
             tls: None,
             redirect_port: None,
             hsts: None,
+            http3: None,
             max_unsent,
             access: SocketAccess::ALL_USERS,
         },
@@ -180,6 +183,7 @@ fn compile_listener(
     if let (Some(value), Some(node), true) = (&hsts, section.node(&listener::HSTS), is_internal(section)) {
         warn_about_pinning(section, node, value);
     }
+    let http3 = compile_http3(section, has_tls, proxy_protocol, service, address.as_ref().map(|at| &at.value));
     section.report_unknown();
     let At { place, value: address } = address?;
     // A listener with invalid TLS must not become a plain one.
@@ -187,7 +191,8 @@ fn compile_listener(
         return None;
     }
     let redirect_port = None;
-    let settings = ListenerSettings { address, service, proxy_protocol, tls, redirect_port, hsts, max_unsent, access };
+    let settings =
+        ListenerSettings { address, service, proxy_protocol, tls, redirect_port, hsts, http3, max_unsent, access };
     Some(At { place, value: settings })
 }
 

@@ -2,7 +2,7 @@
 //! by `compile`.
 //!
 //! Output: [`ServerSettings`](crate::config::ServerSettings), listeners, store settings and the defaults of routes.
-//! `listener` compiles addresses and TLS, `hsts` their Strict-Transport-Security, `acme` certificate orders, `internal`
+//! `listener` compiles addresses and TLS, `hsts` their Strict-Transport-Security, `http3` their HTTP/3, `acme` certificate orders, `internal`
 //! development certificates, `client_address` how clients are found, `access_log` and `spans` their targets, `keys` how keys are shown,
 //! `tokens` the tokens of the admin listener, `overload` when the process refuses requests.
 //!
@@ -12,6 +12,7 @@ pub(crate) mod access_log;
 pub(crate) mod acme;
 mod client_address;
 mod hsts;
+mod http3;
 pub(crate) mod internal;
 pub(crate) mod keys;
 pub(crate) mod listener;

@@ -46,7 +46,7 @@ pub async fn handle_call(request: &mut RequestContext<'_>) -> Result<Reply, Refu
     if let Some(reject) = fault {
         return Err(reject.into());
     }
-    if !request.received.is_http2() || !request.received.is_grpc() || *head.method() != Method::POST {
+    if !request.received.is_on_stream() || !request.received.is_grpc() || *head.method() != Method::POST {
         return Ok(Reply::Route(explain_protocol(), None));
     }
     let method = find_method(head.path());

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::Version;
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::ends::End;
@@ -127,5 +128,5 @@ impl ReadFilter for Http2Filter {
 fn report_malformed(client: &ClientConnection, rule: End, head: &MalformedHead) {
     client.worker.process.metrics.rejected_counter(rule).inc();
     let MalformedHead { method, authority, path, .. } = head;
-    log_entry::log_malformed_http2_head(client, (method, authority, path), rule.status(), rule);
+    log_entry::log_malformed_stream_head(client, Version::HTTP_2, (method, authority, path), rule.status(), rule);
 }

@@ -59,8 +59,8 @@ pub struct MalformedHead {
     pub method: Vec<u8>,
     pub authority: Vec<u8>,
     pub path: Vec<u8>,
-    scheme: Vec<u8>,
-    protocol: Vec<u8>,
+    pub scheme: Vec<u8>,
+    pub protocol: Vec<u8>,
 }
 
 /// Called for each malformed block, with the rule that it breaks, and its head unless it has trailers.
@@ -409,7 +409,7 @@ fn block_fragment(head: FrameHead, mut payload: &[u8]) -> Option<(&[u8], Option<
 
 impl MalformedHead {
     /// Records a header that belongs to the request line. The head may still turn out to be well-formed.
-    fn record(&mut self, field: HeaderField<'_>) {
+    pub fn record(&mut self, field: HeaderField<'_>) {
         let kept = match (field.kind, field.name) {
             (FieldKind::Method { .. }, _) | (FieldKind::Malformed(_), b":method") => &mut self.method,
             (FieldKind::Authority, _) | (FieldKind::Malformed(_), b":authority") => &mut self.authority,

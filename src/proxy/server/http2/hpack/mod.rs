@@ -8,7 +8,7 @@
 //! - `huffman.rs`: Huffman-coded strings.
 //! - `static_table.rs`: the static table.
 
-mod huffman;
+pub(crate) mod huffman;
 mod static_table;
 
 use std::collections::VecDeque;

@@ -1,0 +1,80 @@
+//! The UDP socket of one worker, with segmentation by the kernel (GSO, GRO) where there is one.
+
+use std::cell::RefCell;
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::task::{Context, Poll, Waker, ready};
+
+use quinn_udp::{EcnCodepoint, RecvMeta, UdpSocketState};
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+
+/// A socket in the runtime where it was made.
+pub struct QuicSocket {
+    io: UdpSocket,
+    state: UdpSocketState,
+    local_addr: SocketAddr,
+    /// Connections that have something to send, for which the kernel has no room.
+    blocked: RefCell<Vec<Waker>>,
+}
+
+impl QuicSocket {
+    /// Wraps a socket that is bound.
+    ///
+    /// # Errors
+    /// The runtime cannot register it, or the system does not support it.
+    pub fn new(socket: std::net::UdpSocket) -> io::Result<QuicSocket> {
+        let state = UdpSocketState::new((&socket).into())?;
+        let local_addr = socket.local_addr()?;
+        Ok(QuicSocket { io: UdpSocket::from_std(socket)?, state, local_addr, blocked: RefCell::default() })
+    }
+
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Returns how many datagrams one call can send.
+    pub fn max_segments(&self) -> usize {
+        self.state.max_gso_segments()
+    }
+
+    /// Receives into `buffer`: one datagram, or several of one client.
+    pub fn poll_receive(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<RecvMeta>> {
+        loop {
+            ready!(self.io.poll_recv_ready(cx))?;
+            let mut metas = [RecvMeta::default()];
+            let received = self.io.try_io(Interest::READABLE, || {
+                self.state.recv((&self.io).into(), &mut [IoSliceMut::new(buffer)], &mut metas)
+            });
+            match received {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return Poll::Ready(result.map(|_| metas[0])),
+            }
+        }
+    }
+
+    /// Sends `contents`. Returns false if the kernel has no room: `waker` is woken when it has. Other errors are those of
+    /// the network, which may lose what it likes.
+    pub fn send(&self, transmit: &quinn_proto::Transmit, contents: &[u8], waker: &Waker) -> bool {
+        let datagrams = quinn_udp::Transmit {
+            destination: transmit.destination,
+            ecn: transmit.ecn.and_then(|ecn| EcnCodepoint::from_bits(ecn as u8)),
+            contents,
+            segment_size: transmit.segment_size,
+            src_ip: transmit.src_ip,
+        };
+        let sent = self.io.try_io(Interest::WRITABLE, || self.state.try_send((&self.io).into(), &datagrams));
+        let is_blocked = sent.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        if is_blocked {
+            self.blocked.borrow_mut().push(waker.clone());
+        }
+        !is_blocked
+    }
+
+    /// Wakes those whom `send` has told to wait, once there is room again. Registers the task of `cx` if there are some.
+    pub fn poll_unblock(&self, cx: &mut Context<'_>) {
+        if !self.blocked.borrow().is_empty() && self.io.poll_send_ready(cx).is_ready() {
+            self.blocked.borrow_mut().drain(..).for_each(Waker::wake);
+        }
+    }
+}
