@@ -114,7 +114,9 @@ mod tests {
     fn recorded(day: &LedgerDay, keys: impl Iterator<Item = usize>) -> RecordedDays {
         let usage = DayUsage { admitted: 1, refused: 0, units: 2 };
         let keys = keys.map(|key| (format!("ip={key}").into_boxed_str(), usage)).collect();
-        RecordedDays { days: [((1, day.day), (day.clone(), keys))].into(), ..RecordedDays::default() }
+        let mut recorded = RecordedDays::default();
+        recorded.days = [((1, day.day), (day.clone(), keys))].into();
+        recorded
     }
 
     #[test]
