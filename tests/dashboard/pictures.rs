@@ -50,7 +50,7 @@ upstream = "shop"
 limits = ["per-ip"]
 "#;
 
-const KEYS: &str = "[admin]\nkeys = { ip = \"plain\", \"header:x-api-key\" = \"plain\" }\nedit = true\n";
+const KEYS: &str = "[admin]\nkeys = { ip = \"plain\", \"header:x-api-key\" = \"plain\" }\n";
 
 /// Sends the requests of `seconds`, more of them in the second half.
 fn send_traffic(gateway: &Gateway, seconds: u64) {
