@@ -5,6 +5,7 @@ mod connections;
 mod frames;
 mod lifecycle;
 mod malformed;
+mod network;
 mod requests;
 
 use std::net::SocketAddr;

@@ -286,7 +286,7 @@ pub fn get(path: &str) -> [(&str, &str); 4] {
     [(":method", "GET"), (":scheme", "https"), (":authority", "a.test"), (":path", path)]
 }
 
-fn read_response(mut bytes: &[u8]) -> H3Response {
+pub fn read_response(mut bytes: &[u8]) -> H3Response {
     let mut response = H3Response { fields: Vec::new(), body: Vec::new(), trailers: Vec::new() };
     let mut heads = 0;
     while !bytes.is_empty() {

@@ -17,7 +17,7 @@ const PER_SENT: u64 = 4;
 const BYTES: u64 = 512;
 
 /// The budgets of one connection.
-pub struct FrameBudget {
+pub struct FloodBudget {
     idle: Bucket,
     resets: Bucket,
     /// What was counted so far.
@@ -26,10 +26,10 @@ pub struct FrameBudget {
     bytes: u64,
 }
 
-impl FrameBudget {
+impl FloodBudget {
     /// Makes full budgets. `now_ms`: the worker's coarse clock.
-    pub fn new(now_ms: u64) -> FrameBudget {
-        FrameBudget {
+    pub fn new(now_ms: u64) -> FloodBudget {
+        FloodBudget {
             idle: Bucket::new(IDLE, EARNED_MAX, now_ms),
             resets: Bucket::new(RESETS, EARNED_MAX, now_ms),
             received: 0,
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn frames_that_only_cost_run_out_and_data_earns_more() {
         let mut stats = ConnectionStats::default();
-        let mut budget = FrameBudget::new(0);
+        let mut budget = FloodBudget::new(0);
         stats.frame_rx.ping = 1000;
         stats.frame_rx.path_challenge = 1000;
         assert_eq!(budget.count(&stats, 0), Ok(()));
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn requests_that_are_reset_run_out() {
-        let mut budget = FrameBudget::new(0);
+        let mut budget = FloodBudget::new(0);
         let resets = (0..1000).take_while(|_| budget.take_reset().is_ok()).count();
         assert_eq!(resets, RESETS.0 as usize);
         budget.record_response();

@@ -5,7 +5,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -18,14 +18,11 @@ use tokio::time::Sleep;
 use crate::ends::End;
 use crate::proxy::connection::phase::Phase;
 use crate::proxy::connection::settings::ConnectionSettings;
-use crate::proxy::connection::state::ConnectionState;
-use crate::proxy::context::ClientConnection;
 use crate::proxy::context::worker_context::{OpenGauge, WorkerContext};
-use crate::proxy::server::http3::budget::FrameBudget;
-use crate::proxy::server::http3::error::{Code, EXCESSIVE_LOAD, NO_ERROR, REQUEST_CANCELLED};
-use crate::proxy::server::http3::frame;
+use crate::proxy::server::http3::budget::FloodBudget;
+use crate::proxy::server::http3::error::{Code, EXCESSIVE_LOAD, Fatal, NO_ERROR, REQUEST_CANCELLED};
 use crate::proxy::server::http3::handshake::{self, Handshake};
-use crate::proxy::server::http3::streams::Streams;
+use crate::proxy::server::http3::shared::Http3Connection;
 use crate::proxy::server::http3::varint;
 use crate::proxy::server::quic::endpoint::{ConnectionQueue, QuicEndpoint};
 use crate::proxy::server::quic::settings;
@@ -39,116 +36,6 @@ const LARGEST_REQUEST: u64 = varint::MAX - 3;
 const LEAST_RATE: u64 = 1024;
 /// Packets that are sent before other tasks run.
 const SENDS_MAX: usize = 16;
-
-/// Why a connection ends at once.
-#[derive(Clone, Copy, Debug)]
-pub struct Fatal {
-    code: Code,
-    /// The reason that is counted.
-    end: Option<End>,
-}
-
-impl From<Code> for Fatal {
-    fn from(code: Code) -> Fatal {
-        Fatal { code, end: Some(End::H2Protocol) }
-    }
-}
-
-impl Fatal {
-    /// Ends a connection whose end is counted elsewhere, or not at all.
-    pub fn uncounted(code: Code) -> Fatal {
-        Fatal { code, end: None }
-    }
-
-    /// Ends the connection of a client that makes the gateway work for nothing.
-    pub fn flood(end: End) -> Fatal {
-        Fatal { code: EXCESSIVE_LOAD, end: Some(end) }
-    }
-}
-
-/// A connection, as its task and those of its requests share it.
-pub struct Http3Connection {
-    pub(super) me: Weak<Http3Connection>,
-    pub(super) quic: RefCell<Connection>,
-    pub(super) streams: RefCell<Streams>,
-    pub(super) budget: RefCell<FrameBudget>,
-    /// The control stream of the gateway.
-    pub(super) control: Cell<Option<StreamId>>,
-    /// Bytes for the control stream that the client's window has no room for.
-    pub(super) control_unsent: RefCell<Bytes>,
-    /// Set once the handshake has succeeded.
-    pub(super) client: OnceCell<Rc<ClientConnection>>,
-    state: Rc<ConnectionState>,
-    settings: Rc<ConnectionSettings>,
-    queue: Rc<ConnectionQueue>,
-    is_closed: Cell<bool>,
-    /// A violation that the task of a request has found.
-    fatal: Cell<Option<Fatal>>,
-}
-
-impl Http3Connection {
-    pub(super) fn wake(&self) {
-        self.queue.wake();
-    }
-
-    pub(super) fn now_ms(&self) -> u64 {
-        self.state.now_ms()
-    }
-
-    pub(super) fn state(&self) -> &Rc<ConnectionState> {
-        &self.state
-    }
-
-    /// Returns the most bytes of a head or of trailers.
-    pub fn max_header_bytes(&self) -> usize {
-        self.settings.max_header_bytes
-    }
-
-    /// Returns whether nothing more is read or written.
-    pub fn is_closed(&self) -> bool {
-        self.is_closed.get()
-    }
-
-    /// Ends the connection, when its task runs next.
-    pub fn fail(&self, fatal: Fatal) {
-        self.fatal.set(Some(fatal));
-        self.wake();
-    }
-
-    /// Counts a malformed message.
-    pub fn count_malformed(&self, rule: End) {
-        if let Some(client) = self.client.get() {
-            client.worker.process.metrics.rejected_counter(rule).inc();
-        }
-    }
-
-    /// Bounds the time of the oldest incomplete head, which began at `begun_ms`. `None`: there is no such head.
-    pub(super) fn set_head_timer(&self, begun_ms: Option<u64>) {
-        self.state.end_head();
-        if let Some(begun_ms) = begun_ms {
-            let passed = Duration::from_millis(self.now_ms().saturating_sub(begun_ms));
-            self.state.begin_head(self.settings.header_timeout.saturating_sub(passed));
-        }
-    }
-
-    /// Writes to the control stream, or keeps what there is no room for.
-    pub(super) fn write_control(&self, bytes: &[u8]) {
-        let mut unsent = self.control_unsent.borrow_mut();
-        *unsent = [&unsent[..], bytes].concat().into();
-        if let (Some(control), false) = (self.control.get(), unsent.is_empty()) {
-            let _ = self.quic.borrow_mut().send_stream(control).write_chunks(std::slice::from_mut(&mut unsent));
-        }
-    }
-
-    /// Tells the client that requests from the number `first` on are not served.
-    fn write_goaway(&self, first: u64) {
-        let (mut id, mut goaway) = (Vec::new(), Vec::new());
-        varint::write(first, &mut id);
-        frame::write_head(frame::GOAWAY, id.len(), &mut goaway);
-        goaway.extend_from_slice(&id);
-        self.write_control(&goaway);
-    }
-}
 
 /// How far a connection has come on its way out.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -192,7 +79,7 @@ pub fn serve_connection(
     let settings = worker.state.view().connection_settings.clone();
     let state = handshake.ticket.connection().clone();
     state.enter_phase(Phase::Handshake, worker.state.view().snapshot.config.server.handshake_timeout);
-    let budget = FrameBudget::new(state.now_ms());
+    let budget = FloodBudget::new(state.now_ms());
     let shared = Rc::new_cyclic(|me| Http3Connection {
         me: me.clone(),
         quic: RefCell::new(quic),

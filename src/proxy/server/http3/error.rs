@@ -1,5 +1,7 @@
 //! Error codes of HTTP/3 (RFC 9114, section 8.1) and QPACK (RFC 9204, section 6).
 
+use crate::ends::End;
+
 /// An error that ends a connection, or a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code(pub u32);
@@ -21,3 +23,29 @@ pub const MESSAGE_ERROR: Code = Code(0x10e);
 pub const QPACK_DECOMPRESSION_FAILED: Code = Code(0x200);
 pub const QPACK_ENCODER_STREAM_ERROR: Code = Code(0x201);
 pub const QPACK_DECODER_STREAM_ERROR: Code = Code(0x202);
+
+/// Why a connection ends at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Fatal {
+    pub code: Code,
+    /// The reason that is counted.
+    pub end: Option<End>,
+}
+
+impl From<Code> for Fatal {
+    fn from(code: Code) -> Fatal {
+        Fatal { code, end: Some(End::H2Protocol) }
+    }
+}
+
+impl Fatal {
+    /// Ends a connection whose end is counted elsewhere, or not at all.
+    pub fn uncounted(code: Code) -> Fatal {
+        Fatal { code, end: None }
+    }
+
+    /// Ends the connection of a client that makes the gateway work for nothing.
+    pub fn flood(end: End) -> Fatal {
+        Fatal { code: EXCESSIVE_LOAD, end: Some(end) }
+    }
+}

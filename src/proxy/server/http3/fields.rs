@@ -14,7 +14,7 @@ use crate::proxy::server::http2::head_check::MalformedHead;
 use crate::proxy::server::http2::hpack::HeaderField;
 use crate::proxy::server::http3::error::{Code, QPACK_DECOMPRESSION_FAILED};
 use crate::proxy::server::http3::qpack;
-use crate::proxy::server::http3::qpack::DecodeError;
+use crate::proxy::server::http3::qpack::SectionError;
 
 /// Why a field section makes no head or trailers.
 #[derive(Debug)]
@@ -26,11 +26,11 @@ pub enum FieldFault {
     Malformed(End, Box<MalformedHead>),
 }
 
-impl From<DecodeError> for FieldFault {
-    fn from(error: DecodeError) -> FieldFault {
+impl From<SectionError> for FieldFault {
+    fn from(error: SectionError) -> FieldFault {
         match error {
-            DecodeError::Invalid => FieldFault::Connection(QPACK_DECOMPRESSION_FAILED),
-            DecodeError::TooLarge => FieldFault::TooLarge,
+            SectionError::Invalid => FieldFault::Connection(QPACK_DECOMPRESSION_FAILED),
+            SectionError::TooLarge => FieldFault::TooLarge,
         }
     }
 }
@@ -141,10 +141,9 @@ mod tests {
     fn section(fields: &[(&[u8], &[u8])]) -> Vec<u8> {
         let mut section = vec![0, 0];
         for (name, value) in fields {
-            section.extend([0x27, u8::try_from(name.len() - 7).unwrap_or_default()]);
-            if name.len() < 7 {
-                section.truncate(section.len() - 2);
-                section.push(0x20 | u8::try_from(name.len()).unwrap());
+            match u8::try_from(name.len()).unwrap() {
+                short @ ..7 => section.push(0x20 | short),
+                long => section.extend([0x27, long - 7]),
             }
             section.extend_from_slice(name);
             section.push(u8::try_from(value.len()).unwrap());

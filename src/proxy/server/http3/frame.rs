@@ -30,14 +30,14 @@ pub enum FrameItem {
 
 /// Splits one stream.
 #[derive(Default)]
-pub struct FrameSplitter {
+pub struct ItemSplitter {
     head: [u8; HEAD_MAX],
     filled: usize,
     /// Bytes of the current payload that have not arrived. `None` between two frames.
     left: Option<u64>,
 }
 
-impl FrameSplitter {
+impl ItemSplitter {
     /// Takes the next item from `bytes`. `None`: they are used up.
     pub fn next(&mut self, bytes: &mut Bytes) -> Option<FrameItem> {
         match self.left {
@@ -98,7 +98,7 @@ mod tests {
         varint::write(varint::MAX, &mut bytes);
         bytes.extend([7; 40]);
         for size in [1, 2, 3, 5, 60] {
-            let (mut splitter, mut heads, mut payload) = (FrameSplitter::default(), Vec::new(), 0);
+            let (mut splitter, mut heads, mut payload) = (ItemSplitter::default(), Vec::new(), 0);
             for piece in bytes.chunks(size) {
                 let mut piece = Bytes::copy_from_slice(piece);
                 while let Some(item) = splitter.next(&mut piece) {

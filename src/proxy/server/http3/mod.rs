@@ -6,7 +6,8 @@
 //!
 //! - `connection.rs`: the loop of a connection: packets, timers, its end.
 //! - `handshake.rs`: what follows the handshake: who the client is, and the control stream.
-//! - `streams.rs`: what happens on streams: heads, bodies, and the control streams of the client.
+//! - `shared.rs`: the connection as its tasks share it: reading and writing of streams; `request_streams.rs`: their states.
+//! - `streams.rs`: what happens on streams: heads, requests that are broken off, and the control streams of the client.
 //! - `request_body.rs`, `response.rs`: a request's body, and the task that answers it.
 //! - `budget.rs`: counts frames that cost work and bring nothing.
 //! - `varint.rs`, `frame.rs`, `request_reader.rs`, `unidirectional.rs`, `qpack/`, `fields.rs`: the codec, without I/O.
@@ -21,7 +22,9 @@ pub(crate) mod handshake;
 pub(crate) mod qpack;
 pub(crate) mod request_body;
 pub(crate) mod request_reader;
+pub(crate) mod request_streams;
 pub(crate) mod response;
+pub(crate) mod shared;
 pub(crate) mod streams;
 pub(crate) mod unidirectional;
 pub(crate) mod varint;

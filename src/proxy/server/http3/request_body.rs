@@ -10,12 +10,12 @@ use quinn_proto::StreamId;
 
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::head::body::{BodyFault, BodyStream};
-use crate::proxy::server::http3::connection::Http3Connection;
 use crate::proxy::server::http3::error::MESSAGE_ERROR;
 use crate::proxy::server::http3::fields;
 use crate::proxy::server::http3::fields::FieldFault;
 use crate::proxy::server::http3::request_reader::RequestItem;
-use crate::proxy::server::http3::streams::StreamItem;
+use crate::proxy::server::http3::request_streams::StreamItem;
+use crate::proxy::server::http3::shared::Http3Connection;
 
 /// A request body, of which nothing more is wanted once it is dropped.
 pub struct Http3Body {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use crate::proxy::server::http3::error::{Code, FRAME_ERROR, FRAME_UNEXPECTED};
 use crate::proxy::server::http3::frame;
-use crate::proxy::server::http3::frame::{FrameItem, FrameSplitter};
+use crate::proxy::server::http3::frame::{FrameItem, ItemSplitter};
 
 /// How far a request stream has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub enum RequestItem {
 
 /// Reads one request stream.
 pub struct RequestReader {
-    splitter: FrameSplitter,
+    splitter: ItemSplitter,
     stage: Stage,
     /// The frame whose payload is read; `None` for one that is skipped.
     kind: Option<u64>,
@@ -43,7 +43,7 @@ impl RequestReader {
     /// Reads a stream whose field sections have at most `max_section` bytes each.
     pub fn new(max_section: usize) -> RequestReader {
         RequestReader {
-            splitter: FrameSplitter::default(),
+            splitter: ItemSplitter::default(),
             stage: Stage::Head,
             kind: None,
             section: Vec::new(),

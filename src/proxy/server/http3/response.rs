@@ -24,13 +24,13 @@ use crate::proxy::context::ClientConnection;
 use crate::proxy::doors::request;
 use crate::proxy::head::body::RequestBody;
 use crate::proxy::server::http2::head_check::MalformedHead;
-use crate::proxy::server::http3::connection::{Fatal, Http3Connection};
-use crate::proxy::server::http3::error::{Code, INTERNAL_ERROR, MESSAGE_ERROR, NO_ERROR, REQUEST_CANCELLED};
+use crate::proxy::server::http3::error::{Code, Fatal, INTERNAL_ERROR, MESSAGE_ERROR, NO_ERROR, REQUEST_CANCELLED};
 use crate::proxy::server::http3::fields;
 use crate::proxy::server::http3::fields::FieldFault;
 use crate::proxy::server::http3::frame;
 use crate::proxy::server::http3::qpack;
 use crate::proxy::server::http3::request_body::Http3Body;
+use crate::proxy::server::http3::shared::Http3Connection;
 
 /// Bytes of a response that are handed to the library at once: a client that takes nothing is noticed by piece.
 const PIECE: usize = 32 * 1024;

@@ -8,7 +8,7 @@ use crate::proxy::server::http3::error::{
     QPACK_ENCODER_STREAM_ERROR, SETTINGS_ERROR, STREAM_CREATION_ERROR,
 };
 use crate::proxy::server::http3::frame;
-use crate::proxy::server::http3::frame::{FrameItem, FrameSplitter};
+use crate::proxy::server::http3::frame::{FrameItem, ItemSplitter};
 use crate::proxy::server::http3::varint;
 
 const CONTROL: u64 = 0x0;
@@ -125,7 +125,7 @@ fn read_cancellations(bytes: &[u8], continued: &mut Option<u8>) -> Result<UniRes
 /// Reads the control stream.
 #[derive(Default)]
 pub struct ControlReader {
-    splitter: FrameSplitter,
+    splitter: ItemSplitter,
     has_settings: bool,
     /// The frame whose payload is kept; `None` for one that is skipped.
     kind: Option<u64>,
@@ -295,11 +295,11 @@ mod tests {
 
     #[test]
     fn each_critical_stream_exists_once_and_clients_do_not_push() {
-        assert_eq!(read(&[PUSH as u8, 0]), Err(STREAM_CREATION_ERROR));
+        assert_eq!(read(&[1, 0]), Err(STREAM_CREATION_ERROR));
         assert_eq!(read(&[0x21, 1, 2, 3]), Ok(UniResult::Ignored));
         assert_eq!(read(&[0x40, 0x54, 1]), Ok(UniResult::Ignored));
-        for kind in [CONTROL, ENCODER, DECODER] {
-            let (mut critical, kind) = (CriticalStreams::default(), Bytes::copy_from_slice(&[kind as u8]));
+        for kind in [0, 2, 3] {
+            let (mut critical, kind) = (CriticalStreams::default(), Bytes::copy_from_slice(&[kind]));
             let mut first = UniStream::new();
             assert!(first.read(kind.clone(), &mut critical).is_ok() && first.is_critical());
             assert_eq!(UniStream::new().read(kind, &mut critical), Err(STREAM_CREATION_ERROR));

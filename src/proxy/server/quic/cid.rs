@@ -10,7 +10,7 @@ use std::time::Duration;
 use aws_lc_rs::hmac;
 use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 
-pub const CID_LENGTH: usize = 10;
+const CID_LENGTH: usize = 10;
 /// Bytes of an ID in front of its tag.
 const BODY: usize = 6;
 /// A byte can name so many workers.
@@ -40,7 +40,7 @@ impl CidKey {
     }
 
     /// Returns the worker that has made `cid`. `None`: this process has not made it.
-    pub fn find_worker(&self, cid: &[u8]) -> Option<usize> {
+    fn find_worker(&self, cid: &[u8]) -> Option<usize> {
         let (body, tag) = cid.split_at_checked(BODY)?;
         (tag == self.tag(body)).then(|| usize::from(body[0]) % self.workers)
     }

@@ -20,7 +20,7 @@ use crate::proxy::server::http3::qpack::static_table::STATIC_TABLE;
 
 /// Why a field section cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DecodeError {
+pub enum SectionError {
     /// It is invalid, so the connection must end.
     Invalid,
     /// It is larger than allowed.
@@ -40,12 +40,12 @@ static NAMES: LazyLock<HashMap<&'static str, u64>> = LazyLock::new(|| {
 /// values and 32 for each field.
 ///
 /// # Errors
-/// See [`DecodeError`]. `add` may have been called for the fields before.
-pub fn decode(section: &[u8], max_size: usize, mut add: impl FnMut(&[u8], &[u8])) -> Result<(), DecodeError> {
+/// See [`SectionError`]. `add` may have been called for the fields before.
+pub fn decode(section: &[u8], max_size: usize, mut add: impl FnMut(&[u8], &[u8])) -> Result<(), SectionError> {
     let mut input = Input(section);
     // The Required Insert Count, and the Base with its sign. Nothing was inserted.
     if input.integer(8)? != 0 || input.first()? & 0x80 != 0 {
-        return Err(DecodeError::Invalid);
+        return Err(SectionError::Invalid);
     }
     input.integer(7)?;
     let (mut size, mut name_text, mut value_text) = (0_usize, Vec::new(), Vec::new());
@@ -71,11 +71,11 @@ pub fn decode(section: &[u8], max_size: usize, mut add: impl FnMut(&[u8], &[u8])
                 (&name_text, &value_text)
             }
             // References behind the Base, where there is nothing.
-            _ => return Err(DecodeError::Invalid),
+            _ => return Err(SectionError::Invalid),
         };
         size += name.len() + value.len() + FIELD_OVERHEAD;
         if size > max_size {
-            return Err(DecodeError::TooLarge);
+            return Err(SectionError::TooLarge);
         }
         add(name, value);
     }
@@ -86,12 +86,12 @@ pub fn decode(section: &[u8], max_size: usize, mut add: impl FnMut(&[u8], &[u8])
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
-    fn first(&self) -> Result<u8, DecodeError> {
-        self.0.first().copied().ok_or(DecodeError::Invalid)
+    fn first(&self) -> Result<u8, SectionError> {
+        self.0.first().copied().ok_or(SectionError::Invalid)
     }
 
     /// Reads an integer whose prefix has `bits` bits (RFC 7541, section 5.1). One that needs more than 62 bits is invalid.
-    fn integer(&mut self, bits: u8) -> Result<u64, DecodeError> {
+    fn integer(&mut self, bits: u8) -> Result<u64, SectionError> {
         let mask = u8::MAX >> (8 - bits);
         let mut value = u64::from(self.first()? & mask);
         self.0 = &self.0[1..];
@@ -106,34 +106,34 @@ impl<'a> Input<'a> {
                 .checked_shl(shift)
                 .filter(|shifted| shifted >> shift == part)
                 .and_then(|part| value.checked_add(part))
-                .ok_or(DecodeError::Invalid)?;
+                .ok_or(SectionError::Invalid)?;
             if byte & 0x80 == 0 {
-                return if value >> 62 == 0 { Ok(value) } else { Err(DecodeError::Invalid) };
+                return if value >> 62 == 0 { Ok(value) } else { Err(SectionError::Invalid) };
             }
         }
-        Err(DecodeError::Invalid)
+        Err(SectionError::Invalid)
     }
 
     /// Reads the index of a field, whose prefix has `bits` bits.
-    fn static_field(&mut self, is_static: bool, bits: u8) -> Result<(&'static str, &'static str), DecodeError> {
-        let index = usize::try_from(self.integer(bits)?).map_err(|_| DecodeError::Invalid)?;
-        STATIC_TABLE.get(index).copied().filter(|_| is_static).ok_or(DecodeError::Invalid)
+    fn static_field(&mut self, is_static: bool, bits: u8) -> Result<(&'static str, &'static str), SectionError> {
+        let index = usize::try_from(self.integer(bits)?).map_err(|_| SectionError::Invalid)?;
+        STATIC_TABLE.get(index).copied().filter(|_| is_static).ok_or(SectionError::Invalid)
     }
 
     /// Reads a string whose length has a prefix of `bits` bits, and which is encoded if the bit `huffman_mark` is set.
-    fn string(&mut self, bits: u8, huffman_mark: u8, max: usize, text: &mut Vec<u8>) -> Result<(), DecodeError> {
+    fn string(&mut self, bits: u8, huffman_mark: u8, max: usize, text: &mut Vec<u8>) -> Result<(), SectionError> {
         let is_encoded = self.first()? & huffman_mark != 0;
-        let length = usize::try_from(self.integer(bits)?).map_err(|_| DecodeError::Invalid)?;
+        let length = usize::try_from(self.integer(bits)?).map_err(|_| SectionError::Invalid)?;
         if length > self.0.len() {
-            return Err(DecodeError::Invalid);
+            return Err(SectionError::Invalid);
         }
         let (string, rest) = self.0.split_at(length);
         self.0 = rest;
         match is_encoded {
-            true => huffman::decode(string, text).map_err(|_| DecodeError::Invalid)?,
+            true => huffman::decode(string, text).map_err(|_| SectionError::Invalid)?,
             false => text.extend_from_slice(string),
         }
-        if text.len() > max { Err(DecodeError::TooLarge) } else { Ok(()) }
+        if text.len() > max { Err(SectionError::TooLarge) } else { Ok(()) }
     }
 }
 
@@ -206,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    fn fields(section: &[u8], max: usize) -> Result<Vec<(String, String)>, DecodeError> {
+    fn fields(section: &[u8], max: usize) -> Result<Vec<(String, String)>, SectionError> {
         let mut fields = Vec::new();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         decode(section, max, |name, value| fields.push((text(name), text(value)))).map(|()| fields)
@@ -256,7 +256,7 @@ mod tests {
             b"\x00\x00\x51\x82\x1f\xff",
             b"\x00\x00\x51\x84\xff\xff\xff\xff",
         ] {
-            assert_eq!(fields(section, 1000), Err(DecodeError::Invalid), "{section:?}");
+            assert_eq!(fields(section, 1000), Err(SectionError::Invalid), "{section:?}");
         }
         assert_eq!(fields(b"\x00\x00\xff\x23", 1000).map(|fields| fields.len()), Ok(1), "the last entry");
     }
@@ -267,10 +267,10 @@ mod tests {
         let section = [b"\x00\x00", &one[..], one, one].concat();
         let size = ":methodGET".len() + FIELD_OVERHEAD;
         assert!(fields(&section, 3 * size).is_ok());
-        assert_eq!(fields(&section, 3 * size - 1), Err(DecodeError::TooLarge));
+        assert_eq!(fields(&section, 3 * size - 1), Err(SectionError::TooLarge));
         let mut count = 0;
         let bomb = [&[0, 0][..], &[0xd1; 100_000]].concat();
-        assert_eq!(decode(&bomb, 10 * size, |_, _| count += 1), Err(DecodeError::TooLarge));
+        assert_eq!(decode(&bomb, 10 * size, |_, _| count += 1), Err(SectionError::TooLarge));
         assert_eq!(count, 10);
     }
 

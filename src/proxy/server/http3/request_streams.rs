@@ -1,0 +1,105 @@
+//! What a connection knows of its streams.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::task::Waker;
+
+use bytes::Bytes;
+use quinn_proto::StreamId;
+
+use crate::proxy::server::http3::budget::FloodBudget;
+use crate::proxy::server::http3::error::Fatal;
+use crate::proxy::server::http3::request_reader::{RequestItem, RequestReader};
+use crate::proxy::server::http3::unidirectional::{CriticalStreams, UniStream};
+
+/// A request stream.
+pub struct RequestStream {
+    pub(super) reader: RequestReader,
+    /// Bytes that the reader has not seen.
+    pub(super) unread: Bytes,
+    /// An item that was read in advance.
+    pub(super) ahead: Option<RequestItem>,
+    /// Nothing more comes from the client: it has ended the stream, or reset it.
+    pub(super) end: Option<StreamEnd>,
+    /// The client does not want the response any more.
+    pub is_stopped: bool,
+    /// The response has been sent, or is not to be sent.
+    pub is_answered: bool,
+    /// The client has broken the request off, which is counted.
+    pub(super) is_reset: bool,
+    /// When the head began, on the worker's coarse clock.
+    pub(super) begun_ms: u64,
+    /// The tasks that read the body and write the response.
+    pub(super) body_task: Option<Waker>,
+    pub task: Option<Waker>,
+}
+
+/// How a client has ended its side of a stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum StreamEnd {
+    Finished,
+    Reset,
+}
+
+/// What a request stream brings.
+pub enum StreamItem {
+    Item(RequestItem),
+    Finished,
+    Reset,
+    /// Nothing yet.
+    Blocked,
+}
+
+/// The streams of one connection.
+#[derive(Default)]
+pub struct Streams {
+    pub requests: HashMap<StreamId, RequestStream>,
+    pub(super) uni: HashMap<StreamId, UniStream>,
+    pub(super) critical: CriticalStreams,
+    /// Streams whose head is incomplete, the oldest first.
+    pub(super) incomplete: VecDeque<StreamId>,
+    /// Streams with a response that the client has not acknowledged completely, and since when.
+    pub finishing: HashMap<StreamId, u64>,
+    /// One past the number of the last request that was accepted.
+    pub next_id: u64,
+    /// Requests from this number on are rejected.
+    pub rejected_from: Option<u64>,
+}
+
+impl Streams {
+    /// Wakes all tasks of requests.
+    pub fn wake_all(&self) {
+        for stream in self.requests.values() {
+            stream.wake();
+        }
+    }
+}
+
+impl RequestStream {
+    pub fn new(max_section: usize, begun_ms: u64) -> RequestStream {
+        RequestStream {
+            reader: RequestReader::new(max_section),
+            unread: Bytes::new(),
+            ahead: None,
+            end: None,
+            is_stopped: false,
+            is_answered: false,
+            is_reset: false,
+            begun_ms,
+            body_task: None,
+            task: None,
+        }
+    }
+
+    /// Counts, once, that the client has broken off a request without an answer.
+    pub fn count_reset(&mut self, budget: &RefCell<FloodBudget>) -> Result<(), Fatal> {
+        if self.is_answered || std::mem::replace(&mut self.is_reset, true) {
+            return Ok(());
+        }
+        budget.borrow_mut().take_reset().map_err(Fatal::flood)
+    }
+
+    pub fn wake(&self) {
+        self.task.iter().chain(&self.body_task).for_each(Waker::wake_by_ref);
+    }
+}

@@ -1,0 +1,97 @@
+//! A network that loses and reorders packets: every request is answered, and every byte is right.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::net::UdpSocket;
+use tokio::sync::Mutex;
+use tokio::time::sleep;
+
+use super::Http3Gateway;
+use crate::support::h3::{DATA, H3Options, client_config, frame, head};
+
+/// Of a hundred packets, so many are lost in each direction.
+const LOST: u32 = 2;
+/// The longest delay of a packet. Each has another one, so that they overtake each other.
+const DELAY_MAX: Duration = Duration::from_millis(3);
+const CONNECTIONS: u64 = 50;
+const REQUESTS: usize = 20;
+
+#[derive(Clone)]
+struct Weather(Arc<Mutex<StdRng>>);
+
+impl Weather {
+    /// Sends a packet later, or loses it.
+    async fn send(&self, socket: Arc<UdpSocket>, to: SocketAddr, packet: Vec<u8>) {
+        let (is_lost, delay) = {
+            let mut random = self.0.lock().await;
+            (random.random_ratio(LOST, 100), DELAY_MAX.mul_f64(random.random()))
+        };
+        if !is_lost {
+            tokio::spawn(async move {
+                sleep(delay).await;
+                let _ = socket.send_to(&packet, to).await;
+            });
+        }
+    }
+}
+
+/// Passes packets between clients and `target`.
+async fn relay(front: Arc<UdpSocket>, target: SocketAddr) {
+    let weather = Weather(Arc::new(Mutex::new(StdRng::seed_from_u64(7))));
+    let mut backs: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
+    let mut packet = [0; 65536];
+    loop {
+        let Ok((length, client)) = front.recv_from(&mut packet).await else { continue };
+        if !backs.contains_key(&client) {
+            let back = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+            backs.insert(client, back.clone());
+            let (front, weather) = (front.clone(), weather.clone());
+            tokio::spawn(async move {
+                let mut packet = [0; 65536];
+                while let Ok((length, _)) = back.recv_from(&mut packet).await {
+                    weather.send(front.clone(), client, packet[..length].to_vec()).await;
+                }
+            });
+        }
+        weather.send(backs[&client].clone(), target, packet[..length].to_vec()).await;
+    }
+}
+
+#[test]
+fn requests_survive_loss_and_reordering() {
+    let gateway = Http3Gateway::echo("workers = 2\n");
+    let target = gateway.addr();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let front = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        let addr = front.local_addr().unwrap();
+        tokio::spawn(relay(front, target));
+        let config = client_config(&H3Options::trusting(&gateway.ca));
+        let clients: Vec<_> =
+            (0..CONNECTIONS).map(|seed| tokio::spawn(run_client(seed, addr, config.clone()))).collect();
+        for client in clients {
+            tokio::time::timeout(Duration::from_secs(100), client).await.expect("no request hangs").unwrap();
+        }
+    });
+}
+
+async fn run_client(seed: u64, addr: SocketAddr, config: quinn::ClientConfig) {
+    let mut random = StdRng::seed_from_u64(seed);
+    let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let connection = endpoint.connect_with(config, addr, "a.test").unwrap().await.unwrap();
+    let post = [(":method", "POST"), (":scheme", "https"), (":authority", "a.test"), (":path", "/echo")];
+    for _ in 0..REQUESTS {
+        let length = random.random_range(1..20_000);
+        let body: Vec<u8> = (0..length).map(|_| random.random()).collect();
+        let (mut send, mut receive) = connection.open_bi().await.unwrap();
+        send.write_all(&[head(&post), frame(DATA, &body)].concat()).await.unwrap();
+        send.finish().unwrap();
+        let bytes = receive.read_to_end(usize::MAX).await.unwrap();
+        assert!(crate::support::h3::read_response(&bytes).body == body, "{length}");
+    }
+}
