@@ -1,6 +1,8 @@
 //! Limits on JSON-RPC calls: `jsonrpc:method`, `mcp:tool` and `costs`, under attack by clients that want more calls, or
 //! more expensive ones, than their budget allows.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use crate::support::client::post;
@@ -278,7 +280,7 @@ fn start_refusing(upstream: &Upstream) -> Gateway {
         route("/keyed", "keyed", "key = \"header:x-key\"\nmissing = \"refuse\"\n"),
         route("/own", "own", "refuse = { status = 503, dialect = \"jsonrpc\", headers = { x-own = \"yes\" } }\n"),
     ];
-    Gateway::with("body_timeout = \"500ms\"", &config.concat())
+    Gateway::start(&config.concat())
 }
 
 #[test]
@@ -345,10 +347,15 @@ fn the_body_of_a_refused_request_is_bounded() {
         client.send(body);
         assert_eq!(client.read_response("POST").json()["id"], 9);
     }
+    // A client over its limit does not keep its request open with a slow body.
+    let begin = Instant::now();
     let mut stalled = gateway.client();
     stalled.send(post("/", body.len() as u64, JSON) + "{");
     let response = stalled.read_response("POST");
     assert_eq!((response.status(), &response.json()["id"]), (429, &Value::Null));
     assert_eq!(response.get("connection"), Some("close"));
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
     stalled.assert_closed();
+    let whole = send(&gateway, "/", JSON, body);
+    assert_eq!((whole.status(), &whole.json()["id"]), (429, &json!(9)));
 }

@@ -3,9 +3,10 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::{HeaderMap, Method, Response};
+use tokio::time::timeout;
 
 use crate::auth::PasswordAuth;
 use crate::auth::forward::ForwardAuth;
@@ -37,6 +38,10 @@ use crate::proxy::words::shown_keys::ShownKeys;
 use crate::route::Route;
 use crate::tls::ClientCertificate;
 use crate::upstream::breaker::BreakerPermit;
+
+/// Longest time in which the body of a refused request is read for its calls. A client over its limit must not keep its
+/// request open for as long as the timeouts of bodies allow.
+const REFUSED_BODY_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl<'a> LimitDoor<'a> for RequestContext<'a> {
     type Note = ShownKeys;
@@ -274,8 +279,16 @@ impl<'a> Door<'a> for RequestContext<'a> {
         }
         let max = route.key_body.and_then(|max| usize::try_from(max).ok());
         let body = match (body, max) {
-            // A body that does not arrive has no calls. The client gets the refusal all the same.
-            (KeyBody::None, Some(max)) => KeyBody::read(self, route, max).await.unwrap_or(KeyBody::None),
+            (KeyBody::None, Some(max)) => {
+                let read = timeout(REFUSED_BODY_TIMEOUT, KeyBody::read(self, route, max)).await;
+                // A body that does not arrive has no calls. The client gets the refusal all the same.
+                read.unwrap_or_else(|_| {
+                    self.account.deadline().disarm();
+                    self.must_close = true;
+                    Ok(KeyBody::None)
+                })
+                .unwrap_or(KeyBody::None)
+            }
             (body, _) => body,
         };
         self.admission.call_ids = body.call_ids();
