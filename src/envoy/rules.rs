@@ -44,6 +44,8 @@ pub struct RateLimitRule {
     pub limits: Vec<usize>,
     /// Those of the limits that have another cost here than on the route.
     pub priced: Vec<Arc<Limit>>,
+    /// Names of limits that do not apply to the other descriptors of a request that has this one.
+    pub replaces: Vec<String>,
 }
 
 impl RateLimitRule {
@@ -125,6 +127,11 @@ impl RateLimitDomain {
         };
         self.rules.push(rule);
         is_new
+    }
+
+    /// Returns whether a rule replaces limits of others.
+    pub fn has_replacements(&self) -> bool {
+        self.rules.iter().any(|rule| !rule.replaces.is_empty())
     }
 
     /// Returns the rules in the order of the config.

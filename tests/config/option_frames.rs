@@ -101,7 +101,14 @@ pub fn frame_of(entry: &OptionEntry) -> Frame {
         "rls" => {
             let listener = "[server]\ntrusted_proxies = [\"10.0.0.0/8\"]\n[[listener]]\naddress = \"127.0.0.1:8443\"\nserve = \"grpc\"\n";
             let beside = "domain = \"d\"\ndescriptor = { a = \"*\" }\nlimits = []\n";
-            frame("[[rls]]\n", beside, format!("{listener}{ROUTE}"))
+            let others = match key {
+                "replaces" => {
+                    "[[rls]]\ndomain = \"d\"\ndescriptor = { b = \"*\" }\nlimits = [\"a\", \"b\"]\n[limit.a]\nrate = \"1/s\"\nkey = \"all\"\n\
+                     [limit.b]\nrate = \"1/s\"\nkey = \"all\"\n"
+                }
+                _ => "",
+            };
+            frame("[[rls]]\n", beside, format!("{listener}{ROUTE}{others}"))
         }
         "set" => frame("[set.s]\n", if key == "file" { "" } else { "values = [\"a\"]\n" }, ROUTE),
         "limit" => frame_of_limit(table, key),

@@ -5,6 +5,7 @@ mod deadlines;
 mod explanations;
 mod frames;
 mod proxy;
+mod replaces;
 mod shared_store;
 mod transports;
 

@@ -35,7 +35,7 @@ upstream = "echo:"
 limits = ["per-ip"]
 "#;
 
-const LEFT: [&str; 5] = ["none", "10", "25", "50", "all"];
+const LEFT: [&str; 6] = ["none", "10", "20", "25", "50", "all"];
 
 #[test]
 fn headroom_counts_the_units_that_decisions_left() {
@@ -43,12 +43,12 @@ fn headroom_counts_the_units_that_decisions_left() {
     for store in [String::new(), format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n", redis.url())] {
         let gateway = Gateway::start(&format!("{store}{CONFIG}"));
         // On a busy machine, a page of metrics may be some requests old.
-        let assert_headroom = |limit, expected: [Option<f64>; 5]| {
+        let assert_headroom = |limit, expected: [Option<f64>; 6]| {
             let series = |left| gateway.metric("limit_headroom_total", &[("limit", limit), ("left", left)]);
             wait_until(&format!("{limit} left {expected:?}"), || LEFT.map(series) == expected);
         };
         for limit in ["per-ip", "monthly", "unused"] {
-            assert_headroom(limit, [Some(0.0); 5]);
+            assert_headroom(limit, [Some(0.0); 6]);
         }
         gateway.assert_metric("limit_quota", &[("limit", "per-ip")], 20.0);
         gateway.assert_metric("limit_window_seconds", &[("limit", "per-ip")], 72_000.0);
@@ -64,10 +64,10 @@ fn headroom_counts_the_units_that_decisions_left() {
             let status = client.fetch(&get(["/a", "/b"][place % 2], ""), "").status();
             assert_eq!(status, if place < 20 { 200 } else { 429 });
         }
-        // 19 to 11 units left, 10 to 6, 5 to 3, 2 and 1; then none left, and three refusals.
-        assert_headroom("per-ip", [4.0, 2.0, 3.0, 5.0, 9.0].map(Some));
+        // 19 to 11 units left, 10 to 6, 5, 4 and 3, 2 and 1; then none left, and three refusals.
+        assert_headroom("per-ip", [4.0, 2.0, 2.0, 1.0, 5.0, 9.0].map(Some));
         // The other route does not have this limit. It is in shadow mode, so refused requests charge it.
-        assert_headroom("monthly", [0.0, 0.0, 0.0, 0.0, 12.0].map(Some));
+        assert_headroom("monthly", [0.0, 0.0, 0.0, 0.0, 0.0, 12.0].map(Some));
         wait_until("the refused keys are estimated", || {
             gateway.metric("limit_keys_refused", &[("limit", "per-ip")]) == Some(1.0)
         });
@@ -76,10 +76,10 @@ fn headroom_counts_the_units_that_decisions_left() {
         gateway.reload_with("burst = 20", "burst = 40");
         wait_until("the metrics of the removed limit are gone", || !gateway.metrics().contains("limit=\"unused\""));
         gateway.assert_metric("limit_quota", &[("limit", "per-ip")], 40.0);
-        assert_headroom("per-ip", [4.0, 2.0, 3.0, 5.0, 9.0].map(Some));
+        assert_headroom("per-ip", [4.0, 2.0, 2.0, 1.0, 5.0, 9.0].map(Some));
         // Half of the new quota is left again.
         assert_eq!(client.fetch(&get("/b", ""), "").status(), 200);
-        assert_headroom("per-ip", [4.0, 2.0, 3.0, 6.0, 9.0].map(Some));
+        assert_headroom("per-ip", [4.0, 2.0, 2.0, 1.0, 6.0, 9.0].map(Some));
     }
 }
 

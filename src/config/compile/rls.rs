@@ -10,7 +10,7 @@ use crate::config::compile::decide::own_route;
 use crate::config::compile::limits::list::{compile_limit_list, place_of};
 use crate::config::compile::routes::RouteContext;
 use crate::config::diagnostics::report::{Diagnostic, Place};
-use crate::config::reader::Section;
+use crate::config::reader::{At, Section};
 use crate::config::schema::rls;
 use crate::config::tree::{Node, Table, Value};
 use crate::config::values::{TextFault, invalid_text};
@@ -33,6 +33,7 @@ struct CompiledRule {
     domain: String,
     pattern: DescriptorPattern,
     limits: Vec<Arc<Limit>>,
+    replaces: Vec<At<String>>,
 }
 
 /// Compiles the sections. `routes`: those of requests, with their places; see `Config::route_at`.
@@ -48,7 +49,8 @@ pub fn compile_rls(
         Some((section, rule?))
     });
     let mut domains: Vec<(String, RateLimitDomain, Vec<Arc<Limit>>)> = Vec::new();
-    for (section, CompiledRule { place, domain: name, pattern, limits }) in rules {
+    let mut replaced: Vec<(&Section, usize, Vec<At<String>>)> = Vec::new();
+    for (section, CompiledRule { place, domain: name, pattern, limits, replaces }) in rules {
         let at = domains.iter().position(|(known, ..)| *known == name).unwrap_or_else(|| {
             domains.push((name, RateLimitDomain::new(routes.len() + decide_routes + domains.len()), Vec::new()));
             domains.len() - 1
@@ -63,11 +65,21 @@ pub fn compile_rls(
         let indexes: Vec<usize> = indexes.collect();
         let priced = indexes.iter().zip(&limits).filter(|(index, limit)| all[**index].cost != limit.cost);
         let priced = priced.map(|(_, limit)| limit.clone()).collect();
-        let rule = RateLimitRule { pattern, limits: indexes, priced };
+        let names = replaces.iter().map(|name| name.value.clone()).collect();
+        let rule = RateLimitRule { pattern, limits: indexes, priced, replaces: names };
+        replaced.push((section, at, replaces));
         if !domain.add_rule(rule) {
             let message = "`descriptor` in [[rls]]: an earlier [[rls]] of this domain has the same descriptor";
             let help = "name all limits of a descriptor in one [[rls]]";
             section.add_mistake(Diagnostic::new(place, message).with_help(help));
+        }
+    }
+    for (section, at, names) in replaced {
+        let (domain, _, limits) = &domains[at];
+        for At { place, value } in names.iter().filter(|name| !limits.iter().any(|limit| limit.name == name.value)) {
+            let what = format!("no [[rls]] of the domain `{domain}` has the limit `{value}`");
+            let help = "name limits of other descriptors of this domain";
+            section.report_fault_at::<()>(rls::REPLACES.name, *place, &what, help);
         }
     }
     let mut result = RateLimitDomains::default();
@@ -102,9 +114,14 @@ fn compile_rule(section: &Section, context: &RouteContext) -> Option<CompiledRul
             "add limits = [\"NAME\"], or limits = [] to exempt these descriptors from limits",
         ),
     };
+    let replaces = section.read_strings(&rls::REPLACES, |text| Ok(text.to_owned())).unwrap_or_default();
     let (domain, pattern, limits) = (domain?, pattern?, limits?);
+    if let Some(At { place, value }) = replaces.iter().find(|name| limits.iter().any(|own| own.name == name.value)) {
+        let what = format!("`{value}` is a limit of this descriptor itself");
+        return section.report_fault_at(rls::REPLACES.name, *place, &what, "take it out of one of the two lists");
+    }
     check_limits(section, &limits, &pattern)?;
-    Some(CompiledRule { place: node.map_or(section.place, |node| node.place), domain, pattern, limits })
+    Some(CompiledRule { place: node.map_or(section.place, |node| node.place), domain, pattern, limits, replaces })
 }
 
 fn parse_domain(text: &str) -> Result<String, TextFault> {

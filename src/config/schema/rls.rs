@@ -2,9 +2,10 @@
 
 use crate::config::schema::limit_list::LIMIT_NAMES;
 use crate::config::schema::route;
-use crate::config::schema::row::DefaultValue::Required;
+use crate::config::schema::row::DefaultValue::{Absent, Required};
 use crate::config::schema::row::{ClientData, Row, Weaker, option, rows, table};
 use crate::config::schema::value_type::ValueType::{self, *};
+use crate::config::schema::value_type::list_from;
 use crate::envoy::rate_limit::ENTRIES_MAX;
 
 /// Entries by key.
@@ -31,4 +32,8 @@ rows! {
         .metric("sluicegate_limit_decisions_total")
         .weaker(Weaker::Compiled)
         .called(route::LIMITS.option.aliases);
+    REPLACES = option("replaces", list_from(0, &Text("name of a limit")), Absent, "limits that do not apply to the other descriptors of a request with this one")
+        .guide("../guides/envoy.md#replace-a-limit")
+        .weaker(Weaker::NewItem)
+        .unordered();
 }

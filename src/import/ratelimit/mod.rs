@@ -62,8 +62,17 @@ pub fn translate_domains(documents: &[YamlNode], out: &mut ImportedConfig) -> Re
     }
     for (domain, descriptors) in &domains {
         let rules = read_descriptors(descriptors, out)?;
-        for rule in &rules {
-            write_rule(domain, rule, out);
+        // A rate may replace those of later rules, so all limits get their names first.
+        let limits: Vec<Option<String>> = rules
+            .iter()
+            .map(|rule| match &rule.outcome {
+                RuleOutcome::Exempt => None,
+                RuleOutcome::Limited(rate) => Some(define_limit(domain, rule, rate, out)),
+            })
+            .collect();
+        let names = NamedLimits { rules: &rules, limits: &limits };
+        for (rule, limit) in rules.iter().zip(&limits) {
+            write_rule(domain, rule, limit.as_deref(), &names, out);
         }
         if rules.is_empty() {
             add_remark(out, descriptors, domain, "the domain has no descriptors, so it is left out");
@@ -99,11 +108,29 @@ fn add_remark(out: &mut ImportedConfig, node: &YamlNode, what: &str, why: &str) 
     out.remarks.add_text(format!("{}:{}: `{}`: {why}", shorten(&node.file), node.line, shorten(what)));
 }
 
-fn write_rule(domain: &str, rule: &FlatRule, out: &mut ImportedConfig) {
-    let limits = match &rule.outcome {
-        RuleOutcome::Exempt => Vec::new(),
-        RuleOutcome::Limited(rate) => vec![define_limit(domain, rule, rate, out)],
-    };
+/// The rules of a domain with the limits that they have in the result.
+struct NamedLimits<'r> {
+    rules: &'r [FlatRule],
+    limits: &'r [Option<String>],
+}
+
+impl NamedLimits<'_> {
+    /// Returns the limits of rates called `name`.
+    fn find(&self, name: &str) -> impl Iterator<Item = &String> {
+        let is_called = move |rule: &FlatRule| match &rule.outcome {
+            RuleOutcome::Limited(rate) => rate.name.as_deref() == Some(name),
+            RuleOutcome::Exempt => false,
+        };
+        self.rules
+            .iter()
+            .zip(self.limits)
+            .filter(move |(rule, _)| is_called(rule))
+            .filter_map(|(_, limit)| limit.as_ref())
+    }
+}
+
+fn write_rule(domain: &str, rule: &FlatRule, limit: Option<&str>, names: &NamedLimits, out: &mut ImportedConfig) {
+    let limits: Vec<String> = limit.into_iter().map(str::to_owned).collect();
     let is_bare =
         |key: &str| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
     let entry = |entry: &TreeEntry| {
@@ -115,11 +142,25 @@ fn write_rule(domain: &str, rule: &FlatRule, out: &mut ImportedConfig) {
         [one] => one.clone(),
         several => format!("[{}]", several.join(", ")),
     };
-    out.rls.push(vec![
+    let mut lines = vec![
         format!("domain = {}", quote_literal(domain)),
         format!("descriptor = {descriptor}"),
         format!("limits = {}", format_array(&limits)),
-    ]);
+    ];
+    let mut replaces: Vec<String> = Vec::new();
+    for name in &rule.replaces {
+        let found: Vec<&String> = names.find(name).filter(|found| !limits.contains(found)).collect();
+        if found.is_empty() {
+            let why = "no other rate of the domain has this name, so it replaces nothing";
+            out.remarks.add_text(format!("{}:{}: `{}`: {why}", shorten(&rule.file), rule.line, shorten(name)));
+        }
+        let is_new: Vec<String> = found.into_iter().filter(|found| !replaces.contains(found)).cloned().collect();
+        replaces.extend(is_new);
+    }
+    if !replaces.is_empty() {
+        lines.push(format!("replaces = {}", format_array(&replaces)));
+    }
+    out.rls.push(lines);
 }
 
 fn define_limit(domain: &str, rule: &FlatRule, rate: &ImportedRate, out: &mut ImportedConfig) -> String {

@@ -19,6 +19,8 @@ const DEPTH_MAX: usize = 16;
 pub struct FlatRule {
     pub entries: Vec<TreeEntry>,
     pub outcome: RuleOutcome,
+    /// Names of rates that do not apply beside this one.
+    pub replaces: Vec<String>,
     pub file: Rc<str>,
     pub line: usize,
 }
@@ -154,6 +156,7 @@ fn read_level(list: &YamlNode, depth: usize, out: &mut ImportedConfig) -> Result
         rules.extend(outcome.map(|outcome| FlatRule {
             entries: Vec::new(),
             outcome,
+            replaces: node.get("rate_limit").map(read_replaced).unwrap_or_default(),
             file: node.file.clone(),
             line: node.line,
         }));
@@ -178,7 +181,8 @@ fn read_level(list: &YamlNode, depth: usize, out: &mut ImportedConfig) -> Result
         for rule in hidden.flat_map(|(_, rules)| rules) {
             let any = |entry: &TreeEntry| TreeEntry { value: None, ..entry.clone() };
             let entries = rule.entries.iter().map(any).collect();
-            let exempt = FlatRule { entries, outcome: RuleOutcome::Exempt, file: rule.file.clone(), line: rule.line };
+            let (outcome, file, line) = (RuleOutcome::Exempt, rule.file.clone(), rule.line);
+            let exempt = FlatRule { entries, outcome, replaces: Vec::new(), file, line };
             if !all.iter().any(|own| has_same_pattern(own, &exempt)) {
                 all.push(exempt);
             }
@@ -209,7 +213,12 @@ fn read_entry(node: &YamlNode, out: &mut ImportedConfig) -> Result<TreeEntry> {
             ("key" | "rate_limit" | "descriptors" | "shadow_mode", _) => {}
             ("value", Some(value)) => entry.value = Some(value.to_owned()).filter(|value| !value.is_empty()),
             ("share_threshold", Some(text)) => entry.is_shared = is_true(text),
-            ("detailed_metric" | "value_to_metric", Some("false")) => {}
+            ("detailed_metric" | "value_to_metric" | "quota_mode", Some("false")) => {}
+            ("quota_mode", _) => {
+                let why =
+                    "the limit refuses by itself; the old service refused only once all limits with `quota_mode` did";
+                add_remark(out, node, name, why);
+            }
             ("detailed_metric" | "value_to_metric", _) => {
                 add_remark(
                     out,
@@ -224,6 +233,12 @@ fn read_entry(node: &YamlNode, out: &mut ImportedConfig) -> Result<TreeEntry> {
     Ok(entry)
 }
 
+/// Returns the names of the rates that a rate replaces.
+fn read_replaced(rate: &YamlNode) -> Vec<String> {
+    let items = rate.get("replaces").map_or(&[][..], YamlNode::list);
+    items.iter().filter_map(|item| item.text_at(&["name"])).map(str::to_owned).collect()
+}
+
 fn is_true(text: &str) -> bool {
     text.eq_ignore_ascii_case("true")
 }
@@ -232,11 +247,7 @@ fn read_rate(descriptor: &YamlNode, node: &YamlNode, out: &mut ImportedConfig) -
     let fault = |what: &str| Err(ImportError::new(&node.file, node.line, what));
     for (name, node) in node.entries() {
         match name.as_str() {
-            "unit" | "requests_per_unit" | "unlimited" | "name" => {}
-            "replaces" => {
-                let why = "all limits that match apply; list only the ones that should apply in the [[rls]] of each descriptor";
-                add_remark(out, node, name, why);
-            }
+            "unit" | "requests_per_unit" | "unlimited" | "name" | "replaces" => {}
             _ => add_remark(out, node, name, "not available, so it is left out"),
         }
     }

@@ -19,6 +19,8 @@ labels! {
     Nothing = "none",
     /// At most a tenth is left.
     Tenth = "10",
+    /// At most a fifth: envoyproxy/ratelimit counts that as near the limit.
+    Fifth = "20",
     Quarter = "25",
     Half = "50",
     /// More than half.
@@ -241,6 +243,7 @@ fn classify_left(remaining: i64, quota: i64) -> LeftOver {
     match remaining {
         ..=0 => LeftOver::Nothing,
         _ if remaining * 10 <= quota => LeftOver::Tenth,
+        _ if remaining * 5 <= quota => LeftOver::Fifth,
         _ if remaining * 4 <= quota => LeftOver::Quarter,
         _ if remaining * 2 <= quota => LeftOver::Half,
         _ => LeftOver::Most,
@@ -253,7 +256,8 @@ impl LeftOver {
         match self {
             LeftOver::Nothing => 0,
             LeftOver::Tenth => 1,
-            LeftOver::Quarter => quota / 10 + 1,
+            LeftOver::Fifth => quota / 10 + 1,
+            LeftOver::Quarter => quota / 5 + 1,
             LeftOver::Half => quota / 4 + 1,
             LeftOver::Most => quota / 2 + 1,
         }

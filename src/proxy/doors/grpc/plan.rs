@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::envoy::rate_limit::{RateLimitDescriptor, RateLimitRequest};
-use crate::envoy::rules::{ADDRESS_ENTRY, RateLimitDomain};
+use crate::envoy::rules::{ADDRESS_ENTRY, RateLimitDomain, RateLimitRule};
 use crate::limiting::decision::Check;
 use crate::limiting::integers::COST_MAX;
 use crate::limiting::limit::Limit;
@@ -141,16 +141,26 @@ fn plan_limits(
 ) -> Result<Plan, String> {
     let mut plan = Plan::default();
     let mut count = 0;
-    for descriptor in &request.descriptors {
+    let replacements = find_replacements(domain, request);
+    for (place, descriptor) in request.descriptors.iter().enumerate() {
         let entries = entries_of(descriptor);
+        let is_replaced = |index: usize| {
+            let names = replacements.iter().filter(|(by, _)| *by != place).flat_map(|(_, rule)| &rule.replaces);
+            let limit = &route.limits[index];
+            names.into_iter().any(|name| limit.listed_name() == name || limit.candidate_of.as_ref() == Some(name))
+        };
         let step = match domain.find_rule(&entries) {
             None => DescriptorPlan::Unmatched,
             Some(rule) if rule.limits.is_empty() => DescriptorPlan::Exempt,
             Some(rule) => {
-                let limits = || rule.limits.iter().copied().filter(|index| is_wanted(*index));
+                let limits = || rule.limits.iter().copied().filter(|index| is_wanted(*index) && !is_replaced(*index));
                 count += limits().filter(|index| !route.limits[*index].is_wider_tier()).count();
                 if count > LIMITS_MAX {
                     return Err(format!("more than {LIMITS_MAX} limits apply to the descriptors of the request"));
+                }
+                if !replacements.is_empty() && limits().next().is_none() {
+                    plan.descriptors.push(DescriptorPlan::Exempt);
+                    continue;
                 }
                 let (op, hits) = read_hits(descriptor, request);
                 let reads_address = || limits().any(|index| route.limits[index].reads_address());
@@ -173,6 +183,15 @@ fn plan_limits(
         plan.descriptors.push(step);
     }
     Ok(plan)
+}
+
+/// Finds the rules that replace limits of other descriptors, with the place of their descriptor.
+fn find_replacements<'d>(domain: &'d RateLimitDomain, request: &RateLimitRequest) -> Vec<(usize, &'d RateLimitRule)> {
+    if !domain.has_replacements() {
+        return Vec::new();
+    }
+    let rules = request.descriptors.iter().map(|descriptor| domain.find_rule(&entries_of(descriptor))).enumerate();
+    rules.filter_map(|(place, rule)| Some((place, rule.filter(|rule| !rule.replaces.is_empty())?))).collect()
 }
 
 /// Returns the facts of one descriptor. `reads_address`: whether one of its limits reads the address of the client. An
