@@ -129,6 +129,16 @@ impl FromIterator<IpNet> for IpSet {
     }
 }
 
+/// Replaces the unspecified address, which can be listened on but not connected to.
+pub fn to_reachable(mut addr: SocketAddr) -> SocketAddr {
+    match addr.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => addr.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => addr.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    addr
+}
+
 /// Parses `10.0.0.1`, `10.0.0.0/8` or `2001:db8::/32`. Returns `None` if there are host bits after the prefix.
 pub fn parse_network(text: &str) -> Option<IpNet> {
     if let Ok(ip) = text.parse::<IpAddr>() {
@@ -308,5 +318,11 @@ mod tests {
     fn host_bits_after_the_prefix_are_refused() {
         assert!(parse_network("10.0.0.1/8").is_none());
         assert!(parse_network("10.0.0.0/33").is_none());
+    }
+
+    #[test]
+    fn all_addresses_means_this_machine() {
+        assert_eq!(to_reachable("0.0.0.0:1".parse().unwrap()), "127.0.0.1:1".parse().unwrap());
+        assert_eq!(to_reachable("[::]:1".parse().unwrap()), "[::1]:1".parse().unwrap());
     }
 }

@@ -29,6 +29,7 @@ mod page_request;
 mod pages;
 mod problem;
 mod response;
+mod runbook;
 mod serve;
 mod slots;
 mod status;

@@ -2,7 +2,7 @@
 //! subcommands that talk to one.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::config::AdminContact;
 use crate::control::contact;
 use crate::control::contact::RunningGateway;
 use crate::control::local::connect_within;
-use crate::net::ListenAddr;
+use crate::net::{ListenAddr, to_reachable};
 
 /// Default address of the admin listener.
 const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9900);
@@ -113,16 +113,6 @@ pub fn send_json(addr: &ListenAddr, request: &AdminRequest, body: &str) -> io::R
     }
 }
 
-/// Replaces the unspecified address, which can be listened on but not connected to.
-pub fn to_reachable(mut addr: SocketAddr) -> SocketAddr {
-    match addr.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => addr.set_ip(Ipv4Addr::LOCALHOST.into()),
-        IpAddr::V6(ip) if ip.is_unspecified() => addr.set_ip(Ipv6Addr::LOCALHOST.into()),
-        _ => {}
-    }
-    addr
-}
-
 fn exchange_bytes<S: Read + Write>(
     mut stream: S,
     set_timeout: impl Fn(Duration) -> io::Result<()>,
@@ -182,11 +172,5 @@ mod tests {
         assert_eq!(status(b"SSH-2.0-OpenSSH\r\n"), None);
         assert_eq!(status(b""), None);
         assert_eq!(parse_reply(b"HTTP/1.1 200 OK\r\nx: y\r\n\r\n{}").unwrap().body, "{}");
-    }
-
-    #[test]
-    fn all_addresses_means_this_machine() {
-        assert_eq!(to_reachable("0.0.0.0:1".parse().unwrap()), "127.0.0.1:1".parse().unwrap());
-        assert_eq!(to_reachable("[::]:1".parse().unwrap()), "[::1]:1".parse().unwrap());
     }
 }

@@ -13,11 +13,11 @@ use rustix::net::{SocketAddrUnix, SocketType};
 use serde_json::Value;
 
 use crate::cli::ConfigFile;
-use crate::cli::admin_client::{AdminReply, AdminRequest, resolve_admin_contact, send_json, to_reachable};
+use crate::cli::admin_client::{AdminReply, AdminRequest, resolve_admin_contact, send_json};
 use crate::cli::visible::make_visible;
 use crate::config;
 use crate::control::local::connect_within;
-use crate::net::ListenAddr;
+use crate::net::{ListenAddr, to_reachable};
 
 #[derive(Args)]
 pub struct GatewayOptions {

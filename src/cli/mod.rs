@@ -32,6 +32,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -243,13 +244,26 @@ fn run_command(args: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(cli) => cli,
         // clap reports help and version in this way too, with exit code 0.
         Err(message) => {
-            let _ = message.print();
+            match message.use_stderr() && wants_json() {
+                true => print_json_error(message.to_string().trim_end()),
+                false => drop(message.print()),
+            }
             return ExitCode::from(u8::try_from(message.exit_code()).unwrap_or(BAD_CONFIG));
         }
     };
     if let Err(error) = start_log(&cli.log) {
-        eprintln!("error: --log {}: {error}", cli.log.log);
+        let error = format!("--log {}: {error}", cli.log.log);
+        match cli.log.log_format {
+            LogFormat::Json => print_json_error(&error),
+            LogFormat::Text => eprintln!("error: {error}"),
+        }
         return ExitCode::from(BAD_CONFIG);
+    }
+    let logs_json = cli.log.log_format == LogFormat::Json;
+    LOGS_JSON.store(logs_json, Ordering::Relaxed);
+    if logs_json {
+        // A panic must be one line as well.
+        std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
     }
     match cli.command {
         Command::Run { config } => run_gateway(ConfigSource::File(config.path())),
@@ -284,6 +298,35 @@ fn run_command(args: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
+/// True if every line on standard error is JSON.
+static LOGS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether arguments that cannot be parsed ask for a log in JSON.
+fn wants_json() -> bool {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let is_json = |value: &OsString| value.eq_ignore_ascii_case("json");
+    args.windows(2).any(|pair| pair[0] == "--log-format" && is_json(&pair[1]))
+        || args.iter().any(|arg| arg == "--log-format=json")
+        || std::env::var_os("SLUICEGATE_LOG_FORMAT").is_some_and(|value| is_json(&value))
+}
+
+/// Prints an error as a line of the log in JSON, before the log exists.
+fn print_json_error(message: &str) {
+    let line = serde_json::json!({
+        "timestamp": jiff::Timestamp::now().to_string(), "level": "ERROR", "message": message,
+    });
+    eprintln!("{line}");
+}
+
+/// Reports why the program ends: to people, or as a line of the log in JSON.
+fn report_error(error: &dyn std::fmt::Display) {
+    match LOGS_JSON.load(Ordering::Relaxed) {
+        // Not by the log, whose filter may leave it out.
+        true => print_json_error(&error.to_string()),
+        false => eprintln!("error: {error}"),
+    }
+}
+
 fn parse_arguments(args: impl Iterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let mut command = Cli::command();
     let matches = command.try_get_matches_from_mut(args)?;
@@ -303,7 +346,7 @@ fn write_output(text: io::Result<Vec<u8>>) -> ExitCode {
     match text.and_then(|text| io::stdout().write_all(&text)) {
         // The reader may have closed the pipe.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            eprintln!("error: {error}");
+            report_error(&error);
             ExitCode::from(RUNTIME)
         }
         _ => ExitCode::SUCCESS,
@@ -317,14 +360,17 @@ fn run_gateway(source: ConfigSource) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(control::Error::Config(report)) => report_bad_config(&report),
         Err(error) => {
-            eprintln!("error: {error}");
+            report_error(&error);
             ExitCode::from(RUNTIME)
         }
     }
 }
 
 fn report_bad_config(report: &config::Report) -> ExitCode {
-    eprintln!("{}", report.render(std::io::stderr().is_terminal()));
+    match LOGS_JSON.load(Ordering::Relaxed) {
+        true => report.log_lines().for_each(|line| print_json_error(&line)),
+        false => eprintln!("{}", report.render(std::io::stderr().is_terminal())),
+    }
     ExitCode::from(BAD_CONFIG)
 }
 

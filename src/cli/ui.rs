@@ -7,9 +7,9 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::cli::admin_client::{AdminReply, AdminRequest, resolve_admin_contact, send_json, to_reachable};
+use crate::cli::admin_client::{AdminReply, AdminRequest, resolve_admin_contact, send_json};
 use crate::cli::{ConfigFile, RUNTIME};
-use crate::net::ListenAddr;
+use crate::net::{ListenAddr, to_reachable};
 
 #[derive(Args)]
 pub struct UiOptions {

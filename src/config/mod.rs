@@ -34,7 +34,7 @@ mod tree;
 mod unreadable;
 mod values;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -66,7 +66,7 @@ use crate::limiting::limit::{Limit, LimitTable};
 use crate::limiting::source::jwt::TokenVerifier;
 use crate::limiting::source::jwt::remote_keys::RemoteKeys;
 use crate::limiting::store::settings::StoreSettings;
-use crate::net::{ListenAddr, SocketAccess};
+use crate::net::{ListenAddr, NamedSet, SocketAccess};
 use crate::overload::OverloadRule;
 pub use crate::route::Strictness;
 use crate::route::cors::CorsPolicy;
@@ -174,6 +174,8 @@ pub struct Config {
     pub is_strict_somewhere: bool,
     pub upstreams: Vec<Arc<Upstream>>,
     pub limits: Arc<LimitTable>,
+    /// The named sets, by name, for the diff. Sets of very many items are left out.
+    pub sets: BTreeMap<String, Arc<NamedSet>>,
     /// The options as they are written, for the effective config and the diff.
     pub written: WrittenConfig,
     /// SHA-256 over all files read, in hex.

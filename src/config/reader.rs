@@ -11,6 +11,7 @@ use crate::config::schema::row::{ConfigOption, Row};
 use crate::config::schema::value_type::ValueType;
 use crate::config::schema::{self, Schema};
 use crate::config::source::SourceTexts;
+use crate::config::substitute::Text;
 use crate::config::tree::{self, Node, Table, TableEntry, Value};
 use crate::config::values::TextFault;
 use crate::config::{closest, examples, hints, values};
@@ -139,19 +140,19 @@ impl<'a> Section<'a> {
             return i64::try_from(self.read_size(option, node, range)?).ok();
         }
         let range = self.bounds(option, ValueType::integer_range).unwrap_or(i64::MIN..=i64::MAX);
-        let Value::Integer(value) = node.value else {
+        let Some(value) = node.integer() else {
             return self.report_wrong_type(option.name, "an integer", node);
         };
         self.check_range(option.name, node, value, range)
     }
 
     fn read_size(&self, option: &ConfigOption, node: &Node, range: RangeInclusive<u64>) -> Option<u64> {
-        let value = match node.value {
-            Value::Integer(value) => match u64::try_from(value) {
+        let value = match (node.integer(), &node.value) {
+            (Some(value), _) => match u64::try_from(value) {
                 Ok(value) => value,
                 Err(_) => return self.report_fault(option.name, node, "a size is not negative", ""),
             },
-            Value::String(_) => self.parse_node(option.name, node, values::parse_size)?,
+            (None, Value::String(_)) => self.parse_node(option.name, node, values::parse_size)?,
             _ => {
                 return self.report_wrong_type(option.name, "a size like \"10MiB\", or an integer of bytes", node);
             }
@@ -163,13 +164,8 @@ impl<'a> Section<'a> {
     pub fn read_thousandths(&self, option: &ConfigOption) -> Option<u64> {
         let node = self.node(option)?;
         let most = self.bounds(self.own_row(option), ValueType::decimal_max).unwrap_or(1);
-        let number = match node.value {
-            Value::Float(number) => number,
-            Value::Integer(number) => match i32::try_from(number) {
-                Ok(number) => f64::from(number),
-                Err(_) => f64::INFINITY,
-            },
-            _ => return self.report_wrong_type(option.name, "a number", node),
+        let Some(number) = node.number() else {
+            return self.report_wrong_type(option.name, "a number", node);
         };
         match to_thousandths(number, most) {
             Some(thousandths) => Some(thousandths),
@@ -217,6 +213,10 @@ impl<'a> Section<'a> {
     pub fn report_wrong_type<T>(&self, key: &str, expected: &str, node: &Node) -> Option<T> {
         if matches!(node.value, Value::Broken) {
             return None;
+        }
+        if let Value::String(Text { written: Some(written), .. }) = &node.value {
+            let what = format!("it must be {expected}, and `{written}` is not");
+            return self.report_fault(key, node, &what, "correct the variable or the file");
         }
         let help = match &node.value {
             Value::String(text)
@@ -309,13 +309,10 @@ impl OptionValue for bool {
     const NOTHING: bool = false;
 
     fn read(section: &Section, option: &ConfigOption, node: &Node) -> Option<bool> {
-        match (option.value_type(), &node.value) {
-            (ValueType::Words([first, second]), _) => {
-                section.parse_node(option.name, node, |text| find_choice(text, &[(first, false), (second, true)]))
-            }
-            (_, Value::Bool(value)) => Some(*value),
-            _ => section.report_wrong_type(option.name, "true or false", node),
+        if let ValueType::Words([first, second]) = option.value_type() {
+            return section.parse_node(option.name, node, |text| find_choice(text, &[(first, false), (second, true)]));
         }
+        node.boolean().or_else(|| section.report_wrong_type(option.name, "true or false", node))
     }
 }
 
@@ -364,11 +361,8 @@ impl OptionValue for Fraction {
     const NOTHING: Fraction = Fraction::HALF;
 
     fn read(section: &Section, option: &ConfigOption, node: &Node) -> Option<Fraction> {
-        let number = match node.value {
-            Value::Float(number) => number,
-            Value::Integer(1) => 1.0,
-            Value::Integer(_) => 0.0,
-            _ => return section.report_wrong_type(option.name, "a number from 0.001 to 1", node),
+        let Some(number) = node.number() else {
+            return section.report_wrong_type(option.name, "a number from 0.001 to 1", node);
         };
         let help = "write a part of 1: 0.5 is a half";
         let report = || section.report_fault(option.name, node, "it must be from 0.001 to 1", help);

@@ -53,6 +53,37 @@ impl Table {
 }
 
 impl Node {
+    /// Returns the value of a string that is one `${...}` as a whole: a variable or file may give a number or a boolean.
+    fn substituted(&self) -> Option<&str> {
+        let Value::String(Text { value, written: Some(written) }) = &self.value else { return None };
+        let is_whole = written.starts_with("${") && written.find('}') == Some(written.len() - 1);
+        is_whole.then(|| value.trim())
+    }
+
+    pub fn integer(&self) -> Option<i64> {
+        match self.value {
+            Value::Integer(value) => Some(value),
+            _ => self.substituted()?.parse().ok(),
+        }
+    }
+
+    pub fn boolean(&self) -> Option<bool> {
+        match self.value {
+            Value::Bool(value) => Some(value),
+            _ => self.substituted()?.parse().ok(),
+        }
+    }
+
+    /// Returns a number that may have a fraction.
+    pub fn number(&self) -> Option<f64> {
+        match self.value {
+            Value::Float(number) => Some(number),
+            // An integer that is too large for the options of this type is out of their range in any case.
+            Value::Integer(number) => Some(i32::try_from(number).map_or(f64::INFINITY, f64::from)),
+            _ => self.substituted()?.parse().ok().filter(|number: &f64| number.is_finite()),
+        }
+    }
+
     /// Returns the type's name for messages.
     pub fn type_name(&self) -> &'static str {
         match &self.value {

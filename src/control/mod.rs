@@ -32,6 +32,7 @@ mod usage_log;
 mod watch;
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -68,6 +69,7 @@ use crate::limiting::store::memory::MemoryStore;
 use crate::limiting::supervise::restart_on_panic;
 use crate::limiting::usage::history::UsageMonitor;
 use crate::local_ca::LocalCaError;
+use crate::net::to_reachable;
 use crate::overload::process_load::ProcessLoad;
 use crate::reload::change::ChangeJob;
 use crate::reload::history::HistoryEntry;
@@ -332,7 +334,9 @@ async fn start_gateway(
     log_warnings(&snapshot.config);
     fetchers.update(&current);
     certs.start_renewal(&current, &metrics);
-    tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
+    // Browsers cannot open the dashboard on a Unix socket.
+    let dashboard = admin.parse().ok().map(|addr: SocketAddr| format!("http://{}/", to_reachable(addr)));
+    tracing::info!(listen = addresses.join(", "), admin, dashboard, workers = count, "ready");
     systemd::notify_ready();
     let reloader = Reloader {
         source,

@@ -365,9 +365,50 @@ fn the_content_of_a_file_counts() {
     };
     let (two, one) = (with("192.0.2.1\n192.0.2.2\n"), with("192.0.2.1\n"));
     let found: Vec<String> = Diff::compare(&two, &one).lines().collect();
-    assert_eq!(found, ["route a: deny covers fewer clients [weaker]"]);
-    let found: Vec<String> = Diff::compare(&one, &two).lines().collect();
-    assert_eq!(found, ["route a: a file that it names changed"]);
+    assert_eq!(found, ["set bad: removed 192.0.2.2 [weaker]"]);
+    let diff = Diff::compare(&one, &two);
+    assert_eq!(diff.lines().collect::<Vec<_>>(), ["set bad: added 192.0.2.2"]);
+    assert_eq!(diff.to_string(), "set bad: added 192.0.2.2");
+    let many: String = (0..300).map(|last| format!("10.0.{}.{}\n", last / 200, last % 200)).collect();
+    let diff = Diff::compare(&one, &with(&format!("192.0.2.1\n{many}")));
+    assert_eq!(diff.lines().count(), 1);
+    assert!(diff.to_string().ends_with("10.0.0.105, 10.0.0.106 and 290 more"), "{diff}");
+}
+
+/// One line, however many routes use the set; and no text that may be a secret of a client.
+#[test]
+fn a_changed_set_is_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut text = "[set.bad]\nfile = \"bad.txt\"\n[set.bad-2]\nvalues = [\"10.9.9.9\"]\n".to_owned();
+    for route in 0..200 {
+        let _ = write!(
+            text,
+            "[[route]]\nname = \"r{route}\"\npath = \"/{route}\"\nupstream = \"echo:\"\ndeny = [\"set:bad\"]\n"
+        );
+    }
+    let with = |list: &str, text: &str| {
+        fs::write(dir.path().join("bad.txt"), list).unwrap();
+        fs::write(dir.path().join("c.toml"), text).unwrap();
+        config::load_config(&dir.path().join("c.toml")).unwrap_or_else(|report| panic!("{report}"))
+    };
+    let (one, two) = (with("192.0.2.1\n", &text), with("192.0.2.1\n203.0.113.66\n", &text));
+    let diff = Diff::compare(&one, &two);
+    assert_eq!(diff.lines().collect::<Vec<_>>(), ["set bad: added 203.0.113.66"]);
+    assert_eq!(diff.to_string(), "set bad: added 203.0.113.66");
+    assert!(!diff.is_empty());
+    // What a route changes beside it has its own line.
+    let other = text.replace("path = \"/7\"", "path = \"/seven\"");
+    let diff = Diff::compare(&one, &with("192.0.2.1\n203.0.113.66\n", &other));
+    assert_eq!(diff.to_string(), "route changed: r7; set bad: added 203.0.113.66");
+    assert_eq!(diff.lines().count(), 2);
+    // A set that is renamed in place of its file is no change of the other.
+    let other = text.replacen("set:bad\"", "set:bad-2\"", 1);
+    let diff = Diff::compare(&one, &with("192.0.2.1\n", &other));
+    assert!(diff.to_string().starts_with("route changed: r0"), "{diff}");
+    let keys = "[set.vip]\nfile = \"bad.txt\"\n[limit.l]\nrate = \"1/s\"\nwhen = { header = { x-api-key = \"set:vip\" } }\n\
+                [[route]]\nupstream = \"echo:\"\nlimits = [\"l\"]\n";
+    let diff = Diff::compare(&with("secret-1\n", keys), &with("secret-1\nsecret-2\nsecret-3\n", keys));
+    assert_eq!(diff.to_string(), "set vip: added 2 items");
 }
 
 #[test]

@@ -226,6 +226,32 @@ fn substitution_happens_inside_string_values_only() {
     assert_eq!((&place[0]["line"], &place[0]["column"]), (&2.into(), &11.into()));
 }
 
+/// A variable that is not set has its default, so the test needs no environment.
+#[test]
+fn variables_give_integers_booleans_and_durations() {
+    let config = good(
+        "[server]\nhttp2 = \"${SLUICEGATE_TEST_NOT_SET:-false}\"\nmax_connections = \"${SLUICEGATE_TEST_NOT_SET:-77}\"\n\
+         max_body = \"${SLUICEGATE_TEST_NOT_SET:-4096}\"\nshutdown_timeout = \"${SLUICEGATE_TEST_NOT_SET:-7s}\"\n\
+         [[route]]\nupstream = \"echo:\"\nlimits = [\"x\"]\n\
+         [limit.x]\nrate = \"${SLUICEGATE_TEST_NOT_SET:-10}/s\"\nburst = \"${SLUICEGATE_TEST_NOT_SET:- 20 }\"\n",
+    );
+    assert_eq!((config.server.max_connections, config.server.shutdown_timeout.as_secs()), (77, 7));
+    let Rule::TokenBucket(bucket) = &*config.limits[0].rule else { panic!("{:?}", config.limits[0].rule) };
+    assert_eq!((bucket.burst, bucket.rate, bucket.per_ms), (20, 1, 100));
+    for (value, words) in [
+        (
+            "\"${SLUICEGATE_TEST_NOT_SET:-many}\"",
+            "it must be an integer, and `${SLUICEGATE_TEST_NOT_SET:-many}` is not",
+        ),
+        ("\"${SLUICEGATE_TEST_NOT_SET:-0}\"", "it must be from 1"),
+        ("\"2${SLUICEGATE_TEST_NOT_SET:-0}\"", "is not"),
+        ("\"20\"", "remove the quotes"),
+    ] {
+        let report = bad(&format!("{ROUTE}[limit.x]\nrate = \"1/s\"\nburst = {value}\n")).to_string();
+        assert!(report.contains(words), "{value}: {report}");
+    }
+}
+
 #[test]
 fn limits_compile_to_exact_integers() {
     let limit = |text: &str| good(&format!("{ROUTE}[limit.x]\n{text}")).limits[0].clone();

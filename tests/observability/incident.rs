@@ -46,6 +46,7 @@ rate = "1000/s"
 rate = "3/h"
 key = "query:user"
 missing = "skip"
+usage = "2d"
 
 [limit.new]
 rate = "1/h"
@@ -58,6 +59,7 @@ max_connections = 10
 
 [upstream.dead]
 servers = ["DEAD"]
+breaker = { error_ratio = 1.0, min_requests = 1000000 }
 retry = { attempts = 2, budget = 0.2 }
 health = { path = "/", every = "100ms", timeout = "100ms", unhealthy_after = 1, healthy_after = 1 }
 "#;

@@ -2,6 +2,7 @@
 
 mod command_line;
 mod file_descriptors;
+mod json_log;
 mod other_users;
 mod reference;
 mod socket_files;

@@ -33,7 +33,7 @@ use crate::admin::problem::Problem;
 use crate::admin::response::{AdminResponse, json_response, problem_response, refusal_response};
 use crate::admin::slots::AdminPermit;
 use crate::admin::streams::{live, tap};
-use crate::admin::{dashboard, status, upstreams};
+use crate::admin::{dashboard, runbook, status, upstreams};
 use crate::ends::End;
 use crate::telemetry::metrics::Metrics;
 
@@ -56,6 +56,8 @@ macro_rules! page {
 
 const PAGES: &[Page] = &[
     page!("GET, HEAD", "/", Open, dashboard::show_dashboard),
+    page!("GET, HEAD", "/-/runbook", Open, runbook::list_alerts),
+    page!("GET, HEAD", "/-/runbook/NAME", Open, runbook::show_alert),
     page!("GET, HEAD", "/livez", Open, status::show_liveness),
     page!("GET, HEAD", "/readyz", Open, status::show_readiness),
     page!("GET, HEAD", "/metrics", Metrics, status::show_metrics),

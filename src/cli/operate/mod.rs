@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::cli::admin_client::AdminReply;
 use crate::cli::gateway::{GatewayContact, GatewayOptions};
 use crate::cli::visible::{make_json_visible, make_visible};
-use crate::cli::{BAD_CONFIG, RUNTIME};
+use crate::cli::{BAD_CONFIG, RUNTIME, report_error};
 
 /// Time limit of a request. The gateway searches up to 20 s for the key of a hash.
 const TIMEOUT: Duration = Duration::from_secs(25);
@@ -71,7 +71,7 @@ pub fn run_command(
             ExitCode::SUCCESS
         }
         Err(CommandFault { code, what }) => {
-            eprintln!("error: {what}");
+            report_error(&what);
             ExitCode::from(code)
         }
     }

@@ -132,6 +132,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         rls,
         upstreams: upstreams.list.into_iter().map(Arc::new).collect(),
         limits: Arc::new(LimitTable::new(limits.into_values())),
+        sets: named_set::list_small_sets(&sets),
         written: WrittenConfig::new(documents.clone(), sources.texts()),
         hash: sources.hash(),
         files: sources.files(),

@@ -1,6 +1,7 @@
 //! Section `[set.NAME]`: a list of texts or networks, written in place or in a file. Called by `compile`.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -22,6 +23,8 @@ pub struct ListedItem {
     reported: Rc<Cell<bool>>,
 }
 
+/// Maximum number of items of a set that the config keeps for the diff.
+const KEPT_MAX: usize = 100_000;
 /// Maximum number of such items that are remembered: a list of words has nothing else.
 const OTHERS_MAX: usize = 100;
 
@@ -50,6 +53,12 @@ pub fn compile_sets(named: Vec<NamedSection>) -> Definitions<ListedItem> {
         sets.insert(name, place, set);
     }
     sets
+}
+
+/// Returns the sets, apart from those with very many items.
+pub fn list_small_sets(sets: &Definitions<ListedItem>) -> BTreeMap<String, Arc<NamedSet>> {
+    let listed = sets.places().filter_map(|(name, _)| Some((name.to_owned(), sets.get(name)?.set)));
+    listed.filter(|(_, set)| set.strings.len() <= KEPT_MAX).collect()
 }
 
 fn compile_set(section: &Section) -> Option<ListedItem> {

@@ -75,11 +75,16 @@ fn describe_option(option: &ConfigOption) -> Value {
 
 fn describe_type(of: &ValueType) -> Value {
     match *of {
-        ValueType::Boolean => json!({ "type": "boolean" }),
+        ValueType::Boolean => json!({ "type": ["boolean", "string"], "pattern": VARIABLE }),
         ValueType::True => json!({ "enum": [true] }),
         ValueType::False => json!({ "enum": [false] }),
-        ValueType::Integer { least: i64::MIN, most: i64::MAX } => json!({ "type": "integer" }),
-        ValueType::Integer { least, most } => json!({ "type": "integer", "minimum": least, "maximum": most }),
+        ValueType::Integer { least: i64::MIN, most: i64::MAX } => {
+            json!({ "type": ["integer", "string"], "pattern": VARIABLE })
+        }
+        // The pattern is about strings only, and the bounds are about integers only.
+        ValueType::Integer { least, most } => {
+            json!({ "type": ["integer", "string"], "minimum": least, "maximum": most, "pattern": VARIABLE })
+        }
         ValueType::Integers(numbers) => json!({ "enum": numbers }),
         ValueType::Size { least, most } => json!({ "anyOf": [
             { "type": "integer", "minimum": least, "maximum": most },

@@ -7,9 +7,10 @@
 
 mod line;
 mod options;
+mod sets;
 mod weaker;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use crate::config::{Config, ListenerSettings, WrittenSection};
 use crate::limiting::limit::Limit;
 use crate::limiting::limit::cost::Cost;
 use crate::reload::diff::line::ChangeLines;
-use crate::reload::diff::options::ChangedSections;
+use crate::reload::diff::options::{ChangedSections, ListedChanges};
 use crate::route::{Action, Matcher, Route};
 use crate::upstream::Upstream;
 
@@ -35,6 +36,10 @@ pub struct Diff {
     rls: Changes,
     /// Sections that exist once, such as `server`.
     settings: Changes,
+    /// What changed in the files of sets.
+    sets: Vec<String>,
+    /// Kinds and names of sections that differ only by these sets.
+    by_sets: HashSet<(&'static str, String)>,
     /// Changes, option by option.
     lines: ChangeLines,
 }
@@ -48,6 +53,9 @@ struct Changes {
     /// `None` for kinds without state.
     anew: Option<Vec<String>>,
 }
+
+/// Verb of what is in both configs.
+const CHANGED: &str = "changed";
 
 /// Maximum number of names per kind of change in the one-line form.
 const SHOWN: usize = 10;
@@ -64,6 +72,8 @@ impl Diff {
             upstreams: Changes::compare(upstream_contents(old), upstream_contents(new)),
             rls: Changes::compare(rls_contents(old), rls_contents(new)),
             settings: setting_contents(old, new),
+            sets: Vec::new(),
+            by_sets: HashSet::new(),
             lines: ChangeLines::default(),
         };
         let sections = ChangedSections {
@@ -76,7 +86,8 @@ impl Diff {
             ],
             settings: &diff.settings.changed,
         };
-        diff.lines = ChangeLines::new(options::list_changes(old, new, &sections));
+        let ListedChanges { lines, sets, by_sets } = options::list_changes(old, new, &sections);
+        (diff.lines, diff.sets, diff.by_sets) = (ChangeLines::new(lines), sets, by_sets);
         diff
     }
 
@@ -136,20 +147,28 @@ impl fmt::Display for Diff {
             for (names, verb) in [
                 (changes.added.as_slice(), "added"),
                 (&changes.removed, "removed"),
-                (&changes.changed, "changed"),
+                (&changes.changed, CHANGED),
                 (changes.anew.as_deref().unwrap_or_default(), "starting anew"),
             ] {
+                let is_own = |name: &&String| {
+                    verb != CHANGED || self.by_sets.is_empty() || !self.by_sets.contains(&(kind, (*name).clone()))
+                };
+                let names: Vec<&String> = names.iter().filter(is_own).collect();
                 if names.is_empty() {
                     continue;
                 }
                 let kind = if names.len() == 1 { kind } else { plural };
-                let list = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+                let list = names.iter().take(SHOWN).map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
                 write!(f, "{separator}{kind} {verb}: {list}")?;
                 if names.len() > SHOWN {
                     write!(f, " and {} more", names.len() - SHOWN)?;
                 }
                 separator = "; ";
             }
+        }
+        for set in self.sets.iter().take(SHOWN) {
+            write!(f, "{separator}{set}")?;
+            separator = "; ";
         }
         if separator.is_empty() { f.write_str("only comments or layout") } else { Ok(()) }
     }

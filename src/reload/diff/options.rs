@@ -10,6 +10,7 @@ use crate::config::{Config, ListItem, WrittenOption, WrittenSection};
 use crate::limiting::limit::{Limit, Mode};
 use crate::reload::diff::Changes;
 use crate::reload::diff::line::ChangeLine;
+use crate::reload::diff::sets::{list_changed_sets, uses_set};
 use crate::reload::diff::weaker::{ReplacedLimits, WeakerOptions, weakens};
 use crate::route::{PathPattern, Route};
 
@@ -57,8 +58,17 @@ struct Comparison<'a> {
     weaker: WeakerOptions,
 }
 
+/// The lines of a diff, and what its summary needs.
+pub struct ListedChanges {
+    pub lines: Vec<ChangeLine>,
+    /// What changed in the files of sets: `set blocked: added 203.0.113.66`.
+    pub sets: Vec<String>,
+    /// Kinds and names of sections that differ only by these sets.
+    pub by_sets: HashSet<(&'static str, String)>,
+}
+
 /// Returns a line for each difference.
-pub fn list_changes(old: &Config, new: &Config, changed: &ChangedSections) -> Vec<ChangeLine> {
+pub fn list_changes(old: &Config, new: &Config, changed: &ChangedSections) -> ListedChanges {
     let mut comparison = Comparison {
         old,
         new,
@@ -69,6 +79,15 @@ pub fn list_changes(old: &Config, new: &Config, changed: &ChangedSections) -> Ve
     };
     comparison.replaced = ReplacedLimits::find(old, new, |before, after| comparison.has_weaker_option(before, after));
     comparison.weaker = WeakerOptions::find(old, new, &comparison.replaced);
+    let set_lines: Vec<ChangeLine> = list_changed_sets(old, new)
+        .into_iter()
+        .filter(|(name, _)| comparison.compare_options(set::TABLE.name, name, false).is_empty())
+        .map(|(name, what)| {
+            let is_weaker = comparison.is_weaker(set::TABLE.name, &name, &[], None);
+            ChangeLine::new(set::TABLE.name, &name, what).with_option(set::FILE.name).with_weaker(is_weaker)
+        })
+        .collect();
+    let mut by_sets = HashSet::new();
     // Sections that differ though none of their options does: they inherit the difference, or it is in a file.
     let (mut own, mut unexplained) = (Vec::new(), Vec::new());
     for (kind, changes) in changed.kinds {
@@ -79,15 +98,21 @@ pub fn list_changes(old: &Config, new: &Config, changed: &ChangedSections) -> Ve
             tier.and_then(|limit| limit.tier_of.as_deref()).unwrap_or(name)
         });
         for name in sections.filter(|name| earlier.insert(*name)) {
-            let lines = comparison.compare_section(kind, name);
-            if lines.is_empty() {
+            let mut lines = comparison.compare_section(kind, name);
+            if comparison.differs_by_sets(kind, name, &set_lines) {
+                // The line of the set says it for all that use it.
+                by_sets.insert((kind, name.to_owned()));
+                lines.clear();
+            } else if lines.is_empty() {
                 unexplained.push((kind, name));
             }
             own.extend(lines);
         }
     }
     let mut lines = comparison.list_restarts();
-    let settings = comparison.compare_settings(changed, &unexplained);
+    let mut settings = comparison.compare_settings(changed, &unexplained);
+    let sets = set_lines.iter().map(|line| format!("{} {}: {}", line.kind, line.name, line.what)).collect();
+    settings.extend(set_lines);
     let setting_kinds: HashSet<&str> = settings.iter().map(|line| line.kind.as_str()).collect();
     for (kind, name) in unexplained {
         let inherits = INHERITED.iter().any(|(from, users)| users.contains(&kind) && setting_kinds.contains(from));
@@ -99,7 +124,7 @@ pub fn list_changes(old: &Config, new: &Config, changed: &ChangedSections) -> Ve
         lines.extend(comparison.list_whole_sections(kind, changes));
     }
     lines.extend(own);
-    lines
+    ListedChanges { lines, sets, by_sets }
 }
 
 fn sections_by_name(config: &Config) -> Sections<'_> {
@@ -140,6 +165,14 @@ impl<'c> Comparison<'c> {
             lines.push(ChangeLine::new(kind, name, "starts anew").with_note(Some(reason)).with_weaker(true));
         }
         lines
+    }
+
+    /// Returns whether a section differs only by sets whose files changed.
+    fn differs_by_sets(&self, kind: &'static str, name: &str, changed: &[ChangeLine]) -> bool {
+        let Some(section) = self.new_sections.get(&section_key(kind, name)) else { return false };
+        self.compare_options(kind, name, true).is_empty()
+            && !(kind == limit::TABLE.name && self.reason_to_start_anew(name).is_some())
+            && changed.iter().any(|line| uses_set(section, &line.name))
     }
 
     fn compare_options(&self, kind: &str, name: &str, is_exact: bool) -> Vec<ChangeLine> {

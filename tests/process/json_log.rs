@@ -1,0 +1,55 @@
+//! With `--log-format json`, every line on standard error is JSON, also if the program cannot start. And what the line
+//! `ready` says.
+
+use serde_json::Value;
+
+use crate::support::gateway::{Gateway, program};
+
+fn lines(text: &str) -> Vec<Value> {
+    let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    text.lines().map(parse).collect()
+}
+
+#[test]
+fn a_program_that_cannot_start_says_why_in_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("sluicegate.toml");
+    std::fs::write(&file, "[server]\nworkres = 2\n[[route]]\nupstream = \"echo:\"\nlimits = [\"none\"]\n").unwrap();
+    let (config, taken) = (file.to_str().unwrap(), std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let busy = dir.path().join("busy.toml");
+    let addr = taken.local_addr().unwrap();
+    std::fs::write(
+        &busy,
+        format!("[server]\nlisten = \"{addr}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n[[route]]\nupstream = \"echo:\"\n"),
+    )
+    .unwrap();
+    for (arguments, code, words) in [
+        (&["run", "-c", config][..], 2, "did you mean `workers`?"),
+        (&["run", "-c", "/nonexistent/x.toml"], 2, "/nonexistent/x.toml"),
+        (&["run", "--bogus"], 2, "--bogus"),
+        (&["run", "-c", config, "--log", "loud"], 2, "is not a level"),
+        (&["run", "-c", busy.to_str().unwrap()], 1, "in use"),
+        // Even if the log is off, the reason is not.
+        (&["run", "-c", config, "--log", "off"], 2, "did you mean `workers`?"),
+    ] {
+        let output = program().args(arguments).args(["--log-format", "json"]).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+        let lines = lines(&text);
+        assert!(lines.iter().all(|line| line["level"].is_string() && line["timestamp"].is_string()), "{text}");
+        let has_words = |line: &Value| line["message"].as_str().is_some_and(|message| message.contains(words));
+        assert!(lines.iter().any(has_words), "{arguments:?}: {text}");
+    }
+    // By the environment, and in text by default.
+    let of_variable = program().args(["run", "--bogus"]).env("SLUICEGATE_LOG_FORMAT", "json").output().unwrap();
+    assert_eq!(lines(&String::from_utf8(of_variable.stderr).unwrap()).len(), 1);
+    let text = program().args(["run", "-c", config]).output().unwrap();
+    assert!(String::from_utf8(text.stderr).unwrap().starts_with("error: "));
+}
+
+#[test]
+fn the_line_ready_names_the_dashboard() {
+    let gateway = Gateway::start("[[route]]\nupstream = \"echo:\"\n");
+    let wanted = format!("dashboard=\"http://{}/\"", gateway.admin);
+    assert!(gateway.log().contains(&wanted), "{}", gateway.log());
+}
