@@ -112,11 +112,12 @@ impl AdminServer {
         }
     }
 
-    /// Ends the listener with the process, and writes the last lines of the audit log.
+    /// Ends the listener with the process, and writes the last lines of the audit log and the usage of limits.
     pub async fn shut_down(self) {
         if let Some((_, task)) = self.open {
             task.abort();
         }
+        self.context.limits.save_usage().await;
         self.context.write_summaries();
         self.context.access.audit.close().await;
     }

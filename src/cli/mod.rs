@@ -146,7 +146,7 @@ enum Command {
     /// Show what all limits know about one customer: what is used and left, refusals, overrides and bans
     #[command(after_help = operate::customer::HELP)]
     Customer(operate::customer::CustomerOptions),
-    /// Report what each key of a limit with `usage` used on each day: admitted, refused and charged units
+    /// Report what each key of a limit used on each day, if the limit keeps its usage
     #[command(after_help = operate::usage::HELP)]
     Usage(operate::usage::UsageOptions),
     /// Put an earlier config of a running gateway in force

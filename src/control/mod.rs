@@ -307,11 +307,7 @@ async fn start_gateway(
         shared: shared.clone(),
         jobs: jobs.clone(),
         config: admin::ConfigApi::new(sender, shared.clone(), loader.clone()),
-        limits: admin::LimitsApi::new(
-            current.clone(),
-            (link.clone(), overrides.clone()),
-            (usage.clone(), ledger.clone()),
-        ),
+        limits: admin::LimitsApi::new(&current, (&link, &overrides), (&usage, &ledger)),
         cached: Default::default(),
         fleet: fleet.clone(),
         taps: workers.taps.clone(),
@@ -334,26 +330,17 @@ async fn start_gateway(
     log_warnings(&snapshot.config);
     fetchers.update(&current);
     certs.start_renewal(&current, &metrics);
-    // Browsers cannot open the dashboard on a Unix socket.
-    let dashboard = admin.parse().ok().map(|addr: SocketAddr| format!("http://{}/", to_reachable(addr)));
-    tracing::info!(listen = addresses.join(", "), admin, dashboard, workers = count, "ready");
-    systemd::notify_ready();
-    let reloader = Reloader {
-        source,
-        loader,
-        current,
-        metrics,
-        state,
-        shared,
-        listeners,
-        overrides,
-        link,
-        ledger,
-        dns,
-        fetchers,
-        certs,
-    };
+    report_ready(&addresses, &admin, count);
+    let reloader =
+        Reloader { source, loader, current, metrics, state, shared, listeners, overrides, link, dns, fetchers, certs };
     Ok(ControlState { reloader, jobs, inbox, changes, handover, contact })
+}
+
+/// Reports that everything is served, and where the dashboard is. Browsers cannot open it on a Unix socket.
+fn report_ready(addresses: &[String], admin: &str, workers: usize) {
+    let dashboard = admin.parse().ok().map(|addr: SocketAddr| format!("http://{}/", to_reachable(addr)));
+    tracing::info!(listen = addresses.join(", "), admin, dashboard, workers, "ready");
+    systemd::notify_ready();
 }
 
 /// Creates the state of the upstream servers, and exports its metrics.
@@ -453,7 +440,7 @@ fn watch_files_of(watch: Option<&WatchHandle>, reloader: &Reloader, outcome: &Re
 /// Drains: readiness fails first, so that load balancers stop sending; then the listeners close; then requests get
 /// time to finish.
 async fn drain_gateway(reloader: Reloader, stop: &mut StopSignals, handed_over: bool) -> Result<(), Error> {
-    let Reloader { current, shared, listeners, fetchers, link, ledger, .. } = reloader;
+    let Reloader { current, shared, listeners, fetchers, link, .. } = reloader;
     // ACME stops first, to release its lock: later challenges would reach closed listeners.
     drop(fetchers);
     let server = current.load().config.server.clone();
@@ -477,7 +464,6 @@ async fn drain_gateway(reloader: Reloader, stop: &mut StopSignals, handed_over: 
         () = stop.next_signal() => return Err(Error::Cut),
         whole = listeners.close_all().drain_requests(server.shutdown_timeout) => {
             // A draining gateway kept its share of the limits until now; it decides nothing any more.
-            ledger.save_last().await;
             link.store().report_stop().await;
             if !whole {
                 return Err(Error::ShutdownTimeout(server.shutdown_timeout));

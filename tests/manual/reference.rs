@@ -57,6 +57,7 @@ lease = {}
 [limit.banning]
 rate = "1000/s"
 ban = { after = 3, within = "1m", for = "1m" }
+usage = "2d"
 
 [limit.shared]
 rate = "1000/s"

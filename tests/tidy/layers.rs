@@ -145,12 +145,13 @@ pub const LAYERS: [(&str, &[&str]); 40] = [
         ],
     ),
     ("fuzzing", &["canonical", "grpc", "limiting", "envoy", "proxy"]),
-    ("reload", &["labels", "config", "local_ca", "limiting", "route", "upstream", "worker"]),
+    ("reload", &["labels", "net", "config", "local_ca", "limiting", "route", "upstream", "worker"]),
     ("jwks", &["limiting", "net", "https_client", "telemetry", "config", "snapshot"]),
     ("acme", &["replace_file", "labels", "net", "https_client", "tls", "telemetry", "upstream", "config", "snapshot"]),
     (
         "admin",
         &[
+            "replace_file",
             "labels",
             "ends",
             "net",

@@ -109,23 +109,28 @@ impl LimitsApi {
     }
 
     pub fn new(
-        current: CurrentSnapshot,
-        (link, live): (Rc<StoreLink>, Rc<LiveOverrides>),
-        (usage, ledger): (Rc<UsageMonitor>, Rc<UsageLedger>),
+        current: &CurrentSnapshot,
+        (link, live): (&Rc<StoreLink>, &Rc<LiveOverrides>),
+        (usage, ledger): (&Rc<UsageMonitor>, &Rc<UsageLedger>),
     ) -> LimitsApi {
         LimitsApi {
-            current,
-            link,
-            live,
+            current: current.clone(),
+            link: link.clone(),
+            live: live.clone(),
             listing: Listing::default(),
             hints: TimeBudget::default(),
             large: Semaphore::new(LARGE_MAX),
             hashes: HashLookup::default(),
-            usage,
-            ledger,
+            usage: usage.clone(),
+            ledger: ledger.clone(),
             top_effort: TimeBudget::default(),
             managed: RefCell::default(),
         }
+    }
+
+    /// Saves the usage by day for the last time, when the process ends.
+    pub async fn save_usage(&self) {
+        self.ledger.save_last().await;
     }
 
     /// Returns the configured limits as JSON.

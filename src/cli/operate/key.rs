@@ -52,7 +52,7 @@ pub struct KeyOptions {
     /// Name of the limit
     #[arg(value_name = "LIMIT")]
     limit: String,
-    /// Value of each part of the key; none if the key is `all`
+    /// Value of each part of the key; none if the key is all
     #[arg(value_name = "KEY")]
     key: Vec<String>,
     /// How long a block or an override lasts, such as 1h or 7d [default: until it is removed]
@@ -61,10 +61,10 @@ pub struct KeyOptions {
     /// When a block or an override ends, such as 2026-12-31T00:00:00Z
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
-    /// Why; shown with the key and by `sluicegate explain`
+    /// Why; shown with the key, and by sluicegate explain
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
-    /// Rate of an override, such as 100/s, or `unlimited`
+    /// Rate of an override, such as 100/s, or unlimited
     #[arg(long, value_name = "RATE")]
     rate: Option<String>,
     /// Burst of an override

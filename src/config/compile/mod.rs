@@ -65,8 +65,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let [server, admin, acme, store, headers, geo, jwt, upstreams, sets, limits, decide] = sections;
     let no_route = !has_route && decide.table.entries.is_empty();
     let acme = acme.to_section(sources);
-    let acme = AcmeSection::read(&acme, has_acme);
-    let page_files = PageFiles::default();
+    let (acme, page_files) = (AcmeSection::read(&acme, has_acme), PageFiles::default());
     let mut server = server::compile_server(&server.to_section(sources), &listeners, &acme, &page_files);
     let acme = acme.complete(&server.listeners);
     let admin = server::compile_admin(&admin.to_section(sources), &server.listeners);

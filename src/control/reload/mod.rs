@@ -20,7 +20,6 @@ use serde_json::{Value, json};
 use tokio::task::spawn_local;
 
 use crate::acme::certificates;
-use crate::admin::ledger::UsageLedger;
 use crate::admin::lifecycle::{SharedState, format_rfc3339};
 use crate::admin::live_overrides::LiveOverrides;
 use crate::admin::store_link::StoreLink;
@@ -52,7 +51,6 @@ pub struct Reloader {
     pub listeners: Listeners,
     pub overrides: Rc<LiveOverrides>,
     pub link: Rc<StoreLink>,
-    pub ledger: Rc<UsageLedger>,
     pub dns: Rc<HostnameUpdater>,
     pub fetchers: Fetchers,
     pub certs: Rc<DevelopmentCerts>,

@@ -215,7 +215,7 @@ impl ChargeGuard {
             }
         }
         if !corrections.is_empty() {
-            self.manager.decisions.ledger.record_corrections(&corrections);
+            self.manager.decisions.ledger.record_corrections(corrections.iter().map(|(check, _)| check));
             self.manager.send_corrections(corrections);
         }
     }
@@ -317,7 +317,7 @@ impl ChargeGuard {
                 (false, true) => {}
             }
         }
-        self.manager.decisions.ledger.record_corrections(&corrections);
+        self.manager.decisions.ledger.record_corrections(corrections.iter().map(|(check, _)| check));
         self.manager.send_corrections(corrections);
     }
 
@@ -351,7 +351,7 @@ impl ChargeGuard {
                 }
             }
         }
-        self.manager.decisions.ledger.record_corrections(&corrections);
+        self.manager.decisions.ledger.record_corrections(corrections.iter().map(|(check, _)| check));
         self.manager.send_corrections(corrections);
     }
 }

@@ -72,7 +72,7 @@ impl LedgerDay {
 }
 
 /// Returns the date of a day since 1970.
-pub fn format_day(day: i64) -> String {
+fn format_day(day: i64) -> String {
     let time = jiff::Timestamp::from_second(day.saturating_mul(DAY_MS / 1000));
     time.map_or_else(|_| String::new(), |time| time.strftime("%Y-%m-%d").to_string())
 }

@@ -32,7 +32,7 @@ pub struct UsageBatch {
 }
 
 /// Keys of a batch: less than a millisecond of work for Redis.
-pub const BATCH_KEYS: usize = 250;
+const BATCH_KEYS: usize = 250;
 /// Maximum number of keys that wait. A key takes about 200 bytes.
 const KEYS_MAX: usize = 200_000;
 

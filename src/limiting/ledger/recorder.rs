@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::limiting::charges::ChargedAt;
 use crate::limiting::clock;
 use crate::limiting::decision::{Check, Decision, LimitRef};
 use crate::limiting::key::state_key::state_key_parts;
@@ -83,8 +82,8 @@ impl LedgerRecorder {
     }
 
     /// Records that charges are corrected by the cost of each check. The end of a slot is no correction.
-    pub fn record_corrections(&self, corrections: &[(Check, ChargedAt)]) {
-        corrections.iter().for_each(|(check, _)| self.record_correction(check));
+    pub fn record_corrections<'c>(&self, corrections: impl Iterator<Item = &'c Check>) {
+        corrections.for_each(|check| self.record_correction(check));
     }
 
     pub fn record_correction(&self, check: &Check) {

@@ -241,8 +241,6 @@ fn compile_limit(
     let mode = read_mode(section, incumbent.is_some());
     let on_error = section.get(&limit::ON_ERROR).unwrap_or(context.on_error);
     let max_keys = section.get(&limit::MAX_KEYS);
-    // Part of a day counts as a whole one.
-    let usage_days = section.get(&limit::USAGE).and_then(|kept| u16::try_from(kept.as_secs().div_ceil(86_400)).ok());
     let afterwards =
         compile_charge_rules(section, rule.as_ref(), weights.as_ref(), cost.as_ref().and_then(Cost::reserve));
     let refunded_for = context.find_refunding_upstream(section_name, incumbent.map(|at| &*at.value));
@@ -267,7 +265,7 @@ fn compile_limit(
             true => LimitRef::new(name, &cost, afterwards.as_ref(), lease).to_refundable(),
             false => LimitRef::new(name, &cost, afterwards.as_ref(), lease),
         }
-        .with_usage(usage_days),
+        .with_usage(read_usage_days(section)),
         rule,
         key,
         missing,
@@ -303,6 +301,11 @@ fn set_call_protocol(section: &Section, limit: Limit) -> Option<Limit> {
     };
     let message = format!("{} reads `{first}` and `{other}`, and no request has both", section.title);
     section.report_missing(message, "make it two limits")
+}
+
+/// Returns for how many days `usage` keeps what keys used. Part of a day counts as a whole one.
+fn read_usage_days(section: &Section) -> Option<u16> {
+    section.get(&limit::USAGE).and_then(|kept| u16::try_from(kept.as_secs().div_ceil(86_400)).ok())
 }
 
 /// Compiles `resets_on` if it names a source. The outer `None` means a mistake.
