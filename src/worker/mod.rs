@@ -183,7 +183,9 @@ impl Workers {
         let ListenAddr::Tcp(bound) = listener.bound_addr() else { return None };
         let commands: Vec<_> = self.threads.iter().map(|(commands, _)| commands.clone()).collect();
         let send = move |worker: usize, socket| {
-            let _ = commands.get(worker).map(|commands| commands.send(WorkerCommand::AddQuic(socket)));
+            if let Some(commands) = commands.get(worker) {
+                let _ = commands.send(WorkerCommand::AddQuic(socket));
+            }
         };
         Some(QuicOpener::start(listener.addr(), bound, self.threads.len(), send))
     }

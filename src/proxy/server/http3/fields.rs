@@ -176,10 +176,7 @@ mod tests {
         assert_eq!(read_head(&section(&options), 4096, true).unwrap().uri().path(), "*");
         let raw = [GET[0], GET[1], GET[2], (b":path", b"/a\"\xff")];
         let raw = read_head(&section(&raw), 4096, true).unwrap();
-        assert_eq!(
-            (raw.uri().path(), raw.headers().contains_key(RAW_BYTES)),
-            ("/a\"%FF".replace('"', "%22").as_str(), true)
-        );
+        assert_eq!((raw.uri().path(), raw.headers().contains_key(RAW_BYTES)), ("/a\"%FF", true));
     }
 
     #[test]
@@ -216,7 +213,7 @@ mod tests {
         let late = [GET[0], GET[1], GET[2], (b"x", b"1"), GET[3]];
         assert_eq!(rule_of(&late, true), Some(End::H2PseudoField));
         for (name, value) in
-            [(&b":path"[..], &b""[..]), (b":method", b""), (b":scheme", b"+"), (b":authority", b"u@/a")]
+            [(&b":path"[..], &b""[..]), (b":method", b""), (b":scheme", b"h ttp"), (b":authority", b"u@/a")]
         {
             let mut fields = GET.to_vec();
             fields.iter_mut().filter(|field| field.0 == name).for_each(|field| field.1 = value);
