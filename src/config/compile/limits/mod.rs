@@ -259,13 +259,10 @@ fn compile_limit(
     let afterwards = add_overload_refunds(afterwards, refunded_for.is_some());
     let afterwards = afterwards.unwrap_or_default().with_status_prices(cost.status_prices());
     let afterwards = afterwards.unless_default().map(Arc::new);
+    let store_ref = LimitRef::new(name, &cost, afterwards.as_ref(), lease).with_usage(read_usage_days(section));
     let limit = Limit {
         name: name.to_owned(),
-        store_ref: match is_repriced {
-            true => LimitRef::new(name, &cost, afterwards.as_ref(), lease).to_refundable(),
-            false => LimitRef::new(name, &cost, afterwards.as_ref(), lease),
-        }
-        .with_usage(read_usage_days(section)),
+        store_ref: if is_repriced { store_ref.to_refundable() } else { store_ref },
         rule,
         key,
         missing,
