@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::limiting::ledger::recorder::RecordedDays;
+use crate::limiting::ledger::recorder::{KeyUsage, RecordedDays};
 use crate::limiting::ledger::{DayUsage, LedgerDay};
 
 /// Usage that waits to be saved.
@@ -16,7 +16,7 @@ pub struct PendingUsage {
 
 #[derive(Default)]
 struct PendingDay {
-    waiting: HashMap<Box<str>, DayUsage>,
+    waiting: KeyUsage,
     /// The batch that is being saved. It does not change until the store has it.
     batch: Option<UsageBatch>,
     /// The number of the last batch.
