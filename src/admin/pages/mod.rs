@@ -56,8 +56,6 @@ macro_rules! page {
 
 const PAGES: &[Page] = &[
     page!("GET, HEAD", "/", Open, dashboard::show_dashboard),
-    page!("GET, HEAD", "/-/runbook", Open, runbook::list_alerts),
-    page!("GET, HEAD", "/-/runbook/NAME", Open, runbook::show_alert),
     page!("GET, HEAD", "/livez", Open, status::show_liveness),
     page!("GET, HEAD", "/readyz", Open, status::show_readiness),
     page!("GET, HEAD", "/metrics", Metrics, status::show_metrics),
@@ -92,6 +90,8 @@ const PAGES: &[Page] = &[
     page!("GET", "/-/tap", Keys, tap::stream_tap),
     page!("POST", "/-/session", Open, access_pages::open_session),
     page!("GET, HEAD", "/-/audit", Edit, access_pages::show_audit),
+    page!("GET, HEAD", "/-/runbook", Open, runbook::list_alerts),
+    page!("GET, HEAD", "/-/runbook/NAME", Open, runbook::show_alert),
     page!("GET, HEAD", "/-/openapi.json", Read, show_openapi),
 ];
 

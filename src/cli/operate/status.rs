@@ -79,11 +79,11 @@ fn describe_status(status: &Value, upstreams: &Value) -> String {
 }
 
 fn servers_of(upstreams: &Value) -> impl Iterator<Item = (&Value, &Value)> {
-    let of_upstream = |upstream| {
-        let servers = (&upstream as &Value)["servers"].as_array().into_iter().flatten();
+    let upstreams = upstreams["upstreams"].as_array().into_iter().flatten();
+    upstreams.flat_map(|upstream| {
+        let servers = upstream["servers"].as_array().into_iter().flatten();
         servers.map(move |server| (upstream, server))
-    };
-    upstreams["upstreams"].as_array().into_iter().flatten().flat_map(of_upstream)
+    })
 }
 
 fn describe_servers(upstreams: &Value) -> String {

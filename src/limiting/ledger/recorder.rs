@@ -17,11 +17,14 @@ pub struct LedgerRecorders(Arc<Mutex<Vec<Arc<LedgerRecorder>>>>);
 #[derive(Default)]
 pub struct LedgerRecorder(Mutex<RecordedDays>);
 
+/// Usage by key, as its state key has it.
+pub type KeyUsage = HashMap<Box<str>, DayUsage>;
+
 /// Usage by limit and day, then by key.
 #[derive(Default)]
 pub struct RecordedDays {
     /// By the id of the limit and the day.
-    pub days: HashMap<(u64, i64), (LedgerDay, HashMap<Box<str>, DayUsage>)>,
+    pub days: HashMap<(u64, i64), (LedgerDay, KeyUsage)>,
     /// Decisions that had no space, by the name of the limit.
     pub lost: HashMap<String, u64>,
     /// About how much memory the keys take.
@@ -100,7 +103,7 @@ impl LedgerRecorder {
         let RecordedDays { days, lost, bytes } = &mut *recorded;
         let (_, keys) = days
             .entry((limit.id, day))
-            .or_insert_with(|| (LedgerDay { limit: limit.name.clone(), day, kept_days }, HashMap::new()));
+            .or_insert_with(|| (LedgerDay { limit: limit.name.clone(), day, kept_days }, KeyUsage::new()));
         if let Some(known) = keys.get_mut(key) {
             known.add(usage);
         } else if *bytes < BYTES_MAX {
