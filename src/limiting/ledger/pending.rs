@@ -115,11 +115,7 @@ mod tests {
         let usage = DayUsage { admitted: 1, refused: 0, units: 2 };
         let keys = keys.map(|key| (format!("ip={key}").into_boxed_str(), usage)).collect();
         let mut recorded = RecordedDays::default();
-<<<<<<< HEAD
-        recorded.days = [((1, day.day), (day.clone(), keys))].into();
-=======
         recorded.days.insert((1, day.day), (day.clone(), keys));
->>>>>>> ops
         recorded
     }
 
