@@ -1,6 +1,7 @@
 //! A network that loses and reorders packets: every request is answered, and every byte is right.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,18 +48,23 @@ async fn relay(front: Arc<UdpSocket>, target: SocketAddr) {
     let mut packet = [0; 65536];
     loop {
         let Ok((length, client)) = front.recv_from(&mut packet).await else { continue };
-        if !backs.contains_key(&client) {
-            let back = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
-            backs.insert(client, back.clone());
-            let (front, weather) = (front.clone(), weather.clone());
-            tokio::spawn(async move {
-                let mut packet = [0; 65536];
-                while let Ok((length, _)) = back.recv_from(&mut packet).await {
-                    weather.send(front.clone(), client, packet[..length].to_vec()).await;
-                }
-            });
-        }
-        weather.send(backs[&client].clone(), target, packet[..length].to_vec()).await;
+        let back = match backs.entry(client) {
+            Entry::Occupied(known) => known.get().clone(),
+            Entry::Vacant(new) => {
+                let back = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+                tokio::spawn(pass_back(back.clone(), front.clone(), client, weather.clone()));
+                new.insert(back).clone()
+            }
+        };
+        weather.send(back, target, packet[..length].to_vec()).await;
+    }
+}
+
+/// Passes what comes for one client.
+async fn pass_back(back: Arc<UdpSocket>, front: Arc<UdpSocket>, client: SocketAddr, weather: Weather) {
+    let mut packet = [0; 65536];
+    while let Ok((length, _)) = back.recv_from(&mut packet).await {
+        weather.send(front.clone(), client, packet[..length].to_vec()).await;
     }
 }
 
