@@ -1,15 +1,22 @@
-//! `sluicegate check`: loads a config as `run` does and starts nothing. Warnings change the exit code only with
-//! `--deny-warnings`.
+//! `sluicegate check`: loads a config as `run` does and starts nothing. With `--store`, it asks the limit store as well.
+//! Warnings change the exit code only with `--deny-warnings`.
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::ValueEnum;
 use serde_json::json;
+use tokio::runtime::Builder;
+use tokio::task::LocalSet;
 
 use crate::cli::{BAD_CONFIG, report_bad_config};
-use crate::config;
+use crate::config::{self, Config};
+use crate::limiting::store::Stores;
+use crate::limiting::store::memory::MemoryStore;
+use crate::limiting::store::probe::probe_store;
+use crate::telemetry::metrics::Metrics;
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 pub enum ReportFormat {
@@ -17,10 +24,32 @@ pub enum ReportFormat {
     Json,
 }
 
-/// `denies_warnings`: a config with warnings gets the exit code of a bad one.
-pub fn check_config(path: &Path, format: ReportFormat, denies_warnings: bool) -> ExitCode {
+/// What `check` is asked beside the config.
+#[derive(Clone, Copy)]
+pub struct CheckOptions {
+    pub format: ReportFormat,
+    /// A config with warnings gets the exit code of a bad one.
+    pub denies_warnings: bool,
+    /// The limit store is asked whether it works.
+    pub asks_store: bool,
+}
+
+pub fn check_config(path: &Path, options: CheckOptions) -> ExitCode {
+    let CheckOptions { format, denies_warnings, asks_store } = options;
     let (answer, code) = match (config::load_config(path), format) {
         (Ok(config), format) => {
+            let of_store = match if asks_store { ask_store(&config) } else { Ok(Vec::new()) } {
+                Ok(warnings) => warnings,
+                Err(error) => {
+                    match format {
+                        ReportFormat::Text => eprintln!("error: {error}"),
+                        ReportFormat::Json => {
+                            drop(writeln!(std::io::stdout(), "{}", json!({ "ok": false, "store": error })))
+                        }
+                    }
+                    return ExitCode::FAILURE;
+                }
+            };
             let (routes, limits) = (config.routes.len(), config.limits.len());
             let upstreams = config.upstreams.len();
             let answer = match format {
@@ -28,6 +57,7 @@ pub fn check_config(path: &Path, format: ReportFormat, denies_warnings: bool) ->
                     if let Some(warnings) = &config.warnings {
                         eprintln!("{}", warnings.render(std::io::stderr().is_terminal()));
                     }
+                    of_store.iter().for_each(|warning| eprintln!("warning: {warning}"));
                     format!(
                         "ok: {}, {}, {}",
                         count_of(routes, "route"),
@@ -38,10 +68,11 @@ pub fn check_config(path: &Path, format: ReportFormat, denies_warnings: bool) ->
                 ReportFormat::Json => json!({
                     "ok": true, "routes": routes, "limits": limits, "upstreams": upstreams, "hash": config.hash,
                     "warnings": config.warnings.as_ref().map_or_else(|| json!([]), |warnings| warnings.to_json()),
+                    "store_warnings": of_store,
                 })
                 .to_string(),
             };
-            let is_denied = denies_warnings && config.warnings.is_some();
+            let is_denied = denies_warnings && (config.warnings.is_some() || !of_store.is_empty());
             (answer, if is_denied { ExitCode::from(BAD_CONFIG) } else { ExitCode::SUCCESS })
         }
         (Err(report), ReportFormat::Text) => return report_bad_config(&report),
@@ -52,6 +83,21 @@ pub fn check_config(path: &Path, format: ReportFormat, denies_warnings: bool) ->
     // The reader may have closed the pipe.
     let _ = writeln!(std::io::stdout(), "{answer}");
     code
+}
+
+/// Asks the store of the config whether it works, with one of its limits. Returns warnings.
+///
+/// # Errors
+/// Why it does not work.
+fn ask_store(config: &Config) -> Result<Vec<String>, String> {
+    let Some(limit) = config.limits.iter().next().filter(|_| config.store.is_shared()) else { return Ok(Vec::new()) };
+    let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+    let metrics = Metrics::new().map_err(|error| error.to_string())?;
+    let stores = Stores::new(Arc::new(MemoryStore::new(config.store.max_keys)), &metrics);
+    LocalSet::new().block_on(&runtime, async {
+        let store = stores.open(&config.store);
+        probe_store(&store, limit, &config.store.prefix).await
+    })
 }
 
 /// Formats a count with its noun: `1 route`, `2 routes`.

@@ -100,6 +100,9 @@ enum Command {
         /// Exit with 2 if there are warnings
         #[arg(long)]
         deny_warnings: bool,
+        /// Also ask the limit store: whether it can be reached, accepts the login, decides, and never evicts keys
+        #[arg(long)]
+        store: bool,
     },
     /// Print what differs between two configs in effect, and what weakens protection
     Diff(diff::DiffOptions),
@@ -267,7 +270,9 @@ fn run_command(args: impl Iterator<Item = OsString>) -> ExitCode {
     }
     match cli.command {
         Command::Run { config } => run_gateway(ConfigSource::File(config.path())),
-        Command::Check { config, format, deny_warnings } => check::check_config(&config.path(), format, deny_warnings),
+        Command::Check { config, format, deny_warnings: denies_warnings, store: asks_store } => {
+            check::check_config(&config.path(), check::CheckOptions { format, denies_warnings, asks_store })
+        }
         Command::Diff(options) => diff::run_diff(&options),
         Command::Config(options) => effective::print_config(options),
         Command::Contract(options) => contract::print_contract(options),

@@ -1,6 +1,6 @@
 //! A Redis that rejects the login: the gateway logs the server's own words.
 
-use crate::support::gateway::Gateway;
+use crate::support::gateway::{Gateway, program};
 use crate::support::limiting::RedisServer;
 use crate::support::wait_until;
 
@@ -162,4 +162,33 @@ fn a_password_beside_the_url_is_used_and_never_shown() {
     assert_eq!(gateway.reload(&store("wrong-one")).status(), 200);
     wait_until("the log has the line", || gateway.log().contains("WRONGPASS"));
     assert!(!gateway.log().contains("wrong-one"), "{}", gateway.log());
+}
+
+/// Before a gateway is started: does its store work?
+#[test]
+fn check_asks_the_store() {
+    let server = RedisServer::start(&["--requirepass", "right"]);
+    let dir = tempfile::tempdir().unwrap();
+    let check = |url: &str| {
+        let rest = "[[route]]\nupstream = \"echo:\"\nlimits = [\"x\"]\n[limit.x]\nrate = \"100/s\"\n";
+        std::fs::write(dir.path().join("c.toml"), format!("[store]\nurl = \"{url}\"\ndeadline = \"5s\"\n{rest}"))
+            .unwrap();
+        let output = program().current_dir(dir.path()).args(["check", "--store", "--deny-warnings", "c.toml"]).output();
+        let output = output.unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let right = with_password(&server, "right");
+    let (code, text) = check(&right);
+    assert!(code == Some(0) && !text.contains("warning"), "{code:?} {text}");
+    let mut client = server.client();
+    let () = redis::cmd("AUTH").arg("right").query(&mut client).unwrap();
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*x:*").query(&mut client).unwrap();
+    assert!(keys.is_empty(), "{keys:?}");
+    let () = redis::cmd("CONFIG").arg(&["SET", "maxmemory-policy", "allkeys-lru"]).query(&mut client).unwrap();
+    let (code, text) = check(&right);
+    assert!(code == Some(2) && text.contains("allkeys-lru"), "{code:?} {text}");
+    let (code, text) = check(&with_password(&server, "wrong"));
+    assert!(code == Some(1) && text.contains("refuses the login"), "{code:?} {text}");
+    let (code, text) = check("redis://127.0.0.1:1");
+    assert!(code == Some(1) && text.contains("cannot be reached"), "{code:?} {text}");
 }

@@ -13,6 +13,7 @@
 pub mod address;
 pub mod memory;
 pub mod once;
+pub mod probe;
 pub mod redis;
 pub mod redis_tls;
 pub mod settings;

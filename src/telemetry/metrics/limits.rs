@@ -381,8 +381,8 @@ mod tests {
         }
         let left = |remaining| classify_left(remaining, 100).label();
         assert_eq!(
-            [0, 1, 10, 11, 25, 26, 50, 51, 100].map(left),
-            ["none", "10", "10", "25", "25", "50", "50", "all", "all"]
+            [0, 1, 10, 11, 20, 21, 25, 26, 50, 51, 100].map(left),
+            ["none", "10", "10", "20", "20", "25", "25", "50", "50", "all", "all"]
         );
         assert_eq!([1, 0].map(|remaining| classify_left(remaining, 1).label()), ["all", "none"]);
     }

@@ -14,9 +14,19 @@ use crate::limiting::gateways::Claim;
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Pause before the next attempt while the server cannot be asked, or another handle reports.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-const NO_EVICTION: &str = "noeviction";
+pub const NO_EVICTION: &str = "noeviction";
 /// The line of `INFO memory` with the policy.
 const POLICY: &str = "maxmemory_policy:";
+
+/// Asks for the policy once. `None`: the server has none.
+///
+/// # Errors
+/// Why the server did not say.
+pub async fn read_policy(send: impl AsyncFn(&Cmd) -> RedisResult<Value>) -> Result<Option<String>, String> {
+    let reply = send(redis::cmd("INFO").arg("memory")).await.map_err(|error| error.to_string())?;
+    let info = redis::from_redis_value::<String>(reply).map_err(|error| error.to_string())?;
+    Ok(find_policy(&info))
+}
 
 /// Checks the policy periodically, and logs a policy that evicts once. `send` sends a command to the server. Never
 /// returns.

@@ -21,7 +21,7 @@ pub mod cluster;
 pub mod codec;
 pub mod connection;
 pub mod denials;
-mod eviction;
+pub mod eviction;
 mod hashes;
 mod heartbeat;
 pub(crate) mod msgpack;
@@ -339,6 +339,11 @@ impl RedisStore {
     /// Reads a page of the usage of a day.
     pub async fn read_usage(&self, prefix: &str, day: &LedgerDay, cursor: &str) -> Result<UsagePage, String> {
         usage_days::read_page(self, prefix, day, cursor).await
+    }
+
+    /// Asks the server that has `key` whether it evicts keys.
+    pub async fn read_eviction_policy(&self, key: &str) -> Result<Option<String>, String> {
+        eviction::read_policy(async |cmd| self.send(key, cmd).await).await
     }
 
     /// Calls `visit` with the state keys below `prefix` that contain the name `part`.
