@@ -15,6 +15,7 @@ use sluicegate::config::{Config, Strictness};
 use sluicegate::fuzzing::{FaultPolicy, canonicalize_path, parse_authority};
 use sluicegate::limiting::answer::{Answer, BanAnswer};
 use sluicegate::limiting::decision::{Check, Decision, Op};
+use sluicegate::limiting::ledger::recorder::LedgerRecorders;
 use sluicegate::limiting::store::memory::MemoryStore;
 use sluicegate::limiting::usage::recorder::{DecisionRecorder, UsageRecorders};
 use sluicegate::limiting::usage::refusals::{RefusalCause, RefusalRecorders, RefusedRequest, RefusingLimit};
@@ -82,7 +83,7 @@ fn record_refusals(bencher: Bencher<'_, '_>, argument: &str) {
         Answer { admitted: false, remaining: 0, retry_ms: 412, reset_ms: 900, receipt: 0, ban: BanAnswer::None };
     let decision = Decision { admitted: false, answers: vec![answer] };
     let (usage, counts, refusals) = (UsageRecorders::default(), LimitRegistry::default(), RefusalRecorders::default());
-    let (recorder, last_refusals) = (DecisionRecorder::new(&usage), refusals.register());
+    let (recorder, last_refusals) = (DecisionRecorder::new(&usage, &LedgerRecorders::default()), refusals.register());
     let headroom_counts = counts.get_or_create("x").headroom.shard_for(1);
     let started = Instant::now();
     let mut check = [Check::new(&limit, String::with_capacity(64), 1)];

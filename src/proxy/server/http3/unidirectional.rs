@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn the_control_stream_begins_with_one_settings_frame() {
         let settings = frame(frame::SETTINGS, &[0x01, 0x00, 0x06, 0x40, 0x80, 0x21, 0x05]);
-        assert_eq!(control(&[settings.clone()]), Ok(()));
+        assert_eq!(control(std::slice::from_ref(&settings)), Ok(()));
         assert_eq!(control(&[frame(frame::SETTINGS, b"")]), Ok(()));
         assert_eq!(control(&[settings.clone(), frame(0x21, &[0; 3000]), frame(0xf0700, b"\0u=1")]), Ok(()));
         for kind in [frame::DATA, frame::HEADERS, frame::GOAWAY, frame::MAX_PUSH_ID, frame::CANCEL_PUSH, 0x21] {
