@@ -144,6 +144,26 @@ fn compose_files_are_complete() {
     }
 }
 
+/// The program contains files from outside `src`, and `docker build` gets only what `.dockerignore` lets through.
+#[test]
+fn docker_gets_every_file_that_the_program_contains() {
+    let ignored = std::fs::read_to_string(".dockerignore").unwrap();
+    let kept: Vec<&str> = ignored.lines().filter_map(|line| line.strip_prefix('!')).collect();
+    let mut included = 0;
+    for source in files_under(Path::new("src")).iter().filter(|path| path.extension().is_some_and(|end| end == "rs")) {
+        let text = std::fs::read_to_string(source).unwrap();
+        let names = ["include_str!(\"", "include_bytes!(\""].into_iter().flat_map(|start| text.split(start).skip(1));
+        for name in names {
+            let Some((name, _)) = name.split_once('"').filter(|(name, _)| name.starts_with("../")) else { continue };
+            let file = source.parent().unwrap().join(name).canonicalize().unwrap();
+            let file = file.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap().to_owned();
+            assert!(kept.iter().any(|path| file.starts_with(path)), "add !{} to .dockerignore", file.display());
+            included += 1;
+        }
+    }
+    assert!(included >= 30, "{included}");
+}
+
 fn files_under(dir: &Path) -> Vec<PathBuf> {
     let paths = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     paths.flat_map(|path| if path.is_dir() { files_under(&path) } else { vec![path] }).collect()
