@@ -28,7 +28,7 @@ fn a_request_is_served_logged_and_counted_as_http3() {
 }
 
 #[test]
-fn bodies_and_trailers_pass_in_both_directions() {
+fn bodies_pass_in_both_directions() {
     let gateway = Http3Gateway::echo("max_body = \"16MiB\"\n");
     let client = gateway.connect();
     let post = [(":method", "POST"), (":scheme", "https"), (":authority", "a.test"), (":path", "/echo")];
@@ -38,14 +38,50 @@ fn bodies_and_trailers_pass_in_both_directions() {
         assert_eq!(response.status(), 200);
         assert!(response.body == body, "{size}");
     }
-    let length = [&post[..], &[("content-length", "6"), ("trailer", "x-end")]].concat();
+    let length = [&post[..], &[("content-length", "6")]].concat();
     let mut exchange = client.open(&head(&length));
     exchange.write(&[frame(DATA, b"abc"), frame(0x21, b"ignored"), frame(DATA, b"def")].concat());
-    exchange.write(&frame(HEADERS, &section(&[("x-end", "1")])));
     exchange.finish();
     let response = exchange.response().unwrap();
     assert_eq!((response.text().as_str(), response.get("content-length")), ("abcdef", Some("6")));
-    assert_eq!(find(&response.trailers, "x-end").or(Some("1")), Some("1"));
+}
+
+/// The server gets the announced trailer of the request, and the client those of the response without what belongs in a
+/// head.
+#[test]
+fn trailers_pass_in_both_directions() {
+    let upstream = Upstream::start(|peer| {
+        while peer.head()?.is_some_and(|head| head.get("trailer") == Some("x-sum")) {
+            peer.exactly("4\r\nbody\r\n0\r\nx-sum: 10\r\n\r\n".len() as u64)?;
+            peer.note("whole");
+            peer.send(
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: grpc-status\r\n\r\n2\r\nup\r\n0\r\n\
+                 grpc-status: 0\r\nconnection: close\r\nset-cookie: a=1\r\n\r\n",
+            )?;
+        }
+        Ok(())
+    });
+    let route = format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\nrequest_trailers = true\n", upstream.url());
+    let gateway = Http3Gateway::start("", "http3 = true", &route);
+    let fields = [
+        (":method", "POST"),
+        (":scheme", "https"),
+        (":authority", "a.test"),
+        (":path", "/"),
+        ("te", "trailers"),
+        ("trailer", "x-sum"),
+    ];
+    let client = gateway.connect();
+    let mut exchange = client.open(&head(&fields));
+    exchange.write(&frame(DATA, b"body"));
+    exchange.write(&frame(HEADERS, &section(&[("x-sum", "10"), ("x-unannounced", "1")])));
+    exchange.finish();
+    let response = exchange.response().unwrap();
+    assert_eq!((response.status(), response.text().as_str()), (200, "up"));
+    let names: Vec<&str> = response.trailers.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!((names, find(&response.trailers, "grpc-status")), (vec!["grpc-status"], Some("0")));
+    upstream.request();
+    assert_eq!(upstream.request().head, "whole");
 }
 
 #[test]
