@@ -37,12 +37,7 @@ fn describe_routes(before: &TrafficCounts, now: &TrafficCounts, seconds: f64) ->
 }
 
 fn describe_limits(before: &Traffic, now: &Traffic, seconds: f64) -> Value {
-    let since = |name: &str| before.limits.get(name).copied().unwrap_or_default();
-    let mut limits: Vec<_> = now.limits.iter().map(|(name, now)| (name, since(name), now)).collect();
-    limits.sort_by_key(|(_, before, now)| {
-        let grown = |read: fn(&LimitTraffic) -> u64| Reverse(read(now).saturating_sub(read(before)));
-        (grown(|limit| limit.refused), grown(|limit| limit.would_refuse), grown(|limit| limit.decided))
-    });
+    let limits = now.rank_limits(before);
     let list = limits.iter().take(ROWS_MAX).map(|(name, before, now)| {
         let rate = |read: fn(&LimitTraffic) -> u64| rate_of(read(before), read(now), seconds);
         json!({

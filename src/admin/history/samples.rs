@@ -28,7 +28,7 @@ struct Recorded {
     samples: VecDeque<HistorySample>,
     marks: VecDeque<HistoryMark>,
     counts: VecDeque<TrafficCounts>,
-    /// What the last sample saw.
+    /// Generation of the config at the last sample; 0 before the first.
     generation: u64,
     is_store_down: bool,
     last_reload: Value,

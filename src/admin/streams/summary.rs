@@ -1,7 +1,6 @@
 //! Events of the live stream: rates of the last seconds, and what is wrong. The numbers are those of `/metrics`,
 //! `/-/status` and `/-/upstreams`. Called by `live`.
 
-use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -126,16 +125,8 @@ impl RateWindow<'_> {
 
     /// Lists the limits with the most refusals in the interval, then those with the most decisions.
     fn describe_limits(&self, most: usize, mode_of: impl Fn(&str) -> Option<&'static str>) -> Value {
-        let mut limits: Vec<_> = self.now.limits.iter().collect();
-        let since = |name: &str| self.before.limits.get(name).copied().unwrap_or_default();
-        limits.sort_by_cached_key(|(name, now)| {
-            let before = since(name);
-            let refusals = now.refused.saturating_sub(before.refused);
-            let would_refuse = now.would_refuse.saturating_sub(before.would_refuse);
-            Reverse((refusals, would_refuse, now.decided.saturating_sub(before.decided)))
-        });
-        let list = limits.iter().take(most).map(|(name, now)| {
-            let before = since(name);
+        let limits = self.now.rank_limits(self.before);
+        let list = limits.iter().take(most).map(|(name, before, now)| {
             json!({
                 "limit": cut_text(name),
                 "mode": mode_of(name),

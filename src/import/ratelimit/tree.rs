@@ -19,7 +19,7 @@ const DEPTH_MAX: usize = 16;
 pub struct FlatRule {
     pub entries: Vec<TreeEntry>,
     pub outcome: RuleOutcome,
-    /// Names of rates that do not apply beside this one.
+    /// Names of rates that this one replaces.
     pub replaces: Vec<String>,
     pub file: Rc<str>,
     pub line: usize,

@@ -188,7 +188,7 @@ impl Cost {
     /// Returns the cost of a request that consists of these calls. A cost that is not theirs is that of the request.
     ///
     /// # Errors
-    /// Those of [`Cost::for_request`].
+    /// The errors of [`Cost::for_request`].
     pub fn for_calls(
         &self,
         calls: &[&Call],

@@ -10,7 +10,7 @@ use crate::limiting::source::Repeated;
 /// The values that a limit counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DistinctValues {
-    /// Where a request has its value. Requests without one have the same value.
+    /// The source of the value. Requests without a value share one.
     pub key: Key,
     /// The key of the limit, then that of the value: usage is shown by both.
     pub counted_key: Key,

@@ -1,5 +1,6 @@
 //! Sums of the series of all routes: what the gateway does as a whole. Read by the live stream of the admin listener.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::telemetry::metrics::counts::BUCKETS;
@@ -89,6 +90,18 @@ impl Traffic {
         for limit in record.limits() {
             self.refused += self.limits.entry(limit.name.clone()).or_default().add_limit(&limit);
         }
+    }
+
+    /// Returns the limits with their counts `before` and now: those that refused most since then first, then those that
+    /// decided most.
+    pub fn rank_limits(&self, before: &Traffic) -> Vec<(&str, LimitTraffic, LimitTraffic)> {
+        let since = |name: &String| before.limits.get(name).copied().unwrap_or_default();
+        let mut limits: Vec<_> = self.limits.iter().map(|(name, now)| (name.as_str(), since(name), *now)).collect();
+        limits.sort_by_key(|(_, before, now)| {
+            let grown = |read: fn(&LimitTraffic) -> u64| Reverse(read(now).saturating_sub(read(before)));
+            (grown(|limit| limit.refused), grown(|limit| limit.would_refuse), grown(|limit| limit.decided))
+        });
+        limits
     }
 
     /// Estimates the duration in milliseconds that a `share` of the requests since `before` did not exceed. Within a

@@ -20,7 +20,7 @@ const BYTES: u64 = 512;
 pub struct FloodBudget {
     idle: Bucket,
     resets: Bucket,
-    /// What was counted so far.
+    /// Frames and bytes that the library had counted at the last check.
     received: u64,
     sent: u64,
     bytes: u64,
