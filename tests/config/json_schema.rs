@@ -117,7 +117,8 @@ fn linters_accept_good_configs() {
         add(&fs::read_to_string(path).unwrap().replace("#:schema", "# schema"));
     }
     let pages = fs::read_dir("docs").unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
-    for page in pages.flat_map(|folder| fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path()) {
+    let pages = pages.flat_map(|folder| fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path());
+    for page in pages.filter(|path| path.extension() == Some("md".as_ref())) {
         for part in Page::read(page.to_str().unwrap()).parts {
             add(&part.config);
         }
