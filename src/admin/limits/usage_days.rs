@@ -4,7 +4,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::admin::limits::LimitsApi;
-use crate::admin::problem::{Problem, ProblemKind, refuse_repeated};
+use crate::admin::problem::{Problem, ProblemKind, bad_query, refuse_repeated};
 use crate::config::admin_tokens::Role;
 use crate::config::percent_decode;
 use crate::limiting::ledger::{LedgerDay, parse_day};
@@ -54,8 +54,4 @@ fn parse_query(query: &str) -> Result<(String, String), Problem> {
     }
     let day = day.ok_or_else(|| bad_query("write a day: `day=2026-11-30`"))?;
     Ok((day, cursor))
-}
-
-fn bad_query(detail: &str) -> Problem {
-    Problem::new(StatusCode::BAD_REQUEST, detail)
 }
