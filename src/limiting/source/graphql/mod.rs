@@ -66,7 +66,7 @@ impl GraphqlRequest {
                 Some(at) if values[at].replace(*value).is_some() => return Err(WRONG),
                 Some(_) => {}
                 None if names.iter().any(|name| is_equal_for_some_parsers(name, member)) => return Err(WRONG),
-                None => names_stored |= !is_null && STORED.contains(&member.as_str()),
+                None => names_stored |= !is_null && STORED.iter().any(|name| is_equal_for_some_parsers(name, member)),
             }
         }
         let text = |value: Option<&RawValue>| match value {
@@ -226,6 +226,15 @@ mod tests {
         }
         assert_eq!(operations(r#"[{"query":"query A { a }"},{"query":"{ b }"}]"#), [Some("A".to_owned()), None]);
         assert_eq!(read("[]", None), Ok(vec![GraphqlRequest::default()]));
+        for (document, names_stored) in [
+            (r#"{"query":"{ a }","id":"x"}"#, true),
+            (r#"{"query":"{ a }","ID":"x"}"#, true),
+            (r#"{"query":"{ a }","documentid":"x"}"#, true),
+            (r#"{"query":"{ a }","id":null}"#, false),
+            (r#"{"query":"{ a }","ids":"x"}"#, false),
+        ] {
+            assert_eq!(read(document, None).unwrap()[0].names_stored, names_stored, "{document}");
+        }
         let text = read(r#"{"query":"query($n:Int){a}","variables":"{\"n\":5}"}"#, None).unwrap();
         assert_eq!(&*text[0].variables["n"], "5");
         let target = read_requests(&BodyFacts::None, Some("query=%7Ba%7D&variables=%7B%22n%22:1%7D")).unwrap();
