@@ -6,6 +6,7 @@ use redis::Commands;
 
 use crate::support::gateway::{Gateway, program};
 use crate::support::limiting::{RedisServer, on_both_stores};
+use crate::support::scenario::scenario;
 use crate::support::upstream::Upstream;
 
 const LIMITS: &str = "[[route]]\nname = \"login\"\nrespond = { status = 200 }\nlimits = [\"login\", \"all\"]\n\
@@ -17,17 +18,10 @@ fn statuses(gateway: &Gateway, count: usize) -> Vec<u16> {
     (0..count).map(|_| gateway.get("/").status()).collect()
 }
 
-fn store_section(redis: Option<&RedisServer>) -> String {
-    redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n", redis.url()))
-}
-
 #[test]
 fn a_key_that_is_refused_often_is_banned_until_an_operator_lifts_it() {
     on_both_stores(|redis| {
-        let gateway = Gateway::start(&format!("{}{LIMITS}", store_section(redis)));
-        if redis.is_some() {
-            gateway.wait_for_store();
-        }
+        let gateway = scenario().store(redis).lines(LIMITS).start();
         let rejected = |reason| [("route", "login"), ("limit", "login"), ("reason", reason)];
         gateway.assert_metric("rejections_total", &rejected("banned"), 0.0);
         gateway.assert_metric("limit_bans_total", &[("limit", "login")], 0.0);
@@ -77,12 +71,8 @@ fn a_key_that_is_refused_often_is_banned_until_an_operator_lifts_it() {
 fn gateways_share_a_ban() {
     let server = RedisServer::start(&[]);
     // With another limit that admits, each request would be a decision: that limit's wait might be longer.
-    let config = format!("{}{LIMITS}", store_section(Some(&server))).replace("[\"login\", \"all\"]", "[\"login\"]");
-    let [one, other] = [(); 2].map(|()| {
-        let gateway = Gateway::start(&config);
-        gateway.wait_for_store();
-        gateway
-    });
+    let limits = LIMITS.replace("[\"login\", \"all\"]", "[\"login\"]");
+    let [one, other] = [(); 2].map(|()| scenario().store(Some(&server)).lines(&limits).start());
     while one.get("/").get("retry-after") != Some("3600") {}
     assert!(["3600", "3599"].contains(&other.get("/").get("retry-after").unwrap()));
     let executed = || {

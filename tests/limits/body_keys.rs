@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::support::client::{Client, post};
 use crate::support::gateway::Gateway;
-use crate::support::http::Message;
+use crate::support::scenario::scenario;
 use crate::support::upstream::Upstream;
 use crate::support::wait_until;
 
@@ -15,25 +15,14 @@ const JSON: &str = "content-type: application/json\r\n";
 
 /// `/` has keys of both kinds. `/json` has one, and a request without it passes; `/told` refuses such a request.
 fn start(upstream: &Upstream, server: &str) -> Gateway {
-    let route = |path: &str, limit: &str| {
-        format!(
-            "[[route]]\nname = \"{limit}\"\npath = \"{path}\"\nupstream = \"{}\"\nlimits = [\"{limit}\"]\n\
-             [limit.{limit}]\nrate = \"2/day\"\n",
-            upstream.url()
-        )
-    };
-    let config = [
-        route("/", "account") + "key = [\"form:user\", \"json:/login/user\"]\n",
-        route("/json", "json") + "key = \"json:/user\"\nmissing = \"skip\"\n",
-        route("/told", "told") + "key = \"form:a\\\"b\"\nmissing = \"refuse\"\n",
-        route("/shadow", "shadow") + "key = \"form:user\"\nmode = \"shadow\"\n",
-        route("/posts", "posts") + "key = \"form:user\"\nmissing = \"refuse\"\nwhen = { method = \"POST\" }\n",
+    let routes = [
+        ("/", "account", "key = [\"form:user\", \"json:/login/user\"]"),
+        ("/json", "json", "key = \"json:/user\"\nmissing = \"skip\""),
+        ("/told", "told", "key = \"form:a\\\"b\"\nmissing = \"refuse\""),
+        ("/shadow", "shadow", "key = \"form:user\"\nmode = \"shadow\""),
+        ("/posts", "posts", "key = \"form:user\"\nmissing = \"refuse\"\nwhen = { method = \"POST\" }"),
     ];
-    Gateway::with(server, &config.concat())
-}
-
-fn send(gateway: &Gateway, target: &str, fields: &str, body: &str) -> Message {
-    gateway.client().fetch(&post(target, body.len() as u64, fields), body)
+    scenario().upstream(upstream).server(server).limited_routes("2/day", &routes).start()
 }
 
 fn chunked(target: &str, fields: &str, pieces: &[&str]) -> String {
@@ -68,12 +57,12 @@ fn an_account_has_one_budget_with_any_encoding_of_its_body() {
         (r#"{"login":{"user":"anna"}}"#, 429),
         (r#"{"login":{"user":"bert"}}"#, 200),
     ] {
-        assert_eq!(send(&gateway, "/", JSON, body).status(), status, "{body}");
+        assert_eq!(gateway.post("/", JSON, body).status(), status, "{body}");
     }
     // Requests without a name, in any form, share one budget.
-    assert_eq!(send(&gateway, "/", FORM, "password=x").status(), 200);
-    assert_eq!(send(&gateway, "/", JSON, "{\"user\":\"anna\"}").status(), 200);
-    assert_eq!(send(&gateway, "/", JSON, "{\"login\":null}").status(), 429);
+    assert_eq!(gateway.post("/", FORM, "password=x").status(), 200);
+    assert_eq!(gateway.post("/", JSON, "{\"user\":\"anna\"}").status(), 200);
+    assert_eq!(gateway.post("/", JSON, "{\"login\":null}").status(), 429);
     assert_eq!(gateway.get("/").status(), 429);
 }
 
@@ -103,7 +92,7 @@ fn ambiguous_bodies_do_not_evade_a_limit() {
         ("/", FORM, "user=x;user=anna", 400),
         ("/", FORM, "user[]=anna", 400),
     ] {
-        let response = send(&gateway, target, fields, body);
+        let response = gateway.post(target, fields, body);
         assert_eq!(response.status(), status, "{fields}{body:.80}");
         assert_eq!(response.json()["type"], "about:blank");
         if !body.is_empty() && status != 400 {
@@ -115,14 +104,14 @@ fn ambiguous_bodies_do_not_evade_a_limit() {
     assert_eq!(upstream.connections(), 0);
     // None of these requests was charged.
     for _ in 0..2 {
-        assert_eq!(send(&gateway, "/", FORM, "user=anna").status(), 200);
-        assert_eq!(send(&gateway, "/json", JSON, r#"{"user":"anna"}"#).status(), 200);
+        assert_eq!(gateway.post("/", FORM, "user=anna").status(), 200);
+        assert_eq!(gateway.post("/json", JSON, r#"{"user":"anna"}"#).status(), 200);
     }
-    assert_eq!(send(&gateway, "/json", JSON, r#"{"user":"anna"}"#).status(), 429);
-    assert_eq!(send(&gateway, "/json", JSON, "{}").status(), 200, "it contains no name, so the limit skips it");
+    assert_eq!(gateway.post("/json", JSON, r#"{"user":"anna"}"#).status(), 429);
+    assert_eq!(gateway.post("/json", JSON, "{}").status(), 200, "it contains no name, so the limit skips it");
     let unreadable = [("limit", "json"), ("route", "json"), ("reason", "unreadable_key")];
     gateway.assert_metric("rejections_total", &unreadable, 9.0);
-    let grpc = send(&gateway, "/", "content-type: application/grpc\r\n", "12345");
+    let grpc = gateway.post("/", "content-type: application/grpc\r\n", "12345");
     assert_eq!((grpc.status(), grpc.get("grpc-status")), (200, Some("3")));
 }
 
@@ -130,15 +119,15 @@ fn ambiguous_bodies_do_not_evade_a_limit() {
 fn a_missing_part_is_named() {
     let upstream = Upstream::text("in");
     let gateway = start(&upstream, "");
-    let response = send(&gateway, "/told", FORM, "a=1");
+    let response = gateway.post("/told", FORM, "a=1");
     assert_eq!(response.status(), 403);
     assert_eq!(response.json()["title"], "the request lacks form:a\"b, the key of its limit");
-    let response = send(&gateway, "/told", FORM, &format!("a%22b={}", "x".repeat(9000)));
+    let response = gateway.post("/told", FORM, &format!("a%22b={}", "x".repeat(9000)));
     assert_eq!(
         response.json()["title"],
         "the request body is too long for a limit that reads it (max_key_body, max_cost_body)"
     );
-    assert_eq!(send(&gateway, "/told", FORM, "a%22b=1").status(), 200);
+    assert_eq!(gateway.post("/told", FORM, "a%22b=1").status(), 200);
 }
 
 #[test]
@@ -187,7 +176,7 @@ fn a_slow_or_broken_body_is_cut_and_not_charged() {
     assert_eq!(wrong.read_response("POST").status(), 400);
     wait_until("nothing is in flight", || gateway.metric("requests_in_flight", &[("route", "account")]) == Some(0.0));
     assert_eq!(upstream.connections(), 0);
-    assert_eq!([0; 3].map(|_| send(&gateway, "/", FORM, "user=anna").status()), [200, 200, 429]);
+    assert_eq!([0; 3].map(|_| gateway.post("/", FORM, "user=anna").status()), [200, 200, 429]);
 }
 
 /// If no limit that reads the body applies, the body is forwarded unread.
@@ -219,7 +208,7 @@ fn a_body_is_read_only_for_limits_that_apply() {
     let whole = Upstream::text("in");
     let gateway = start(&whole, "");
     for _ in 0..3 {
-        assert_eq!(send(&gateway, "/shadow", FORM, &body).status(), 200);
+        assert_eq!(gateway.post("/shadow", FORM, &body).status(), 200);
         assert_eq!(whole.request().text(), body);
         let mut client = gateway.client();
         client.send(chunked("/shadow", FORM, &[&body[..9000], &body[9000..]]));
@@ -232,7 +221,7 @@ fn a_body_is_read_only_for_limits_that_apply() {
 fn the_largest_body_follows_the_config() {
     let upstream = Upstream::text("in");
     let gateway = start(&upstream, "max_key_body = 64");
-    let of = |length: usize| send(&gateway, "/", FORM, &format!("user={}", "x".repeat(length - 5))).status();
+    let of = |length: usize| gateway.post("/", FORM, &format!("user={}", "x".repeat(length - 5))).status();
     assert_eq!((of(64), of(65)), (200, 413));
     gateway.reload_with("max_key_body = 64", "max_key_body = \"64KiB\"");
     assert_eq!((of(65), of(64 * 1024), of(64 * 1024 + 1)), (200, 200, 413));

@@ -16,15 +16,11 @@ use crate::support::gateway::Gateway;
 use crate::support::limiting::rules::{bucket, random_rule};
 use crate::support::limiting::{RedisServer, check, limit, seeded};
 use crate::support::machine::Stopwatch;
+use crate::support::scenario::scenario;
 
-fn gateway(server: &RedisServer, limits: &str, more: &str) -> Gateway {
-    let gateway = Gateway::start(&format!(
-        "[store]\nurl = \"{}\"\ndeadline = \"500ms\"\n\n[[route]]\nname = \"app\"\npath = \"/\"\n\
-         respond = {{ body = \"in\" }}\nlimits = [{limits}]\n\n{more}",
-        server.url()
-    ));
-    gateway.wait_for_store();
-    gateway
+fn start(server: &RedisServer, limits: &[(&str, &str)]) -> Gateway {
+    let gateway = scenario().store(Some(server));
+    limits.iter().fold(gateway, |gateway, (name, lines)| gateway.limit_of(name, lines)).start()
 }
 
 fn calls(gateway: &Gateway) -> f64 {
@@ -34,7 +30,7 @@ fn calls(gateway: &Gateway) -> f64 {
 #[test]
 fn a_remembered_refusal_costs_no_store_call() {
     let server = RedisServer::start(&[]);
-    let gateway = gateway(&server, "\"one\"", "[limit.one]\nrate = \"1/h\"\nkey = \"ip\"\ncost = \"header:x-cost\"\n");
+    let gateway = start(&server, &[("one", "rate = \"1/h\"\nkey = \"ip\"\ncost = \"header:x-cost\"")]);
     let mut client = gateway.client();
     let start = Instant::now();
     assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
@@ -57,7 +53,7 @@ fn a_remembered_refusal_costs_no_store_call() {
 #[test]
 fn the_wait_of_a_known_refusal_is_exact() {
     let server = RedisServer::start(&[]);
-    let gateway = gateway(&server, "\"one\"", "[limit.one]\nrate = \"1/400ms\"\nburst = 1\nkey = \"ip\"\n");
+    let gateway = start(&server, &[("one", "rate = \"1/400ms\"\nburst = 1\nkey = \"ip\"")]);
     let mut client = gateway.client();
     for _ in 0..3 {
         let (watch, start) = (Stopwatch::start(), Instant::now());
@@ -73,9 +69,8 @@ fn the_wait_of_a_known_refusal_is_exact() {
 #[test]
 fn the_longer_wait_of_another_limit_is_reported() {
     let server = RedisServer::start(&[]);
-    let limits = "[limit.own]\nrate = \"1/20s\"\nkey = \"header:x-user\"\n\n[limit.all]\n\
-                  algorithm = \"fixed_window\"\nrate = \"2/h\"\nkey = \"all\"\n";
-    let gateway = gateway(&server, "\"own\", \"all\"", limits);
+    let own = ("own", "rate = \"1/20s\"\nkey = \"header:x-user\"");
+    let gateway = start(&server, &[own, ("all", "algorithm = \"fixed_window\"\nrate = \"2/h\"\nkey = \"all\"")]);
     let (mut one, mut two) = (gateway.client(), gateway.client());
     let mut fetch = |user: usize| {
         let client = if user == 1 { &mut one } else { &mut two };
@@ -100,11 +95,8 @@ fn the_longer_wait_of_another_limit_is_reported() {
 #[test]
 fn a_shadow_limit_counts_on_behind_an_exhausted_one() {
     let server = RedisServer::start(&[]);
-    let gateway = gateway(
-        &server,
-        "\"one\", \"shadow\"",
-        "[limit.one]\nrate = \"1/h\"\nkey = \"all\"\n\n[limit.shadow]\nrate = \"3/h\"\nkey = \"all\"\nmode = \"shadow\"\n",
-    );
+    let shadow = ("shadow", "rate = \"3/h\"\nkey = \"all\"\nmode = \"shadow\"");
+    let gateway = start(&server, &[("one", "rate = \"1/h\"\nkey = \"all\""), shadow]);
     for _ in 0..6 {
         gateway.get("/");
     }

@@ -8,48 +8,27 @@ use serde_json::{Value, json};
 use crate::support::client::post;
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
+use crate::support::scenario::scenario;
 use crate::support::upstream::Upstream;
 
 const JSON: &str = "content-type: application/json\r\n";
 
 /// `/` has prices, `/methods` and `/tools` a budget for each method and tool, and the others conditions.
 fn start(upstream: &Upstream) -> Gateway {
-    let route = |path: &str, limit: &str, options: &str| {
-        format!(
-            "[[route]]\nname = \"{limit}\"\npath = \"{path}\"\nupstream = \"{}\"\nlimits = [\"{limit}\"]\n\
-             [limit.{limit}]\nrate = \"100/day\"\n{options}",
-            upstream.url()
-        )
-    };
-    let config = [
-        route(
-            "/",
-            "prices",
-            "costs = { eth_getLogs = 75, \"debug_*\" = 50, \"tools/call:search\" = 20, default = 10 }\n",
-        ),
-        route("/methods", "methods", "key = \"jsonrpc:method\"\nburst = 3\nmissing = \"refuse\"\n"),
-        route("/tools", "tools", "key = [\"header:x-user\", \"mcp:tool\"]\nburst = 2\nrepeated = \"first\"\n"),
-        route(
+    let routes = [
+        ("/", "prices", "costs = { eth_getLogs = 75, \"debug_*\" = 50, \"tools/call:search\" = 20, default = 10 }"),
+        ("/methods", "methods", "key = \"jsonrpc:method\"\nburst = 3\nmissing = \"refuse\""),
+        ("/tools", "tools", "key = [\"header:x-user\", \"mcp:tool\"]\nburst = 2\nrepeated = \"first\""),
+        (
             "/logs",
             "logs",
-            "burst = 2\nwhen = { method = \"POST\", jsonrpc = { method = [\"eth_getLogs\", \"debug_*\"] } }\n",
+            "burst = 2\nwhen = { method = \"POST\", jsonrpc = { method = [\"eth_getLogs\", \"debug_*\"] } }",
         ),
-        route("/others", "others", "burst = 2\nwhen = { jsonrpc = { method = \"!eth_chainId\" } }\n"),
-        route(
-            "/pair",
-            "pair",
-            "burst = 1\nwhen = { jsonrpc = { method = \"tools/call\" }, mcp = { tool = \"delete\" } }\n",
-        ),
-        route("/shadow", "shadow", "costs = { a = 100, default = 1 }\nmode = \"shadow\"\n"),
+        ("/others", "others", "burst = 2\nwhen = { jsonrpc = { method = \"!eth_chainId\" } }"),
+        ("/pair", "pair", "burst = 1\nwhen = { jsonrpc = { method = \"tools/call\" }, mcp = { tool = \"delete\" } }"),
+        ("/shadow", "shadow", "costs = { a = 100, default = 1 }\nmode = \"shadow\""),
     ];
-    Gateway::start(&config.concat())
-}
-
-fn send(gateway: &Gateway, target: &str, fields: &str, body: impl AsRef<[u8]>) -> Message {
-    let body = body.as_ref();
-    let mut client = gateway.client();
-    client.send([post(target, body.len() as u64, fields).as_bytes(), body].concat());
-    client.read_response("POST")
+    scenario().upstream(upstream).limited_routes("100/day", &routes).start()
 }
 
 fn call(method: &str) -> Value {
@@ -80,7 +59,7 @@ fn a_batch_costs_the_sum_of_its_calls_and_is_decided_whole() {
         (json!([]), 429, 5),
         (json!({ "id": 1, "result": {} }), 429, 5),
     ] {
-        let response = send(&gateway, "/", JSON, body.to_string());
+        let response = gateway.post("/", JSON, body.to_string());
         assert_eq!((response.status(), left(&response)), (status, rest), "{body}");
         if status == 200 {
             assert_eq!(upstream.request().text(), body.to_string(), "the body is forwarded unchanged");
@@ -89,7 +68,7 @@ fn a_batch_costs_the_sum_of_its_calls_and_is_decided_whole() {
     assert_eq!(gateway.get("/").status(), 429, "a request without a body costs the default");
     let never = json!([call("eth_getLogs"), call("eth_getLogs")]);
     assert_eq!(
-        send(&gateway, "/", JSON, never.to_string()).json()["title"],
+        gateway.post("/", JSON, never.to_string()).json()["title"],
         "the request costs more than its whole quota"
     );
 }
@@ -105,7 +84,7 @@ fn the_price_is_that_of_the_most_specific_name() {
         (json!([named("tools/call", "name", "search"), call("debug_x"), call("x")]), 20),
     ] {
         let gateway = start(&upstream);
-        assert_eq!(left(&send(&gateway, "/", JSON, body.to_string())), rest, "{body}");
+        assert_eq!(left(&gateway.post("/", JSON, body.to_string())), rest, "{body}");
     }
 }
 
@@ -142,11 +121,11 @@ fn no_spelling_of_a_body_is_cheaper_than_what_a_server_reads() {
         ("content-type: application/json\r\ncontent-type: text/plain\r\n", plain.as_bytes(), 415),
         ("content-type: application/x-www-form-urlencoded\r\n", b"method=eth_getLogs", 415),
     ] {
-        let response = send(&gateway, "/", fields, body);
+        let response = gateway.post("/", fields, body);
         assert_eq!(response.status(), status, "{fields}{:.60}", String::from_utf8_lossy(body));
     }
     assert_eq!(upstream.requests().len(), 0);
-    let escaped = send(&gateway, "/", JSON, r#"{"params":[],"\u006dethod":"\u0065th_getLogs"}"#);
+    let escaped = gateway.post("/", JSON, r#"{"params":[],"\u006dethod":"\u0065th_getLogs"}"#);
     assert_eq!((escaped.status(), left(&escaped)), (200, 25), "nothing was charged before");
     // A tunnel would carry calls that nobody counts.
     let upgrade = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
@@ -165,7 +144,7 @@ fn each_method_has_a_budget_and_a_batch_of_several_has_none() {
     let upstream = Upstream::text("done");
     let gateway = start(&upstream);
     let status = |target: &str, fields: &str, body: Value| {
-        send(&gateway, target, &format!("{JSON}{fields}"), body.to_string()).status()
+        gateway.post(target, &format!("{JSON}{fields}"), body.to_string()).status()
     };
     assert_eq!(status("/methods", "", json!([call("a"), call("a"), call("a")])), 200);
     assert_eq!(status("/methods", "", call("a")), 429, "the batch counted three times");
@@ -198,7 +177,7 @@ fn each_method_has_a_budget_and_a_batch_of_several_has_none() {
 fn a_condition_selects_the_calls_of_a_batch_that_count() {
     let upstream = Upstream::text("done");
     let gateway = start(&upstream);
-    let status = |target: &str, body: &str| send(&gateway, target, JSON, body).status();
+    let status = |target: &str, body: &str| gateway.post(target, JSON, body).status();
     let cheap = json!(vec![call("eth_chainId"); 50]).to_string();
     assert_eq!(status("/logs", &cheap), 200);
     let mut mixed = vec![call("eth_chainId"); 50];
@@ -206,7 +185,7 @@ fn a_condition_selects_the_calls_of_a_batch_that_count() {
     assert_eq!(status("/logs", &json!(mixed).to_string()), 200, "two of 52 count");
     assert_eq!(status("/logs", &json!([call("eth_chainId"), call("debug_x")]).to_string()), 429);
     assert_eq!(status("/logs", &cheap), 200);
-    assert_eq!(send(&gateway, "/logs", "content-type: text/plain\r\n", call("x").to_string()).status(), 415);
+    assert_eq!(gateway.post("/logs", "content-type: text/plain\r\n", call("x").to_string()).status(), 415);
     let mut put = gateway.client();
     put.send(post("/logs", 1, "").replace("POST", "PUT") + "x");
     assert_eq!(put.read_response("PUT").status(), 200, "another condition fails, so the body is not read");
@@ -238,7 +217,7 @@ fn headers_of_mcp_that_name_another_call_are_refused() {
         ("/", "mcp-method: ping\r\n", 400),
         ("/others", "mcp-method: ping\r\n", 400),
     ] {
-        let response = send(&gateway, target, &format!("{JSON}{fields}"), &search);
+        let response = gateway.post(target, &format!("{JSON}{fields}"), &search);
         assert_eq!(response.status(), status, "{target} {fields}");
         if status == 400 {
             assert_eq!(response.json()["title"], "Mcp-Method or Mcp-Name names another call than the request body");
@@ -267,20 +246,17 @@ fn an_explanation_has_the_cost_of_a_batch() {
 
 /// Refuses every second request of a route whose limit reads no body, and every batch of a costly method.
 fn start_refusing(upstream: &Upstream) -> Gateway {
-    let route = |path: &str, limit: &str, options: &str| {
-        format!(
-            "[[route]]\nname = \"{limit}\"\npath = \"{path}\"\nupstream = \"{}\"\nlimits = [\"{limit}\"]\n\
-             refuse = {{ dialect = \"jsonrpc\" }}\n[limit.{limit}]\nrate = \"1/min\"\n{options}",
-            upstream.url()
-        )
-    };
-    let config = [
-        route("/", "plain", ""),
-        route("/never", "never", "burst = 5\ncosts = { eth_call = 5, x = 1 }\n"),
-        route("/keyed", "keyed", "key = \"header:x-key\"\nmissing = \"refuse\"\n"),
-        route("/own", "own", "refuse = { status = 503, dialect = \"jsonrpc\", headers = { x-own = \"yes\" } }\n"),
+    let routes = [
+        ("/", "plain", ""),
+        ("/never", "never", "burst = 5\ncosts = { eth_call = 5, x = 1 }"),
+        ("/keyed", "keyed", "key = \"header:x-key\"\nmissing = \"refuse\""),
+        ("/own", "own", "refuse = { status = 503, dialect = \"jsonrpc\", headers = { x-own = \"yes\" } }"),
     ];
-    Gateway::start(&config.concat())
+    scenario()
+        .upstream(upstream)
+        .every_route("refuse = { dialect = \"jsonrpc\" }")
+        .limited_routes("1/min", &routes)
+        .start()
 }
 
 #[test]
@@ -288,8 +264,8 @@ fn refusals_are_errors_of_the_calls() {
     let upstream = Upstream::text("done");
     let gateway = start_refusing(&upstream);
     let id = |id: Value| json!({ "jsonrpc": "2.0", "id": id, "method": "x" });
-    assert_eq!(send(&gateway, "/", JSON, id(json!(1)).to_string()).text(), "done");
-    let refused = send(&gateway, "/", JSON, id(json!("seven")).to_string());
+    assert_eq!(gateway.post("/", JSON, id(json!(1)).to_string()).text(), "done");
+    let refused = gateway.post("/", JSON, id(json!("seven")).to_string());
     assert_eq!((refused.status(), refused.get("content-type")), (429, Some("application/json")));
     let wait_s: i64 = refused.get("retry-after").unwrap().parse().unwrap();
     let wait_ms = refused.json()["error"]["data"]["retry_after_ms"].as_i64().unwrap();
@@ -307,7 +283,7 @@ fn refusals_are_errors_of_the_calls() {
         ("content-type: text/plain\r\n", id(json!(1)).to_string(), Value::Null),
         (JSON, format!("{{\"id\":1,\"method\":\"{}\"}}", "x".repeat(1 << 20)), Value::Null),
     ] {
-        let response = send(&gateway, "/", fields, &body);
+        let response = gateway.post("/", fields, &body);
         let found = match response.json() {
             Value::Array(errors) => errors.iter().map(|error| error["id"].clone()).collect(),
             error => error["id"].clone(),
@@ -319,16 +295,16 @@ fn refusals_are_errors_of_the_calls() {
     let head = gateway.client().fetch("HEAD / HTTP/1.1\r\nhost: a\r\n\r\n", "");
     assert_eq!((head.status(), head.text().as_str()), (429, ""));
 
-    let never = send(&gateway, "/never", JSON, json!([call("eth_call"), call("x")]).to_string());
+    let never = gateway.post("/never", JSON, json!([call("eth_call"), call("x")]).to_string());
     assert_eq!(
         never.json()[0]["error"],
         json!({ "code": -32029, "message": "the request costs more than its whole quota" })
     );
-    let twice = send(&gateway, "/never", JSON, r#"{"id":1,"method":"x","method":"eth_call"}"#);
+    let twice = gateway.post("/never", JSON, r#"{"id":1,"method":"x","method":"eth_call"}"#);
     assert_eq!((twice.status(), &twice.json()["error"]["code"]), (400, &json!(-32600)));
-    let keyless = send(&gateway, "/keyed", JSON, id(json!(4)).to_string());
+    let keyless = gateway.post("/keyed", JSON, id(json!(4)).to_string());
     assert_eq!((keyless.status(), &keyless.json()["id"]), (403, &json!(4)));
-    let own = [(); 2].map(|()| send(&gateway, "/own", JSON, id(json!(5)).to_string()));
+    let own = [(); 2].map(|()| gateway.post("/own", JSON, id(json!(5)).to_string()));
     assert_eq!((own[1].status(), own[1].get("x-own")), (503, Some("yes")));
     assert_eq!(own[1].json()["id"], 5);
 }
@@ -339,7 +315,7 @@ fn the_body_of_a_refused_request_is_bounded() {
     let upstream = Upstream::text("done");
     let gateway = start_refusing(&upstream);
     let body = r#"{"jsonrpc":"2.0","id":9,"method":"x"}"#;
-    assert_eq!(send(&gateway, "/", JSON, body).status(), 200);
+    assert_eq!(gateway.post("/", JSON, body).status(), 200);
     let mut client = gateway.client();
     for _ in 0..2 {
         client.send(post("/", body.len() as u64, &format!("{JSON}expect: 100-continue\r\n")));
@@ -356,6 +332,6 @@ fn the_body_of_a_refused_request_is_bounded() {
     assert_eq!(response.get("connection"), Some("close"));
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
     stalled.assert_closed();
-    let whole = send(&gateway, "/", JSON, body);
+    let whole = gateway.post("/", JSON, body);
     assert_eq!((whole.status(), &whole.json()["id"]), (429, &json!(9)));
 }

@@ -10,6 +10,7 @@ use crate::support::client::get;
 use crate::support::gateway::{Gateway, program};
 use crate::support::limiting::topology::RedisCluster;
 use crate::support::limiting::{RedisServer, on_both_stores};
+use crate::support::scenario::scenario;
 use crate::support::upstream::Upstream;
 use crate::support::wait_until;
 
@@ -18,13 +19,7 @@ const LIMITS: &str = "[limit.now]\nrate = \"3/h\"\nkey = \"header:x-key\"\n\
     [limit.wide]\nrate = \"5/h\"\nkey = \"header:x-key\"\ncandidate_of = \"now\"\n";
 
 fn gateway(redis: Option<&RedisServer>, config: &str) -> Gateway {
-    let store =
-        redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\ndeadline = \"10s\"\n", redis.url()));
-    let gateway = Gateway::with("access_log = { to = \"access.log\" }", &format!("{store}{config}"));
-    if redis.is_some() {
-        gateway.wait_for_store();
-    }
-    gateway
+    scenario().store(redis).server("access_log = { to = \"access.log\" }").lines(config).start()
 }
 
 fn fetch(gateway: &Gateway, key: &str) -> u16 {

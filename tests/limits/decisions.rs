@@ -6,13 +6,11 @@ use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
 use crate::support::machine::Stopwatch;
+use crate::support::scenario::scenario;
 use crate::support::upstream::Upstream;
 
 fn limited(limit: &str) -> Gateway {
-    Gateway::start(&format!(
-        "[[route]]\nname = \"api\"\npath = \"/\"\nrespond = {{ body = \"in\" }}\nlimits = [\"slow\"]\n\n\
-         [limit.slow]\n{limit}\n"
-    ))
+    scenario().route("api", "/").limit_of("slow", limit).start()
 }
 
 fn quota(response: &Message) -> (u16, Option<&str>, Option<&str>) {

@@ -13,6 +13,7 @@ use crate::support::gateway::{Gateway, program};
 use crate::support::limiting::rules::{distinct, random_tag};
 use crate::support::limiting::topology::RedisCluster;
 use crate::support::limiting::{RedisServer, on_both_stores, seeded};
+use crate::support::scenario::scenario;
 use crate::support::upstream::Upstream;
 use crate::support::wait_until;
 
@@ -21,16 +22,8 @@ const SHARED: &str = "[[route]]\nname = \"app\"\nrespond = { body = \"in\" }\nli
     [limit.shared]\nalgorithm = \"fixed_window\"\nrate = \"2/h\"\nkey = \"header:x-api-key\"\ndistinct = \"ip\"\n\
     [limit.all]\nalgorithm = \"fixed_window\"\nrate = \"20/h\"\nkey = \"header:x-account\"\nmissing = \"skip\"\n";
 
-fn store_section(url: Option<String>) -> String {
-    url.map_or_else(String::new, |url| format!("[store]\nurl = \"{url}\"\ndeadline = \"10s\"\n"))
-}
-
 fn start(redis: Option<&RedisServer>, config: &str) -> Gateway {
-    let gateway = Gateway::with(SERVER, &format!("{}{config}", store_section(redis.map(RedisServer::url))));
-    if redis.is_some() {
-        gateway.wait_for_store();
-    }
-    gateway
+    scenario().store(redis).server(SERVER).lines(config).start()
 }
 
 fn status(gateway: &Gateway, key: &str, address: &str, more: &str) -> u16 {
@@ -157,8 +150,7 @@ fn a_value_in_the_body_counts() {
 fn a_cluster_adds_all_values_or_none() {
     let cluster = RedisCluster::start(0);
     let config = SHARED.replace("20/h", "1/h");
-    let gateway = Gateway::with(SERVER, &format!("{}{config}", store_section(Some(cluster.url()))));
-    gateway.wait_for_store();
+    let gateway = scenario().redis(&cluster.url()).server(SERVER).lines(&config).start();
     for key in 0..12 {
         let of = |host: u8, account: &str| {
             let account = format!("x-account: {key}-{account}\r\n");

@@ -5,22 +5,15 @@ use serde_json::{Value, json};
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::{RedisServer, on_both_stores};
+use crate::support::scenario::scenario;
 
 /// Nothing refills within the test. Alone, a tenant gets 20 of 40.
 const FAIR: &str = "\
-    [limit.shared]\nrate = \"1/h\"\nburst = 40\nkey = \"all\"\n\
+    rate = \"1/h\"\nburst = 40\nkey = \"all\"\n\
     fair = { key = \"header:x-tenant\", reserve = 20, active = \"10s\", weights = { heavy = 3 } }\n";
 
-fn gateway(redis: Option<&RedisServer>, limits: &str) -> Gateway {
-    let store =
-        redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\ndeadline = \"1s\"\n", redis.url()));
-    let gateway = Gateway::start(&format!(
-        "{store}[[route]]\nname = \"app\"\npath = \"/\"\nrespond = {{ body = \"in\" }}\nlimits = [\"shared\"]\n{limits}"
-    ));
-    if redis.is_some() {
-        gateway.wait_for_store();
-    }
-    gateway
+fn gateway(redis: Option<&RedisServer>, limit: &str) -> Gateway {
+    scenario().store(redis).limit_of("shared", limit).start()
 }
 
 /// Returns how many of `count` requests of a tenant are admitted.

@@ -2,36 +2,25 @@
 
 use serde_json::{Value, json};
 
-use crate::support::client::{get, post};
+use crate::support::client::get;
 use crate::support::gateway::Gateway;
-use crate::support::http::Message;
+use crate::support::scenario::scenario;
 use crate::support::upstream::Upstream;
 
 const JSON: &str = "content-type: application/json\r\n";
 
 fn start(upstream: &Upstream) -> Gateway {
-    let route = |path: &str, limit: &str, options: &str| {
-        format!(
-            "[[route]]\nname = \"{limit}\"\npath = \"{path}\"\nupstream = \"{}\"\nlimits = [\"{limit}\"]\n\
-             [limit.{limit}]\nrate = \"1000/day\"\n{options}",
-            upstream.url()
-        )
+    let cost = |more: &str| {
+        format!("cost = {{ graphql = {{ weights = {{ search = 50 }}, list_size = 100, max_depth = 8{more} }} }}")
     };
-    let weights = "weights = { search = 50 }, list_size = 100, max_depth = 8";
-    let config = [
-        route("/", "units", &format!("cost = {{ graphql = {{ {weights} }} }}\n")),
-        route("/stored", "stored", &format!("cost = {{ graphql = {{ {weights}, stored = 300 }} }}\n")),
-        route("/op", "op", "key = \"graphql:operation\"\nburst = 2\n"),
-        route("/export", "export", "burst = 1\nwhen = { graphql = { operation = \"Export*\" } }\n"),
+    let (units, stored) = (cost(""), cost(", stored = 300"));
+    let routes = [
+        ("/", "units", units.as_str()),
+        ("/stored", "stored", &stored),
+        ("/op", "op", "key = \"graphql:operation\"\nburst = 2"),
+        ("/export", "export", "burst = 1\nwhen = { graphql = { operation = \"Export*\" } }"),
     ];
-    Gateway::start(&config.concat())
-}
-
-fn send(gateway: &Gateway, target: &str, fields: &str, body: impl AsRef<[u8]>) -> Message {
-    let body = body.as_ref();
-    let mut client = gateway.client();
-    client.send([post(target, body.len() as u64, fields).as_bytes(), body].concat());
-    client.read_response("POST")
+    scenario().upstream(upstream).limited_routes("1000/day", &routes).start()
 }
 
 fn query(text: &str) -> Value {
@@ -40,7 +29,7 @@ fn query(text: &str) -> Value {
 
 /// Returns the status and what is left of 1000 units in a new gateway.
 fn left(upstream: &Upstream, target: &str, body: &Value) -> (u16, i64) {
-    let response = send(&start(upstream), target, JSON, body.to_string());
+    let response = start(upstream).post(target, JSON, body.to_string());
     let header = response.get("ratelimit").unwrap_or_default().to_owned();
     let rest = header.split("r=").nth(1).unwrap_or_default().split(';').next().unwrap().parse();
     (response.status(), rest.unwrap_or(-1))
@@ -74,10 +63,10 @@ fn no_request_is_cheaper_than_what_a_server_executes() {
     let upstream = Upstream::text("done");
     let gateway = start(&upstream);
     let aliases: String = (0..30).map(|number| format!("a{number}: search {{ id }} ")).collect();
-    assert_eq!(send(&gateway, "/", JSON, query(&format!("{{ {aliases} }}")).to_string()).status(), 429);
+    assert_eq!(gateway.post("/", JSON, query(&format!("{{ {aliases} }}")).to_string()).status(), 429);
     let bomb: String = (0..90).map(|at| format!("fragment f{at} on X {{ ...f{0} ...f{0} }} ", at + 1)).collect();
     let bomb = query(&format!("{{ ...f0 }} {bomb} fragment f90 on X {{ a }}")).to_string();
-    assert_eq!(send(&gateway, "/", JSON, bomb).json()["title"], "the request costs more than its whole quota");
+    assert_eq!(gateway.post("/", JSON, bomb).json()["title"], "the request costs more than its whole quota");
     let deep = query(&format!("{}a{}", "{a".repeat(9), "}".repeat(9))).to_string();
     let deeper = query(&format!("{}a{}", "{a".repeat(40_000), "}".repeat(40_000))).to_string();
     let wide = query(&format!("{{ {} }}", "a ".repeat(30_000))).to_string();
@@ -107,7 +96,7 @@ fn no_request_is_cheaper_than_what_a_server_executes() {
         ("/", "content-type: text/plain\r\n", &expensive, 415),
         ("/", "", &expensive, 415),
     ] {
-        let response = send(&gateway, target, fields, body);
+        let response = gateway.post(target, fields, body);
         assert_eq!(response.status(), status, "{target} {fields}{body:.80}");
     }
     assert_eq!(gateway.get("/?query=%7Ba%7D;query=%7Bsearch%7D").status(), 400);
@@ -134,7 +123,7 @@ fn stored_queries_cost_what_is_configured() {
 fn operations_have_budgets_and_conditions() {
     let upstream = Upstream::text("done");
     let gateway = start(&upstream);
-    let status = |target: &str, body: Value| send(&gateway, target, JSON, body.to_string()).status();
+    let status = |target: &str, body: Value| gateway.post(target, JSON, body.to_string()).status();
     let named = |name: &str| query(&format!("query {name} {{ a }}"));
     assert_eq!([named("A"), named("B"), named("A"), named("A")].map(|body| status("/op", body)), [200, 200, 200, 429]);
     assert_eq!(status("/op", json!([named("B"), named("C")])), 400);

@@ -9,14 +9,12 @@ use redis::Commands;
 use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
+use crate::support::scenario::scenario;
 
 /// One limit by the tenant; gateways with the same prefix share it.
 fn gateway(server: &RedisServer, prefix: &str, lines: &str) -> Gateway {
-    Gateway::start(&format!(
-        "[store]\nurl = \"{}\"\nprefix = \"{prefix}\"\ndeadline = \"5s\"\non_error = \"closed\"\n\n[[route]]\n\
-         respond = {{ body = \"in\" }}\nlimits = [\"one\"]\n\n[limit.one]\nkey = \"header:tenant\"\n{lines}\n",
-        server.url()
-    ))
+    let gateway = scenario().store(Some(server)).store_line(&format!("prefix = \"{prefix}\"\non_error = \"closed\""));
+    gateway.limit_of("one", &format!("key = \"header:tenant\"\n{lines}")).start()
 }
 
 fn is_in(client: &mut Client, tenant: &str) -> bool {

@@ -15,6 +15,7 @@ use crate::support::gateway::{Gateway, program};
 use crate::support::http::Message;
 use crate::support::limiting::topology::RedisCluster;
 use crate::support::limiting::{RedisServer, on_both_stores, seeded};
+use crate::support::scenario::{Scenario, scenario};
 use crate::support::wait_until;
 
 /// A trusted proxy states the address of the client.
@@ -22,17 +23,11 @@ const SERVER: &str = "trusted_proxies = [\"127.0.0.0/8\"]";
 const ROUTE: &str = "[[route]]\nname = \"app\"\npath = \"/\"\nrespond = { body = \"in\" }\nlimits = [\"per-ip\"]\n";
 
 fn gateway(redis: Option<&RedisServer>, limit: &str) -> Gateway {
-    gateway_of(redis, &format!("{ROUTE}[limit.per-ip]\n{limit}"))
+    start(redis, scenario().limit_of("per-ip", limit))
 }
 
-fn gateway_of(redis: Option<&RedisServer>, config: &str) -> Gateway {
-    let store =
-        redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\ndeadline = \"10s\"\n", redis.url()));
-    let gateway = Gateway::with(SERVER, &format!("{store}{config}"));
-    if redis.is_some() {
-        gateway.wait_for_store();
-    }
-    gateway
+fn start(redis: Option<&RedisServer>, scenario: Scenario) -> Gateway {
+    scenario.store(redis).server(SERVER).start()
 }
 
 fn fetch(gateway: &Gateway, ip: &str) -> Message {
@@ -169,8 +164,9 @@ fn a_limit_that_refuses_nothing_charges_no_network_beside_a_blocked_one() {
         ("tiers", plain),
     ] {
         on_both_stores(|redis| {
-            let route = ROUTE.replace("respond = { body = \"in\" }", "upstream = \"echo:\"");
-            let gateway = gateway_of(redis, &format!("{route}{section}{HOURLY}{blocked}"));
+            let plain = format!("{ROUTE}{section}{HOURLY}{blocked}");
+            let gateway =
+                start(redis, scenario().lines(&plain.replace("respond = { body = \"in\" }", "upstream = \"echo:\"")));
             let left = |ip| ["", ".56", ".48"].map(|tier| left(&gateway, &format!("{name}{tier}"), ip));
             let ips = ["2001:db8:2:7::1", "2001:db8:1:1::1", "2001:db8:1:2::1"];
             let refuses = section == "[limit.per-ip]\n";
@@ -187,11 +183,13 @@ fn a_limit_that_refuses_nothing_charges_no_network_beside_a_blocked_one() {
 #[test]
 fn a_blocked_network_leaves_chains_as_they_are() {
     let blocked = "overrides = [{ key = [\"2001:db8:2::/48\"], rate = 0 }]\n";
-    let chain = "[limit.free]\nrate = \"1/h\"\n[limit.paid]\nrate = \"2/h\"\nafter = \"free\"\n";
     on_both_stores(|redis| {
-        let route = ROUTE.replace("\"per-ip\"", "\"per-ip\", \"free\", \"paid\"");
-        let section = format!("[limit.per-ip]\nmode = \"shadow\"\n{HOURLY}{blocked}");
-        let gateway = gateway_of(redis, &format!("{route}{chain}{section}"));
+        let limit = format!("mode = \"shadow\"\n{HOURLY}{blocked}");
+        let chain = scenario()
+            .limit_of("per-ip", &limit)
+            .limit("free", "1/h")
+            .limit_of("paid", "rate = \"2/h\"\nafter = \"free\"");
+        let gateway = start(redis, chain);
         assert_eq!(statuses(&gateway, ["2001:db8:2:7::1"; 4]), [200, 200, 200, 429]);
         let asked =
             json!({ "operation": "peek", "decisions": [{ "limits": ["per-ip"], "key": { "ip": "2001:db8:2:7::1" } }] })
@@ -225,9 +223,7 @@ fn a_candidate_may_have_tiers() {
 #[test]
 fn a_cluster_decides_all_tiers() {
     let cluster = RedisCluster::start(0);
-    let store = format!("[store]\nurl = \"{}\"\ndeadline = \"10s\"\n", cluster.url());
-    let gateway = Gateway::with(SERVER, &format!("{store}{ROUTE}[limit.per-ip]\n{HOURLY}"));
-    gateway.wait_for_store();
+    let gateway = scenario().redis(&cluster.url()).server(SERVER).limit_of("per-ip", HOURLY).start();
     let ips = [
         "2001:db8:1:1::1",
         "2001:db8:1:1::2",

@@ -141,6 +141,15 @@ impl Gateway {
         self.fetch(&client::get(target, ""))
     }
 
+    /// Sends a POST request on a new connection. Each line of `fields` ends with CRLF.
+    #[track_caller]
+    pub fn post(&self, target: &str, fields: &str, body: impl AsRef<[u8]>) -> Message {
+        let body = body.as_ref();
+        let mut client = self.client();
+        client.send([client::post(target, body.len() as u64, fields).as_bytes(), body].concat());
+        client.read_response("POST")
+    }
+
     /// Sends `GET path` to the admin listener.
     #[track_caller]
     pub fn admin(&self, path: &str) -> Message {

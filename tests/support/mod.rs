@@ -20,6 +20,7 @@ pub mod nginx;
 pub mod pebble;
 pub mod ports;
 pub mod relay;
+pub mod scenario;
 pub mod tls;
 pub mod token;
 pub mod upstream;
