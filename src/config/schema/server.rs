@@ -10,7 +10,7 @@ use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{
     DAY, GIB, HOUR, KIB, MIB, SIZE_MAX, TIB, duration, integer, list, list_from, size,
 };
-use crate::config::{TraceParent, UnderscoreHeaders};
+use crate::config::{HeaderCase, TraceParent, UnderscoreHeaders};
 use crate::ends::End;
 use crate::route::Strictness;
 use crate::route::compress::CompressionAlgorithm;
@@ -79,6 +79,14 @@ rows! {
     .guide("requests.md#headers-with-underscores")
     .metric("sluicegate_ambiguous_headers_total")
     .called(&["underscores_in_headers", "headers_with_underscores_action"]);
+    HEADER_CASE: HeaderCase = option(
+        "header_case",
+        Words(HeaderCase::LABELS),
+        Value("\"lower\""),
+        "how header names are written over HTTP/1.1: in lower case, or in the case in which they came",
+    )
+    .guide("requests.md#case-of-header-names")
+    .called(&["proxy_preserve_header_case", "preserve_header_case", "h1_case_adjust", "header_key_format"]);
     NAT64 = option(
         "nat64",
         list(&Text("prefix")),
