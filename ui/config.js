@@ -72,13 +72,13 @@ function reloadPanel(refresh) {
   const run = async (dry) => {
     try {
       const answer = await (await request("POST", `/-/reload${dry ? "?dry_run=1" : ""}`)).json();
-      showOutcome(result, answer.changed ? (dry ? "The files would change the config:" : `Generation ${answer.generation} is in force.`) : "The files contain the config in force.", answer);
+      showOutcome(result, answer.changed ? (dry ? "The files would change the config:" : `Generation ${answer.generation} is active.`) : "The files contain the active config.", answer);
       refresh();
     } catch (error) {
       showProblem(result, error);
     }
   };
-  const node = section("Config in force", status.node, mistakes, el("div", { class: "row" }, ...withRole("edit", "A reload",
+  const node = section("Active config", status.node, mistakes, el("div", { class: "row" }, ...withRole("edit", "A reload",
     el("button", { type: "button", onclick: () => run(true) }, "Check the files"),
     el("button", { type: "button", onclick: async () => {
       if (await confirmAction("Reload the config?", "The gateway loads its files and applies them if they have no mistake.", "Reload")) run(false);
@@ -140,12 +140,12 @@ function filePanel(refresh) {
         return;
       }
       const lines = showDiff(checked.changes && checked.changes.length ? checked.changes : checked.diff);
-      const effect = [el("p", {}, lines.length ? "The gateway writes the file and applies at once:" : "The gateway writes the file. It has the config in force."), diffList(lines)];
+      const effect = [el("p", {}, lines.length ? "The gateway writes the file and applies at once:" : "The gateway writes the file. It has the active config."), diffList(lines)];
       if (!(await confirmAction(`Save ${name}?`, effect, "Save and apply"))) return;
       const response = await put(false);
       const answer = await response.json();
       tag = response.headers.get("etag") || tag;
-      showOutcome(result, `Applied in ${showDuration(answer.applied_ms)}: generation ${answer.generation} is in force.`, answer);
+      showOutcome(result, `Applied in ${showDuration(answer.applied_ms)}: generation ${answer.generation} is active.`, answer);
       refresh();
     } catch (error) {
       if (error.status === 412) error.message = "Somebody else changed the file. Copy your text, discard your changes, and edit the new text.";
@@ -165,11 +165,11 @@ function historyPanel(refresh) {
   const node = section("History", list, result.node);
   let tag = null;
   const roll = async (generation) => {
-    if (!(await confirmAction(`Return to generation ${generation}?`, `The gateway applies the config of generation ${generation} in place of the one in force.`, "Return"))) return;
+    if (!(await confirmAction(`Return to generation ${generation}?`, `The gateway applies the config of generation ${generation} in place of the active one.`, "Return"))) return;
     try {
       const headers = { "content-type": "application/json", ...(tag ? { "if-match": tag } : {}) };
       const answer = await sendJson("POST", "/-/rollback", { generation }, { headers });
-      showOutcome(result, `Generation ${answer.generation} is in force.`, answer);
+      showOutcome(result, `Generation ${answer.generation} is active.`, answer);
       refresh();
     } catch (error) {
       showProblem(result, error);
@@ -181,7 +181,7 @@ function historyPanel(refresh) {
     const newest = (await response.json()).generations.sort((a, b) => b.generation - a.generation).slice(0, 20);
     list.replaceChildren(...newest.map((one, place) => el("li", {},
       `Generation ${one.generation}, ${showTime(one.loaded_at)}, by ${showText(one.trigger)}${one.token ? ` (${showText(one.token)})` : ""} `,
-      place === 0 ? mark("good", "in force") : one.restorable === false || !session.allows("edit") ? null : el("button", { type: "button", onclick: () => roll(one.generation) }, `Return to ${one.generation}`),
+      place === 0 ? mark("good", "active") : one.restorable === false || !session.allows("edit") ? null : el("button", { type: "button", onclick: () => roll(one.generation) }, `Return to ${one.generation}`),
       diffList(showDiff(one.diff)))));
   } };
 }

@@ -14,7 +14,7 @@ function limitColumns(more = []) {
     rate("Asked", "asked_per_second"),
     rate("Refused", "refused_per_second"),
     rate("Would refuse", "would_refuse_per_second"),
-    rate("Without store", "without_store_per_second"),
+    rate("Decided without store", "without_store_per_second"),
   ].map(fixed);
 }
 
@@ -95,7 +95,7 @@ function whatIfForm(name) {
     try {
       const found = await sendJson("POST", `/-/limits/${encodeURIComponent(name)}/what-if`, { ...(burst && { burst: Number(burst) }), ...(rate && { rate }) });
       const sizes = `${showText(found.now)} \u2192 ${showText(found.then)}`;
-      if (!isNumber(found.refused_min)) result.show("warn", sizes, `Nothing is proven: ${showText(found.unknown_because, 400)}.`);
+      if (!isNumber(found.refused_min)) result.show("warn", sizes, `No bound can be computed: ${showText(found.unknown_because, 400)}.`);
       else result.show("good", sizes, `In the last ${showDuration(1000 * found.seconds)}, ${showNumber(found.refused)} of ${count(found.decisions, "request")} were refused. It would have been ${found.refused_min === found.refused_max ? showNumber(found.refused_min) : `${showNumber(found.refused_min)} to ${showNumber(found.refused_max)}`}.`);
     } catch (error) {
       result.show("bad", error.message);
@@ -107,8 +107,8 @@ function limitScreen(main, [name]) {
   const result = outcome();
   const settings = facts("facts", [["budget", "Budget"], ["algorithm", "Algorithm"], ["key", "Per"], ["mode", "Mode"], ["cost", "Cost of a request"],
     ["missing", "Key part absent"], ["on_error", "Store unavailable"], ["routes", "Routes"]]);
-  const rates = facts("cards", [["asked", "Asked per second"], ["refused", "Refused per second"], ["would", "Would refuse per second"], ["total", "Refused since the start"]]);
-  const by = choice("Keys that were", "by", [["refused", "refused"], ["would_refuse", "to be refused (shadow)"], ["would_admit", "to be admitted (candidate)"], ["admitted", "admitted"]], "refused");
+  const rates = facts("cards", [["asked", "Decisions per second"], ["refused", "Refused per second"], ["would", "Would refuse per second"], ["total", "Refused since the start"]]);
+  const by = choice("Keys that", "by", [["refused", "were refused"], ["would_refuse", "would be refused (shadow)"], ["would_admit", "would be admitted (candidate)"], ["admitted", "were admitted"]], "refused");
   const window = choice("in the last", "window", [["10s", "10 seconds"], ["1m", "minute"], ["10m", "10 minutes"]], "1m");
   const query = () => `limit=${encodeURIComponent(name)}&by=${by.lastElementChild.value}&window=${window.lastElementChild.value}&n=50`;
   const top = topKeys({ caption: "Keys with most requests", query, onlyOne: true });

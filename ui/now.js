@@ -37,7 +37,7 @@ function assess(event) {
   }
   if (certificates.expiring_count > 3) add("warn", `${certificates.expiring_count - 3} more certificates expire within 14 days.`, "#/tls");
   if (reload && reload.result === "failure") {
-    add("warn", `The changed config was rejected (${count(reload.diagnostics_count, "mistake")}). Generation ${event.generation} stays in force.`, "#/config");
+    add("warn", `The changed config was rejected (${count(reload.diagnostics_count, "mistake")}). Generation ${event.generation} stays active.`, "#/config");
   }
   if (requests && requests.refused_per_second > 0.2 * requests.per_second && requests.refused_per_second >= 1) {
     const first = limits && limits.list[0];
@@ -130,7 +130,7 @@ function nowScreen(main) {
   keys.tabIndex = -1;
   const verdict = verdictPanel(() => keys.focus());
   const traffic = facts("cards large", [["rate", "Requests per second"], ["refused", "Refused per second"], ["failed", "Failed per second"],
-    ["p50", "Half respond within"], ["p99", "99 % respond within"]]);
+    ["p50", "Median response time"], ["p99", "99 % respond within"]]);
   const numbers = facts("cards", [["in_flight", "In progress"], ["store", "Limit store"], ["servers", "Healthy servers"], ["config", "Config generation"], ["uptime", "Running for"]]);
   const sparklines = Object.entries(TILE_SERIES).map(([tile, series]) => {
     const line = sparkline(series);

@@ -74,7 +74,7 @@ async function addOverride(result, limit, parts, size) {
     const idle = size === "0" ? whyNoBlock(about, limits) : null;
     if (idle) throw new Error(idle);
     const { pinned } = await getJson("/-/status");
-    if (isNumber(pinned)) throw new Error(`Generation ${pinned} is in force in place of the files. An edit would put the files in force: correct them first.`);
+    if (isNumber(pinned)) throw new Error(`Generation ${pinned} is active in place of the files. An edit would activate the files: correct them first.`);
     const { name, line } = await findOrigin((options.overrides || options[leading]).origin);
     const path = `/-/config/files/${encodeURIComponent(name)}`;
     const file = await request("GET", path);
@@ -83,10 +83,10 @@ async function addOverride(result, limit, parts, size) {
     const changes = (await put("?dry_run=1")).changes || [];
     if (!changes.length) throw new Error("The file would not change.");
     const lines = showDiff(changes);
-    if (changes.some((one) => one.kind !== "limit" || one.name !== section || one.option !== "overrides")) throw new Error(`The files differ from the config in force, so an edit would change more than this key: ${lines.slice(0, 5).join("; ")}. Reload them first.`);
+    if (changes.some((one) => one.kind !== "limit" || one.name !== section || one.option !== "overrides")) throw new Error(`The files differ from the active config, so an edit would change more than this key: ${lines.slice(0, 5).join("; ")}. Reload them first.`);
     if (!(await confirmAction(size === "0" ? "Block this key?" : "Override this key?", `${showText(name, 200)} is changed and applied at once. ${lines.join("; ")}`, "Save and apply"))) return;
     const { generation } = await put("");
-    result.show("good", `Applied: generation ${generation} is in force. Config, History returns to the one before.`);
+    result.show("good", `Applied: generation ${generation} is active. To undo, open Config → History.`);
   } catch (error) {
     const { diagnostics } = error.problem || {};
     result.show("bad", error.message, ...(diagnostics ? [diagnosticList(diagnostics)] : []), ...(entry ? [`The entry for overrides of this limit: ${entry}`] : []));

@@ -248,7 +248,7 @@ impl LiveOverrides {
             if let Some(failure) = &failure
                 && !failing
             {
-                tracing::warn!("cannot read the overrides in Redis, those known stay in force: {failure}");
+                tracing::warn!("cannot read overrides from Redis; keeping the last known ones: {failure}");
             }
             failing = failure.is_some();
         }
@@ -283,7 +283,7 @@ impl LiveOverrides {
                             _ => tracing::info!(
                                 limit = limit.name,
                                 entries = kept.len(),
-                                "overrides in Redis are in force"
+                                "overrides in Redis are active"
                             ),
                         }
                         *revision += 1;
@@ -294,7 +294,7 @@ impl LiveOverrides {
                     read.insert(limit.name.clone(), raw);
                     skipped
                         .describe()
-                        .map(|mistakes| format!("live overrides skipped, the others are in force: {mistakes}"))
+                        .map(|mistakes| format!("live overrides skipped, the others are active: {mistakes}"))
                 }
                 Err(mistake) => {
                     count(rejected, 1);

@@ -246,7 +246,7 @@ pub fn parse_key_part(text: &str) -> Result<KeyPart, TextFault> {
             KeyPart::Source(source) if source.kind().origin() != SourceOrigin::Request => sources.push(source),
             _ => {
                 return invalid_text(
-                    format!("every request has `{piece}`, so it is no alternative"),
+                    format!("every request has `{piece}`, so it is not an alternative"),
                     "alternatives are different places of one value, like \"form:user | json:/user\"; for requests without any of \
                      them write a second limit, with a `when`",
                 );

@@ -118,6 +118,29 @@ fn each_default_is_the_value_of_an_absent_option() {
     assert!(compared > 120, "{compared}");
 }
 
+/// The options that people change have an example that loads and changes something, and say who would choose it.
+#[test]
+fn each_example_loads_and_is_not_the_default() {
+    let mut mistakes = Vec::new();
+    let entries: Vec<OptionEntry> = options().into_iter().filter(|entry| !entry.option.sample.is_empty()).collect();
+    for entry in &entries {
+        let (frame, key, sample) = (frame_of(entry), entry.option.name, entry.option.sample);
+        let text = frame.with(key, Some(sample));
+        if let Err(report) = load_text("test", &text) {
+            mistakes.push(format!("{} = {sample}: {report}\n{text}", entry.path()));
+        }
+        let why = entry.option.change_when;
+        if why.len() < 20 || why.ends_with('.') || !why.starts_with(|c: char| c.is_uppercase() || c == '`') {
+            mistakes.push(format!("{}: {why:?} is no sentence without its period", entry.path()));
+        }
+        if entry.option.default == DefaultValue::Value(sample) {
+            mistakes.push(format!("{}: the example is the default", entry.path()));
+        }
+    }
+    assert_none(&mistakes);
+    assert!(entries.len() >= 60, "{}", entries.len());
+}
+
 #[test]
 fn a_type_that_the_table_does_not_have_is_rejected() {
     let mut mistakes = Vec::new();

@@ -95,10 +95,10 @@ const own = { kind: "limit", name: "x", option: "overrides", text: "limit x: ove
 (async () => {
   assert.match(await change({ changes: [own] }), /^ask: Block this key\? main.toml .*overrides: added$/);
   assert.match(await change({ changes: [own], size: "5/s" }), /^ask: Override this key\?/);
-  assert.match(await change({ changes: [own], pinned: 3 }), /^bad: Generation 3 is in force in place of the files/);
+  assert.match(await change({ changes: [own], pinned: 3 }), /^bad: Generation 3 is active in place of the files/);
   assert.match(await change({ changes: [] }), /^bad: The file would not change/);
   for (const other of [{ ...own, name: "y" }, { ...own, option: "rate" }, { kind: "route", name: "x", option: "overrides", text: "r" }]) {
-    assert.match(await change({ changes: [own, other] }), /^bad: The files differ from the config in force/);
+    assert.match(await change({ changes: [own, other] }), /^bad: The files differ from the active config/);
   }
   const limits = { y: { after: { value: "x" } } };
   assert.match(await change({ changes: [own], limits }), /^bad: The limit y comes after/);

@@ -58,5 +58,5 @@ run(async (open) => {
   });
   assert(pinned === 2, `pinned: ${pinned}`);
   await show("shared", "header:x-shared=a", "Override");
-  await override("5/h", "bad", "in force in place of the files");
+  await override("5/h", "bad", "active in place of the files");
 });

@@ -99,7 +99,7 @@ fn list_problems(status: &Value, upstreams: &Value) -> Vec<String> {
         problems.push("the last reload failed, so the files have another config; run `sluicegate check`".to_owned());
     }
     if let Some(generation) = status["pinned"].as_u64() {
-        problems.push(format!("a rollback keeps generation {generation} in force in place of the files"));
+        problems.push(format!("a rollback keeps generation {generation} active in place of the files"));
     }
     for (limit, count) in status["rejected_overrides"].as_object().into_iter().flatten().take(LINES_MAX) {
         problems.push(format!("{count} live overrides of {} are skipped; the log says why", text_of(&json!(limit))));

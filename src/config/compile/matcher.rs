@@ -89,7 +89,7 @@ fn parse_host(text: &str) -> Result<HostPattern, TextFault> {
     }
     let name = text.to_ascii_lowercase();
     if name == "*" {
-        return invalid_text("`*` alone is no pattern", "leave `host` out to match every host");
+        return invalid_text("`*` alone is not a pattern", "leave `host` out to match every host");
     }
     if let Some(suffix) = name.strip_prefix("*.") {
         return match is_host(suffix) {

@@ -134,7 +134,7 @@ impl Reloader {
         if let Some(pin) = self.shared.history.pin() {
             self.shared.history.set_pin(None);
             self.metrics.config_pinned.set(0);
-            tracing::info!("the rollback to generation {} has ended; the files are in force again", pin.generation);
+            tracing::info!("the rollback to generation {} has ended; the files are active again", pin.generation);
         }
     }
 
@@ -316,15 +316,15 @@ impl Reloader {
                 }
                 super::log_warnings(&self.current.load().config);
                 for key in &applied.restart {
-                    tracing::warn!("the change of {key} needs a restart; until then the old value stays in force");
+                    tracing::warn!("the change of {key} needs a restart; until then the old value stays active");
                 }
             }
             ReloadOutcome::Unchanged { generation, .. } => {
                 // The user undid a bad edit: the file again contains the config in force.
                 if self.metrics.reload_successful.get() == 0 {
-                    tracing::info!(trigger, "config is valid again; generation {generation} stays in force");
+                    tracing::info!(trigger, "config is valid again; generation {generation} stays active");
                 } else if overtakes {
-                    tracing::info!(trigger, "config unchanged; generation {generation} stays in force");
+                    tracing::info!(trigger, "config unchanged; generation {generation} stays active");
                 } else {
                     tracing::debug!(trigger, generation, "config unchanged");
                 }
@@ -332,7 +332,7 @@ impl Reloader {
             }
             ReloadOutcome::Failed { generation, failure } => {
                 self.metrics.reload_successful.set(0);
-                tracing::error!(trigger, "config not reloaded, generation {generation} stays in force\n{failure}");
+                tracing::error!(trigger, "config not reloaded, generation {generation} stays active\n{failure}");
             }
             ReloadOutcome::Valid(_) => {}
         }

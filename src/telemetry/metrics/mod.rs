@@ -219,7 +219,7 @@ impl Metrics {
             decide: DecideMetrics::new(&families)?,
             rpc: RpcMetrics::new(&families)?,
             tunnels: families.gauge("tunnels", "Open upgraded connections, such as WebSocket.")?,
-            config_info: families.gauges("config_info", "The config in force.", &["hash", "generation"])?,
+            config_info: families.gauges("config_info", "The active config.", &["hash", "generation"])?,
             config_reloads: families.counters(
                 "config_reloads_total",
                 "Config loads after the start.",
@@ -243,7 +243,7 @@ impl Metrics {
                 "Time of the last successful config load, Unix time in seconds.",
             )?,
             config_pinned: families
-                .gauge("config_pinned", "1 while a config of the history is in force in place of the files, else 0.")?,
+                .gauge("config_pinned", "1 while a config of the history is active in place of the files, else 0.")?,
             forwarding_ignored: count_ignored_forwarding(&families)?,
             client_unnamed: count_unnamed_clients(&families)?,
             ambiguous_headers: count_ambiguous_headers(&families)?,

@@ -103,10 +103,10 @@ impl StoreMetrics {
                 &["limit"],
             )?,
             hot_keys: families.gauge("store_hot_keys", "Keys that this gateway has leases of, or requests some.")?,
-            live_overrides: families.gauges("live_overrides", "Live overrides in force.", &["limit"])?,
+            live_overrides: families.gauges("live_overrides", "Active live overrides.", &["limit"])?,
             rejected_overrides: families.gauges(
                 "live_overrides_rejected",
-                "Live overrides that are not in force because of a mistake; 1 if none of the limit can be read.",
+                "Live overrides that are not active because of a mistake; 1 if none of the limit can be read.",
                 &["limit"],
             )?,
             usage_lost: families.counters(

@@ -132,7 +132,7 @@ fn read_table_value(own: &Section, table: &Tree, hasher: &KeyHasher) -> Option<O
     let hash = section.parse_string(&limit::override_key::HASH, |text| match KeyHash::parse(text) {
         Some(_) if !hasher.is_lasting => values::invalid_text("no secret is set", HASH_NEEDS_SECRET),
         Some(hash) => Ok(hash),
-        None => values::invalid_text("it is no hash", "copy the 16 digits, 0 to 9 and a to f, from the log"),
+        None => values::invalid_text("it is not a hash", "copy the 16 digits, 0 to 9 and a to f, from the log"),
     });
     section.report_unknown();
     match (section.node(&limit::override_key::PERCENT), section.node(&limit::override_key::HASH)) {

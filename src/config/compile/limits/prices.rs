@@ -55,7 +55,7 @@ pub fn check_model_name(section: &Section, option: &str, entry: &TableEntry) -> 
         && !name.ends_with("**");
     if !is_model {
         let help = format!("write a name of 1 to {TEXT_MAX} bytes, with at most one `*`, at its end: \"gpt-4o*\"");
-        section.report_fault::<()>(option, &entry.node, &format!("`{name}` is no name of a model"), &help);
+        section.report_fault::<()>(option, &entry.node, &format!("`{name}` is not a model name"), &help);
     }
     is_model
 }

@@ -129,7 +129,7 @@ pub fn restrict_to_ipv6(limit: &mut Limit, name: &str) {
 
 /// Parses `ip6tiers` or `ip6tiers/64/56x4/48x16`.
 fn parse_tiers(text: &str) -> Result<Vec<Tier>, TextFault> {
-    let Some(rest) = text.strip_prefix(WORD) else { return invalid_text("it is no tier", HELP) };
+    let Some(rest) = text.strip_prefix(WORD) else { return invalid_text("it is not a tier", HELP) };
     let rest = if rest.is_empty() { "/64/56x4/48x16" } else { rest };
     let Some(list) = rest.strip_prefix('/') else {
         return invalid_text(format!("unknown key part `{text}`"), HELP);
@@ -142,7 +142,7 @@ fn parse_tiers(text: &str) -> Result<Vec<Tier>, TextFault> {
         };
         let Some(prefix) = u8::try_from(prefix).ok().filter(|prefix| PREFIXES.contains(prefix)) else {
             let help = format!("prefix lengths go from {} to {}", PREFIXES.start(), PREFIXES.end());
-            return invalid_text(format!("/{prefix} is no possible size of a network here"), help);
+            return invalid_text(format!("/{prefix} is not a valid prefix length here"), help);
         };
         match tiers.last() {
             None if times != 1 => return invalid_text("the first tier has the numbers of the limit itself", HELP),

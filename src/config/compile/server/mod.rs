@@ -187,7 +187,9 @@ fn parse_handover(text: &str) -> Result<Option<PathBuf>, TextFault> {
     const HELP: &str = "write the path of a socket in full, like \"/run/sluicegate/handover.sock\"";
     match text.len() {
         0 => Ok(None),
-        _ if !text.starts_with('/') || text.contains('\0') => invalid_text(format!("`{text}` is no full path"), HELP),
+        _ if !text.starts_with('/') || text.contains('\0') => {
+            invalid_text(format!("`{text}` is not a full path"), HELP)
+        }
         1..=100 => Ok(Some(PathBuf::from(text))),
         _ => invalid_text("the path may have 100 bytes at most", "use a shorter path"),
     }
