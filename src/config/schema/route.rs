@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use crate::config::schema::cors;
 use crate::config::schema::limit_list::LIMIT_NAMES;
 use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Value};
 use crate::config::schema::row::{ClientData, Row, Secrecy, Weaker, option, rows, table};
-use crate::config::schema::server;
 use crate::config::schema::shared::{DIALECTS, KEY_PARTS, refuse};
 use crate::config::schema::upstream::{SERVER_LIST, breaker};
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{HOUR, MIB, MINUTE, duration, integer, list, list_from, size};
+use crate::config::schema::{rewrite, server};
 use crate::ends::End;
 use crate::route::Strictness;
 
@@ -211,7 +212,7 @@ rows! {
     .teach("false", "Turn it off on pages that contain a secret together with text that a client chose");
     CORS = option(
         "cors",
-        Either(&[False, Table(&server::cors::TABLE)]),
+        Either(&[False, Table(&cors::TABLE)]),
         Described("that of `[server]`"),
         "which pages of other origins may read the route's responses; replaces that of `[server]`",
     )
@@ -349,6 +350,8 @@ pub mod auth {
     }
 }
 
+<<<<<<< HEAD
+=======
 /// Options of `route.rewrite`.
 pub mod rewrite {
     use super::*;
@@ -382,6 +385,7 @@ pub mod rewrite {
     }
 }
 
+>>>>>>> docs
 /// Options of `route.split`.
 pub mod split {
     use super::*;
@@ -407,6 +411,8 @@ pub mod mirror {
     }
 }
 
+<<<<<<< HEAD
+=======
 /// Options of `route.rewrite.query`.
 pub mod rewrite_query {
     use super::*;
@@ -426,6 +432,7 @@ pub mod rewrite_query {
     }
 }
 
+>>>>>>> docs
 /// Lines of headers: a value, or a list of values, for each name.
 const HEADER_LINES: ValueType = Map(&list_from(1, &Text("string")));
 

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use crate::config::ForwardedHeader;
+use crate::config::schema::cors;
 use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Value};
 use crate::config::schema::row::{Row, Secrecy, Weaker, option, rows, table};
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{
     DAY, GIB, HOUR, KIB, MIB, SIZE_MAX, TIB, duration, integer, list, list_from, size,
 };
-use crate::config::{TraceParent, UnderscoreHeaders};
+use crate::config::{HeaderCase, TraceParent, UnderscoreHeaders};
 use crate::ends::End;
 use crate::route::Strictness;
 use crate::route::compress::CompressionAlgorithm;
@@ -82,6 +83,14 @@ rows! {
     .guide("requests.md#headers-with-underscores")
     .metric("sluicegate_ambiguous_headers_total")
     .called(&["underscores_in_headers", "headers_with_underscores_action"]);
+    HEADER_CASE: HeaderCase = option(
+        "header_case",
+        Words(HeaderCase::LABELS),
+        Value("\"lower\""),
+        "how header names are written over HTTP/1.1: in lower case, or in the case in which they came",
+    )
+    .guide("requests.md#case-of-header-names")
+    .called(&["proxy_preserve_header_case", "preserve_header_case", "h1_case_adjust", "header_key_format"]);
     NAT64 = option(
         "nat64",
         list(&Text("prefix")),
@@ -419,6 +428,8 @@ pub mod spans {
     }
 }
 
+<<<<<<< HEAD
+=======
 /// Options of `server.cors` and `route.cors`.
 pub mod cors {
     use super::*;
@@ -475,6 +486,7 @@ pub mod cors {
     }
 }
 
+>>>>>>> docs
 /// Options of `server.compress`.
 pub mod compress {
     use super::*;
