@@ -18,7 +18,7 @@ use crate::text::quote_literal;
 /// How files differ from those of nginx.
 pub const DIFFERENCES: &str = "files: `ETag` and `Content-Type` differ, a date in `If-Modified-Since` may be later than that of the file, names that begin with a dot and links that lead out of the \
                            folder get 404, a folder without index.html gets 404 (403 in nginx) or the next name of `try`, and \
-                           `NAME.br`, `NAME.zst` and `NAME.gz` beside a file are sent to clients that accept them";
+                           `NAME.br`, `NAME.zst` and `NAME.gz` next to a file are sent to clients that accept them";
 const INDEX: &str = "index.html";
 /// The most names of `try`.
 const CANDIDATES_MAX: usize = 8;
