@@ -350,42 +350,6 @@ pub mod auth {
     }
 }
 
-<<<<<<< HEAD
-=======
-/// Options of `route.rewrite`.
-pub mod rewrite {
-    use super::*;
-
-    rows! {
-        table("route.rewrite");
-
-        STRIP_PREFIX = option("strip_prefix", Text("path"), Absent, "path prefix to remove")
-            .teach("\"/api\"", "Use it if the application does not know the prefix under which the gateway publishes it");
-        ADD_PREFIX = option("add_prefix", Text("path"), Absent, "path prefix to add");
-        PATH = option(
-            "path",
-            Text("path with `{1}`, `{name}`"),
-            Absent,
-            "path to send, made of groups of the route's regular expression, or of parameters of its path",
-        )
-        .guide("../guides/rewriting-paths.md")
-        .ends(End::PathRewritten)
-        .called(&["replace_path", "rewrite_target", "replace_path_regex", "uri"]);
-        QUERY = option("query", Table(&rewrite_query::TABLE), Absent, "changes of the query")
-            .guide("../guides/rewriting-paths.md#queries")
-            .called(&["args", "querystring", "replace_query"]);
-        UPSTREAM_HOST: bool = option("upstream_host", Boolean, Value("false"), "send the server's own host");
-        HOST = option(
-            "host",
-            Text("host, or \"{host}\""),
-            Absent,
-            "send this host; `{host}` is that of the client without its port",
-        )
-        .called(super::HOST.option.aliases);
-    }
-}
-
->>>>>>> docs
 /// Options of `route.split`.
 pub mod split {
     use super::*;
@@ -411,28 +375,6 @@ pub mod mirror {
     }
 }
 
-<<<<<<< HEAD
-=======
-/// Options of `route.rewrite.query`.
-pub mod rewrite_query {
-    use super::*;
-
-    /// Names of parameters and their values.
-    const PARAMETERS: ValueType = Map(&Text("text with `{1}`, `{name}`"));
-
-    rows! {
-        table("route.rewrite.query");
-
-        REMOVE = option("remove", list(&Text("name")), Absent, "parameters to remove, before the others are set")
-            .shown_as("list");
-        SET = option("set", PARAMETERS, Absent, "parameters to replace").shown_as("table")
-            .secrecy(Secrecy::SecretByKey);
-        ADD = option("add", PARAMETERS, Absent, "parameters to add to those of the request").shown_as("table")
-            .secrecy(Secrecy::SecretByKey);
-    }
-}
-
->>>>>>> docs
 /// Lines of headers: a value, or a list of values, for each name.
 const HEADER_LINES: ValueType = Map(&list_from(1, &Text("string")));
 
