@@ -139,6 +139,26 @@ fn gateways_with_one_redis_add_up_and_a_lost_reply_counts_nothing_twice() {
     assert!((90 * 86_400..=91 * 86_400).contains(&seconds), "{seconds}");
 }
 
+/// A reload that changes how long usage is kept loses nothing of the day, and Redis keeps the day for the new time.
+#[test]
+fn a_changed_retention_continues_the_day() {
+    const DAY_S: i64 = 86_400;
+    let redis = RedisServer::start(&[]);
+    let text = format!("[store]\nurl = \"{}\"\n{LIMITS}", redis.url());
+    let gateway = Gateway::start(&text);
+    gateway.wait_for_store();
+    let mut admitted = 0;
+    for kept_days in [90, 7, 30] {
+        gateway.reload_with("usage = \"", &format!("usage = \"{kept_days}d\" # "));
+        assert_eq!(send(&gateway, "acme", "/"), 200);
+        admitted += 1;
+        assert_eq!(one(&gateway, "acme"), [admitted, 0, admitted], "{kept_days} days");
+        let keys: Vec<String> = redis::cmd("KEYS").arg("sg:usage:daily:*").query(&mut redis.client()).unwrap();
+        let ttl: i64 = redis::cmd("TTL").arg(&keys[0]).query(&mut redis.client()).unwrap();
+        assert!((kept_days * DAY_S..=(kept_days + 1) * DAY_S).contains(&ttl), "{kept_days} days: {ttl}");
+    }
+}
+
 #[test]
 fn readers_see_keys_as_logs_show_them() {
     let tokens = ["keys", "edit"].map(|role| {

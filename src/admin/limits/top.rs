@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::admin::limits::requests::NamedValues;
 use crate::admin::limits::store_check::run_check;
 use crate::admin::limits::{LimitsApi, fixed_cost, requests};
-use crate::admin::problem::{Problem, refuse_repeated};
+use crate::admin::problem::{Problem, bad_query, refuse_repeated};
 use crate::config::percent_decode;
 use crate::labels::Label;
 use crate::limiting::Limiter;
@@ -82,10 +82,6 @@ fn parse_label<T: Label>(name: &str, value: &str, all: &[T]) -> Result<T, Proble
         let labels: Vec<&str> = all.iter().map(|item| item.label()).collect();
         bad_query(format!("`{name}` is one of {}", labels.join(", ")))
     })
-}
-
-fn bad_query(detail: String) -> Problem {
-    Problem::new(StatusCode::BAD_REQUEST, detail)
 }
 
 impl LimitsApi {

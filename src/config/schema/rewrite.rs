@@ -1,8 +1,8 @@
 //! Options of `route.rewrite` and `route.rewrite.query`.
 
-use crate::config::schema::route;
 use crate::config::schema::row::DefaultValue::{Absent, Value};
 use crate::config::schema::row::{Row, option, rows, table};
+use crate::config::schema::shared::HOST_NAMES;
 use crate::config::schema::value_type::ValueType::*;
 use crate::ends::End;
 
@@ -31,7 +31,7 @@ rows! {
         Absent,
         "send this host; `{host}` is that of the client without its port",
     )
-    .called(route::HOST.option.aliases);
+    .called(HOST_NAMES);
 }
 
 /// Options of `route.rewrite.query`.

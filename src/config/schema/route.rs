@@ -6,7 +6,7 @@ use crate::config::schema::cors;
 use crate::config::schema::limit_list::LIMIT_NAMES;
 use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Value};
 use crate::config::schema::row::{ClientData, Row, Secrecy, Weaker, option, rows, table};
-use crate::config::schema::shared::{DIALECTS, KEY_PARTS, refuse};
+use crate::config::schema::shared::{DIALECTS, HOST_NAMES, KEY_PARTS, refuse};
 use crate::config::schema::upstream::{SERVER_LIST, breaker};
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{HOUR, MIB, MINUTE, duration, integer, list, list_from, size};
@@ -34,7 +34,7 @@ rows! {
         .guide("routing.md#route-selection")
         .weaker(Weaker::Compiled)
         .unordered()
-        .called(&["domain", "hosts", "server_name"])
+        .called(HOST_NAMES)
         .teach("[\"example.com\", \"*.example.com\"]", "Set it if several sites share the gateway");
     PATH = option("path", Text("path"), Value("\"/\""), "paths of the route; the longest that matches serves the request")
         .shown_as("`\"/prefix/\"`, `\"= /exact\"`, `\"/users/{id}\"`, `\"~ ^/regex$\"`")

@@ -11,6 +11,7 @@ use crate::grpc::{GrpcCode, is_grpc};
 use crate::limiting::algorithm::Rule;
 use crate::limiting::limit::bytes::CountedBytes;
 use crate::limiting::limit::cost::StatusPrices;
+use crate::limiting::limit::request_end::{RequestEnd, ResponseTail};
 use crate::limiting::limit::settle::{BodyUsage, Settle, UsageRules};
 
 /// How the outcome of a request changes the charge of one limit. The default changes nothing.
@@ -53,44 +54,6 @@ pub struct OutcomeSet {
     pub client_abort: bool,
     /// Status codes of gRPC responses.
     pub grpc: Vec<GrpcCode>,
-}
-
-/// How an admitted request ended.
-#[derive(Clone, Copy, Debug)]
-pub enum RequestEnd<'a> {
-    /// The request ended with this response, from an upstream server or the gateway.
-    Response { status: StatusCode, head: &'a HeaderMap, tail: ResponseTail<'a> },
-    /// The gateway responded, because no upstream server accepted a connection. No server received a byte of the
-    /// request.
-    ConnectError { status: StatusCode, head: &'a HeaderMap },
-    /// The gateway refused the request because the upstream is overloaded. No server received a byte of the request.
-    Overloaded { status: StatusCode, head: &'a HeaderMap },
-    /// There was no response: the client left or cancelled the request after a server had received part of it, or this
-    /// process abandoned the request.
-    Aborted,
-}
-
-/// The part of a response after its headers.
-#[derive(Clone, Copy, Debug)]
-pub enum ResponseTail<'a> {
-    /// The end of the response has not arrived yet.
-    Awaited,
-    /// The response is complete, with these trailers; usually there are none.
-    Whole(&'a HeaderMap),
-    /// The server aborted the response.
-    Cut,
-}
-
-impl RequestEnd<'_> {
-    /// Returns the status of the response; `None` if there was none.
-    fn status(self) -> Option<StatusCode> {
-        match self {
-            RequestEnd::Response { status, .. }
-            | RequestEnd::ConnectError { status, .. }
-            | RequestEnd::Overloaded { status, .. } => Some(status),
-            RequestEnd::Aborted => None,
-        }
-    }
 }
 
 impl OutcomeSet {

@@ -4,8 +4,8 @@
 //! `when` has the conditions, `schedule` those about the time, `distinct` values that are counted in place of requests,
 //! `cost` what a request costs, `bytes` the bytes of bodies as a cost, `graphql_cost` the estimated cost of a GraphQL
 //! query, `refuse` the refusal, `ban` longer refusals, `over` what else can happen over the limit, `month_day` when the
-//! months of a key begin, `charge_rules` how the outcome of a request changes its charge. To add an option, add a field
-//! here or there, and read it in `config::compile`.
+//! months of a key begin, `charge_rules` how the outcome of a request (`request_end`) changes its charge, `settle` where
+//! a response states its cost. To add an option, add a field here or there, and read it in `config::compile`.
 
 pub mod ban;
 pub mod bytes;
@@ -16,6 +16,7 @@ pub mod graphql_cost;
 pub mod month_day;
 pub mod over;
 pub mod refuse;
+pub mod request_end;
 pub(crate) mod schedule;
 pub mod settle;
 pub(crate) mod when;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Error, IgnoredAny, SeqAccess, Visitor};
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -47,11 +47,13 @@ struct BatchIds(Option<Vec<Value>>);
 
 impl<'de> Deserialize<'de> for BatchIds {
     fn deserialize<D: serde::Deserializer<'de>>(reader: D) -> Result<BatchIds, D::Error> {
-        reader.deserialize_seq(BatchIds(Some(Vec::new())))
+        reader.deserialize_seq(BatchVisitor)
     }
 }
 
-impl<'de> Visitor<'de> for BatchIds {
+struct BatchVisitor;
+
+impl<'de> Visitor<'de> for BatchVisitor {
     type Value = BatchIds;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -69,10 +71,6 @@ impl<'de> Visitor<'de> for BatchIds {
             ids.push(id);
         }
         Ok(BatchIds(Some(ids).filter(|ids| !ids.is_empty())))
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<BatchIds, E> {
-        Ok(BatchIds(None))
     }
 }
 
