@@ -140,6 +140,17 @@ impl RequestEnd<'_> {
     }
 }
 
+impl fmt::Display for OutcomeSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut outcomes: Vec<String> = self.statuses.iter().map(|status| status.as_str().to_owned()).collect();
+        outcomes.extend(self.classes.iter().map(|class| format!("{class}xx")));
+        outcomes.extend(self.connect_error.then(|| "connect_error".to_owned()));
+        outcomes.extend(self.client_abort.then(|| "client_abort".to_owned()));
+        outcomes.extend(self.grpc.iter().map(|code| format!("grpc:{}", code.label())));
+        f.write_str(&outcomes.join(", "))
+    }
+}
+
 impl OutcomeSet {
     /// Returns whether the outcome is in the set; `None` if this depends on the end of the response.
     fn contains_outcome(&self, end: RequestEnd<'_>) -> Option<bool> {
