@@ -48,12 +48,12 @@ pub(crate) use crate::config::closest::find_closest;
 pub use crate::config::diagnostics::codes::all_codes;
 pub use crate::config::diagnostics::report::{Place, Report};
 pub use crate::config::effective::{
-    EffectiveFormat, ListItem, WrittenConfig, WrittenMatcher, WrittenOption, WrittenSection, default_text,
+    EffectiveFormat, ListItem, ListedLimit, WrittenConfig, WrittenMatcher, WrittenOption, WrittenSection, default_text,
 };
 pub use crate::config::shorthand::{ProxyArguments, proxy_text};
 use crate::config::source::SourceTexts;
 pub use crate::config::texts::{LoadedFile, OverlayKind, SourceLine, TextOverlay};
-pub use crate::config::unreadable::{FILE_SIZE_MAX, open_file};
+pub use crate::config::unreadable::{FILE_SIZE_MAX, open_file, read_rows};
 pub(crate) use crate::config::values::{parse_duration, parse_rate, percent_decode};
 use http::HeaderValue;
 

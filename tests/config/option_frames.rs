@@ -221,6 +221,8 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
                 "cost" | "costs" => "rate = \"10/s\"\nburst = 1000000000\n".to_owned(),
                 "algorithm" => "rate = \"10/day\"\n".to_owned(),
                 "distinct" => "algorithm = \"sliding_log\"\nrate = \"10/day\"\n".to_owned(),
+                "rate_within" => "rate = \"header:x-rate\"\nrate_within = [\"10/day\", \"20/day\"]\n".to_owned(),
+                "rates" => "rate = \"header:x-plan\"\nrates = { free = \"10/day\" }\n".to_owned(),
                 "weights" | "prices" | "ask_usage" => format!("{limit}settle = \"openai\"\n"),
                 _ => limit,
             };
@@ -259,6 +261,9 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
         "limit.cost.reserve" => frame(format!("[limit.l]\n{limit}[limit.l.cost.reserve]\n"), "", after),
         "limit.weights" => {
             frame(format!("[limit.l]\n{limit}settle = \"openai\"\n[limit.l.weights.default]\n"), "", after)
+        }
+        "limit.overrides" if key == "file" => {
+            frame(format!("[limit.l]\n{limit}[[limit.l.overrides]]\n"), "file = \"tests/config/rows.txt\"\n", after)
         }
         "limit.overrides" => {
             let amount = if key == "in_flight" { "" } else { "rate = \"5/s\"\n" };

@@ -10,6 +10,7 @@
 mod change;
 mod disk;
 pub mod fetchers;
+pub mod override_files;
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -263,9 +264,14 @@ impl Reloader {
         if config.store != old.config.store {
             self.overrides.read_first(&config, &store.store()).await;
         }
+        let revision = self.overrides.revision();
         self.fetchers.acme.provide_known(&config, Some(&old.config)).await;
         config.adopt_sessions(&old.config);
         self.certs.issue_all(&config, cas);
+        // The old config may have got changes meanwhile.
+        if self.overrides.revision() != revision {
+            self.overrides.apply_known(&config);
+        }
         let generation = old.generation + 1;
         let entry =
             HistoryEntry::new(generation, &config.hash, trigger.label(), std::mem::take(&mut config.config_files));

@@ -305,7 +305,11 @@ impl Limiter {
                 Store::Memory(_) | Store::Redis(_) => limit.overrides.find(values),
             }
         });
-        let instead = match own.map(|entry| entry.budget) {
+        let own = match (own.map(|entry| entry.budget), &limit.key_rate) {
+            (None, Some(rate)) => Some(rate.budget_for(facts, limit.repeated).map_err(|_| KeyError::Ambiguous)?),
+            (own, _) => own,
+        };
+        let instead = match own {
             None => None,
             Some(OverrideBudget::Rule(rule)) => {
                 check.rule = rule;

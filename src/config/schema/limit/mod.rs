@@ -46,14 +46,23 @@ rows! {
 
     ALGORITHM = option("algorithm", Words(&ALGORITHM_NAMES), Described("`\"token_bucket\"`, with `distinct` `\"sliding_log\"`"), "the [algorithm](algorithms.md)").shown_as("name")
         .teach("\"sliding_window\"", "The default suits most limits. [Choosing a limit](../guides/choosing-a-limit.md) has a table by use case");
-    RATE = option("rate", Either(&[Rate, CalendarRate]), Described("required; not for `concurrency`"), "units per period")
-        .shown_as("rate; for `calendar` COUNT/hour, /day, /week, /month or /year")
+    RATE = option("rate", Either(&[Rate, CalendarRate, Text("source")]), Described("required; not for `concurrency`"), "units per period")
+        .shown_as("rate; for `calendar` COUNT/hour, /day, /week, /month or /year; `\"jwt:CLAIM\"`, `\"header:NAME\"`, `\"descriptor:NAME\"`")
         .metric("sluicegate_rejections_total")
         .ends(End::Exhausted)
         .weaker(Weaker::More)
         .unset("0")
         .called(&["requests", "quota", "average"])
         .teach("\"100/min\"", "Take it from what your clients need: [replay an access log](../operating/rollout.md) to see whom a rate would have refused");
+    RATE_WITHIN = option("rate_within", List { item: &Either(&[Rate, CalendarRate]), least: 2, most: 2 }, Absent, "the lowest and the highest rate, if `rate` names where a number is read from; without a valid number, a key has the lowest")
+        .shown_as("list of two rates")
+        .guide("overrides.md#rates-from-an-auth-server")
+        .weaker(Weaker::Compiled);
+    RATES = option("rates", Map(&Either(&[Rate, CalendarRate, Words(&["unlimited", "0"]), Integers(&[0])])), Absent, "rates by plan, if `rate` names where the plan is read from; `default` for all other keys, which are refused without it")
+        .shown_as("table of rates")
+        .guide("overrides.md#rates-from-an-auth-server")
+        .weaker(Weaker::Compiled)
+        .called(&["plans"]);
     KEY = option("key", KEY_PARTS, Value("\"ip\""), "whose budget it is").guide("keys.md")
         .weaker(Weaker::Compiled)
         .called(&["key_by", "limit_by", "by"])
@@ -151,10 +160,11 @@ rows! {
     .weaker(Weaker::Compiled);
     OVERRIDES = option(
         "overrides",
-        Array { item: &Table(&overrides::TABLE), least: 0, most: 10_000 },
+        Either(&[Table(&overrides::TABLE), Array { item: &Table(&overrides::TABLE), least: 0, most: 10_000 }]),
         Absent,
         "different numbers for some keys",
     )
+    .shown_as("table, or list of tables")
     .guide("overrides.md")
     .metric("sluicegate_rejections_total")
     .ends(End::Blocked);

@@ -13,7 +13,7 @@
 //! - `cluster`: finds the node of a slot, and decides over several slots.
 //! - `denials`: refusals that a worker remembers, so that exhausted keys cost Redis nothing.
 //! - `eviction`: warns about a server that may evict keys in use.
-//! - `hashes`: reads the hashes with live overrides.
+//! - `hashes`: reads the hashes with live overrides; `override_changes`: which of them changed.
 //! - `scan`: visits all state keys, to find the key that a hash stands for.
 //! - `heartbeat`: reports this gateway to Redis and learns how many there are.
 
@@ -25,6 +25,7 @@ pub mod eviction;
 mod hashes;
 mod heartbeat;
 pub(crate) mod msgpack;
+pub(super) mod override_changes;
 pub mod pipeline;
 mod scan;
 pub mod slot;
