@@ -89,6 +89,7 @@ rows! {
         Value("\"lower\""),
         "how header names are written over HTTP/1.1: in lower case, or in the case in which they came",
     )
+    .for_new_connections()
     .guide("requests.md#case-of-header-names")
     .called(&["proxy_preserve_header_case", "preserve_header_case", "h1_case_adjust", "header_key_format"]);
     NAT64 = option(
