@@ -1,6 +1,7 @@
 //! Re-exports private functions for the fuzz targets. Compiled only with the feature `fuzzing`.
 
-pub use crate::canonical::{Authority, CanonicalPath, parse_authority};
+pub use crate::canonical::CanonicalPath;
+pub use crate::canonical::authority::{Authority, parse_authority};
 pub use crate::envoy::authorization::CheckRequest;
 pub use crate::envoy::pattern::{DescriptorPattern, EntryPattern, ValuePattern};
 pub use crate::envoy::rate_limit::RateLimitRequest;

@@ -330,6 +330,15 @@ labels! {
     Keep = "keep",
 }
 
+labels! {
+    /// The case of header names over HTTP/1.1.
+    HeaderCase:
+    /// Lower case, as HTTP/2 demands.
+    Lower = "lower",
+    /// As the client or the server has written them.
+    Keep = "keep",
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerSettings {
     /// Number of worker threads, at least 1; `auto` is already resolved.
@@ -342,6 +351,7 @@ pub struct ServerSettings {
     pub max_headers: usize,
     pub max_header_bytes: usize,
     pub underscore_headers: UnderscoreHeaders,
+    pub header_case: HeaderCase,
     /// True if clients may use HTTP/2.
     pub http2: bool,
     /// Maximum number of concurrent requests per HTTP/2 connection.
@@ -395,8 +405,12 @@ pub struct ServerSettings {
 impl ServerSettings {
     /// Returns the default bounds of response heads: a gateway that takes larger requests takes larger responses, too.
     pub fn response_head_bounds(&self) -> HeadBounds {
-        let HeadBounds { headers, bytes } = HeadBounds::DEFAULT;
-        HeadBounds { headers: headers.max(self.max_headers), bytes: bytes.max(self.max_header_bytes) }
+        let HeadBounds { headers, bytes, .. } = HeadBounds::DEFAULT;
+        HeadBounds {
+            headers: headers.max(self.max_headers),
+            bytes: bytes.max(self.max_header_bytes),
+            keeps_case: self.header_case == HeaderCase::Keep,
+        }
     }
 }
 

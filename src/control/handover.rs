@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::timeout;
 
+use crate::config::Config;
 use crate::control::local::connect_within;
 use crate::net::SocketAccess;
 use crate::tls::TicketSecrets;
@@ -59,6 +60,15 @@ pub enum NewProcessRequest {
     Sockets(oneshot::Sender<Vec<Listener>>),
     /// The new process serves alone from now on; its process id if known.
     Serves(Option<i32>),
+}
+
+/// State of the `handover` path of the config when the process starts.
+pub enum HandoverPath {
+    /// Nothing, or a socket without a listener: later processes take over there.
+    Free,
+    OldProcess(OldProcess, Vec<Listener>),
+    /// A process that refuses the hand-over, perhaps of another program; its socket is left alone.
+    Foreign,
 }
 
 impl OldProcess {
@@ -119,11 +129,50 @@ impl HandoverSocket {
     }
 }
 
+/// Requests the listening sockets of the process that listens at the `handover` path of the config.
+///
+/// # Errors
+/// The path has a file that is not a socket, or it cannot be read.
+pub fn request_handover(config: &Config) -> Result<HandoverPath, (PathBuf, io::Error)> {
+    let Some(path) = &config.server.handover else { return Ok(HandoverPath::Free) };
+    check_path(path)?;
+    Ok(match OldProcess::request_sockets(path) {
+        Ok(None) => HandoverPath::Free,
+        Ok(Some((old_process, sockets))) => HandoverPath::OldProcess(old_process, sockets),
+        Err(error) => {
+            tracing::error!(
+                path = %path.display(),
+                %error,
+                "the process that listens there does not hand over its sockets; its socket stays, and no later process \
+                 can take over from this one"
+            );
+            HandoverPath::Foreign
+        }
+    })
+}
+
+/// Returns the next request of a new process; pending forever if hand-over is off.
+pub async fn next_handover_request(handover: &mut Option<HandoverSocket>) -> Option<NewProcessRequest> {
+    match handover {
+        Some(handover) => handover.requests.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Starts listening for a new process if the config sets `handover`.
+pub fn listen_for_handover(config: &Config) -> Option<HandoverSocket> {
+    let path = config.server.handover.as_ref()?;
+    let log_failure = |error: &io::Error| {
+        tracing::error!(path = %path.display(), %error, "hand-over to a new process is disabled");
+    };
+    HandoverSocket::listen(path).inspect_err(log_failure).ok()
+}
+
 /// Checks that the hand-over socket can be created at `path` without harming a file that is not a socket.
 ///
 /// # Errors
 /// The path of the file that is not a socket.
-pub fn check_path(path: &Path) -> Result<(), (PathBuf, io::Error)> {
+fn check_path(path: &Path) -> Result<(), (PathBuf, io::Error)> {
     let check_free = |path: PathBuf| match SocketFile::from_path(&path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err((path, error)),
         _ => Ok(()),

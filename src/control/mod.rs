@@ -52,7 +52,9 @@ use crate::admin::live_overrides::LiveOverrides;
 use crate::admin::store_link::StoreLink;
 use crate::config::{Config, Report};
 use crate::control::development_certs::DevelopmentCerts;
-use crate::control::handover::{HandoverSocket, NewProcessRequest, OldProcess};
+use crate::control::handover::{
+    HandoverPath, HandoverSocket, NewProcessRequest, listen_for_handover, next_handover_request, request_handover,
+};
 use crate::control::listeners::Listeners;
 use crate::control::process_overload::OverloadMonitor;
 use crate::control::reload::Reloader;
@@ -139,7 +141,7 @@ async fn run_control_loop(source: ConfigSource) -> Result<(), Error> {
     let config = source.load_config().map_err(Error::Config)?;
     raise_descriptor_limit(&config);
     let files = config.files.clone();
-    let path = request_handover(&config)?;
+    let path = request_handover(&config).map_err(|(path, error)| Error::Handover { path, error })?;
     let is_foreign = matches!(path, HandoverPath::Foreign);
     let (old_process, received) = match path {
         HandoverPath::OldProcess(process, sockets) => (Some(process), sockets),
@@ -207,50 +209,6 @@ async fn unless_stopped<T>(stop: &mut StopSignals, reload: impl Future<Output = 
         result = reload => Some(result),
         () = stop.next_signal() => None,
     }
-}
-
-/// State of the `handover` path of the config when the process starts.
-enum HandoverPath {
-    /// Nothing, or a socket without a listener: later processes take over there.
-    Free,
-    OldProcess(OldProcess, Vec<Listener>),
-    /// A process that refuses the hand-over, perhaps of another program; its socket is left alone.
-    Foreign,
-}
-
-fn request_handover(config: &Config) -> Result<HandoverPath, Error> {
-    let Some(path) = &config.server.handover else { return Ok(HandoverPath::Free) };
-    handover::check_path(path).map_err(|(path, error)| Error::Handover { path, error })?;
-    Ok(match OldProcess::request_sockets(path) {
-        Ok(None) => HandoverPath::Free,
-        Ok(Some((old_process, sockets))) => HandoverPath::OldProcess(old_process, sockets),
-        Err(error) => {
-            tracing::error!(
-                path = %path.display(),
-                %error,
-                "the process that listens there does not hand over its sockets; its socket stays, and no later process \
-                 can take over from this one"
-            );
-            HandoverPath::Foreign
-        }
-    })
-}
-
-/// Returns the next request of a new process; pending forever if hand-over is off.
-async fn next_handover_request(handover: &mut Option<HandoverSocket>) -> Option<NewProcessRequest> {
-    match handover {
-        Some(handover) => handover.requests.recv().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Starts listening for a new process if the config sets `handover`.
-fn listen_for_handover(config: &Config) -> Option<HandoverSocket> {
-    let path = config.server.handover.as_ref()?;
-    let log_failure = |error: &io::Error| {
-        tracing::error!(path = %path.display(), %error, "hand-over to a new process is disabled");
-    };
-    HandoverSocket::listen(path).inspect_err(log_failure).ok()
 }
 
 /// Binds the addresses, then starts the workers: an address in use is an error before anything runs, and readiness is

@@ -159,7 +159,7 @@ fn split_url(url: &str) -> Result<(UrlEndpoint, &str, String), String> {
 }
 
 fn read_server_name(authority: &str) -> Option<String> {
-    let read = canonical::parse_authority(authority.as_bytes())?;
+    let read = canonical::authority::parse_authority(authority.as_bytes())?;
     let mut host = read.rewritten.unwrap_or_else(|| authority.to_owned());
     host.truncate(read.host_len);
     Some(host).filter(|host| !host.starts_with('[') && host.parse::<Ipv4Addr>().is_err())

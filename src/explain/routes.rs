@@ -10,8 +10,9 @@ use crate::explain::explanation::{MismatchReport, OtherRoute, RouteReport};
 use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::source::Source;
 use crate::proxy::head::validate::ValidatedHead;
+use crate::route::Route;
+use crate::route::matcher::{HostPattern, PathPattern};
 use crate::route::mismatch::Mismatch;
-use crate::route::{HostPattern, PathPattern, Route};
 
 /// Number of routes that are shown besides the one that matches.
 pub const SHOWN: usize = 3;

@@ -3,7 +3,7 @@
 
 use http::{HeaderMap, HeaderName, Method};
 
-use crate::route::{HostPattern, Matcher, PathPattern, Segment};
+use crate::route::matcher::{HostPattern, Matcher, PathPattern, Segment};
 
 /// A condition of a route that a request does not meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,6 +24,7 @@ pub(crate) mod cors;
 pub(crate) mod decide;
 mod edges;
 pub(crate) mod error_pages;
+pub(crate) mod matcher;
 pub(crate) mod mirror;
 pub(crate) mod mismatch;
 pub(crate) mod order;
@@ -34,13 +35,11 @@ pub(crate) mod rewrite;
 pub(crate) mod split;
 pub(crate) mod table;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use regex::Regex;
+use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::auth::RouteAuth;
 use crate::files::FileFolder;
@@ -53,6 +52,7 @@ use crate::route::client_facts::{ClientFact, StatedHeader};
 use crate::route::compress::CompressSettings;
 use crate::route::cors::CorsPolicy;
 use crate::route::error_pages::ErrorPages;
+use crate::route::matcher::Matcher;
 use crate::route::mirror::Mirror;
 use crate::route::redirect::Redirect;
 use crate::route::rewrite::TargetRewrite;
@@ -137,129 +137,6 @@ impl Route {
     pub fn auth_limit_count(&self) -> usize {
         self.auth.as_ref().map_or(0, |auth| auth.limit_count)
     }
-}
-
-/// The conditions of a route. All must be true; an empty list is no condition.
-#[derive(Debug, PartialEq)]
-pub struct Matcher {
-    pub hosts: Vec<HostPattern>,
-    pub path: PathPattern,
-    pub methods: Vec<Method>,
-    /// Headers that must be present with exactly these values.
-    pub headers: Vec<(HeaderName, HeaderValue)>,
-}
-
-impl Matcher {
-    /// Returns the number of conditions besides host and path.
-    fn count_conditions(&self) -> usize {
-        usize::from(!self.methods.is_empty()) + self.headers.len()
-    }
-
-    /// Returns true if the conditions besides host and path are true.
-    fn matches_conditions(&self, method: &Method, headers: &HeaderMap) -> bool {
-        (self.methods.is_empty() || self.methods.contains(method))
-            && self.headers.iter().all(|(name, value)| headers.get_all(name).iter().any(|found| found == value))
-    }
-
-    /// Returns true if this matches every request that `other` matches, as far as patterns can be compared.
-    pub fn covers_all_of(&self, other: &Matcher) -> bool {
-        let hosts = self.hosts.is_empty()
-            || (!other.hosts.is_empty() && other.hosts.iter().all(|host| self.hosts.contains(host)));
-        hosts && self.path.covers(&other.path) && self.covers(other)
-    }
-
-    /// Returns true if this matches every request that `other` matches, provided that host and path are equal.
-    fn covers(&self, other: &Matcher) -> bool {
-        let methods = self.methods.is_empty()
-            || (!other.methods.is_empty() && other.methods.iter().all(|method| self.methods.contains(method)));
-        methods && self.headers.iter().all(|condition| other.headers.contains(condition))
-    }
-}
-
-/// A pattern for canonical hosts, which are in lower case, without port and trailing dot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HostPattern {
-    Exact(String),
-    /// `*.example.com`, stored as `.example.com`. Matches one or more labels before it.
-    Suffix(String),
-    /// `app.*`, stored as `app.`. Matches one or more labels after it.
-    Prefix(String),
-}
-
-/// Writes the pattern as in the config.
-impl fmt::Display for HostPattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            HostPattern::Exact(name) => f.write_str(name),
-            HostPattern::Suffix(suffix) => write!(f, "*{suffix}"),
-            HostPattern::Prefix(prefix) => write!(f, "{prefix}*"),
-        }
-    }
-}
-
-/// A pattern for canonical paths.
-#[derive(Clone, Debug)]
-pub enum PathPattern {
-    /// The path must start with `segments`. If `exact`, it must also end there, except that one slash may follow the
-    /// segments of a template.
-    Segments {
-        segments: Vec<Segment>,
-        exact: bool,
-    },
-    Regex(Regex),
-}
-
-impl PathPattern {
-    /// Returns true if this is `other` or the start of it.
-    fn covers(&self, other: &PathPattern) -> bool {
-        match (self, other) {
-            (
-                PathPattern::Segments { segments, exact: false },
-                PathPattern::Segments { segments: other_segments, .. },
-            ) => other_segments.starts_with(segments),
-            _ => self == other,
-        }
-    }
-}
-
-/// Writes the pattern as in the config, without the mark of an exact path.
-impl fmt::Display for PathPattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PathPattern::Regex(regex) => f.write_str(regex.as_str()),
-            PathPattern::Segments { segments, .. } => {
-                for segment in segments {
-                    match segment {
-                        Segment::Literal(text) => write!(f, "/{text}")?,
-                        Segment::Param(name) => write!(f, "/{{{name}}}")?,
-                    }
-                }
-                f.write_str(if segments.is_empty() { "/" } else { "" })
-            }
-        }
-    }
-}
-
-/// Compares patterns as written.
-impl PartialEq for PathPattern {
-    fn eq(&self, other: &PathPattern) -> bool {
-        match (self, other) {
-            (
-                PathPattern::Segments { segments, exact },
-                PathPattern::Segments { segments: other_segments, exact: other_exact },
-            ) => (segments, exact) == (other_segments, other_exact),
-            (PathPattern::Regex(regex), PathPattern::Regex(other)) => regex.as_str() == other.as_str(),
-            (PathPattern::Segments { .. } | PathPattern::Regex(_), _) => false,
-        }
-    }
-}
-
-/// A segment of a path pattern.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Segment {
-    Literal(String),
-    /// `{name}`: any one non-empty segment.
-    Param(String),
 }
 
 /// The action of a route for requests that its limits have admitted.

@@ -3,8 +3,9 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
 
+use crate::route::Route;
+use crate::route::matcher::{HostPattern, PathPattern, Segment};
 use crate::route::plan::regex_text;
-use crate::route::{HostPattern, PathPattern, Route, Segment};
 
 /// A route for one of its hosts.
 #[derive(Clone, Copy, Debug)]

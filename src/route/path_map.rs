@@ -4,8 +4,9 @@
 //! opposite if the path that it makes does not end as the client's path ends.
 
 use crate::canonical::{find_segment, find_sent_piece, repair_path};
+use crate::route::Rewrite;
+use crate::route::matcher::PathPattern;
 use crate::route::rewrite::{Capture, MatchedPath, TargetRewrite};
-use crate::route::{PathPattern, Rewrite};
 use crate::template::Piece;
 
 /// Turns paths of the server into those of the client. Prefixes have no trailing slash.

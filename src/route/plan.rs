@@ -3,8 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use crate::route::Route;
 use crate::route::edges::to_u32;
-use crate::route::{HostPattern, PathPattern, Route, Segment};
+use crate::route::matcher::{HostPattern, PathPattern, Segment};
 
 /// Pseudo node of exact hosts: its edges lead from a host to the root of the host's trie.
 pub const EXACT_HOSTS: u32 = u32::MAX;

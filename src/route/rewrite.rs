@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::canonical::{find_segment, find_sent_piece};
 use crate::limiting::source::inputs::remove_parameters;
-use crate::route::PathPattern;
+use crate::route::matcher::PathPattern;
 use crate::template::{Piece, TextTemplate};
 use crate::text::push_percent_encoded;
 

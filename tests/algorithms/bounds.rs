@@ -220,7 +220,7 @@ proptest! {
         precision in 3..=60_i64,
     ) {
         let window = window.max(precision);
-        Client::run(crate::support::limiting::sliding(limit, window, precision), &arrivals).assert_at_most_in_any(window, limit);
+        Client::run(crate::support::limiting::rules::sliding(limit, window, precision), &arrivals).assert_at_most_in_any(window, limit);
     }
 
     /// The window refuses only costs that do not fit into the last window plus one part of it.
@@ -231,7 +231,7 @@ proptest! {
     ) {
         let window = window.max(precision);
         let part = (window + precision - 1) / precision;
-        let mut client = Client::new(crate::support::limiting::sliding(limit, window, precision));
+        let mut client = Client::new(crate::support::limiting::rules::sliding(limit, window, precision));
         for arrival in arrivals {
             let before: Vec<Charge> = client.charges.clone();
             if !client.arrive(arrival).admitted {
@@ -247,7 +247,7 @@ proptest! {
     #[test]
     fn a_weighted_sliding_window_admits_less_than_twice_its_limit((limit, window, arrivals) in schedules(far)) {
         let window = window.max(2);
-        let client = Client::run(crate::support::limiting::sliding(limit, window, 2), &arrivals);
+        let client = Client::run(crate::support::limiting::rules::sliding(limit, window, 2), &arrivals);
         client.assert_in_any_stretch(|length| {
             (length <= window).then(|| limit + limit * (length - 1) / window)
         });
@@ -257,7 +257,7 @@ proptest! {
     #[test]
     fn a_weighted_sliding_window_is_exact((limit, window, arrivals) in schedules(never)) {
         let window = window.max(2);
-        let mut client = Client::new(crate::support::limiting::sliding(limit, window, 2));
+        let mut client = Client::new(crate::support::limiting::rules::sliding(limit, window, 2));
         for (step, cost) in arrivals {
             let (now, charges) = (client.now + step, client.charges.clone());
             let (id, into) = (now / window, now % window);
@@ -279,7 +279,7 @@ proptest! {
     ) {
         let window = window.max(precision);
         let (other_limit, other_window) = (other.0, other.1.max(other.2));
-        let rules = [crate::support::limiting::sliding(limit, window, precision), crate::support::limiting::sliding(other_limit, other_window, other.2)];
+        let rules = [crate::support::limiting::rules::sliding(limit, window, precision), crate::support::limiting::rules::sliding(other_limit, other_window, other.2)];
         let mut client = Client::new(rules[0].clone());
         for (i, arrival) in arrivals.iter().enumerate() {
             client.rule = rules[i / 5 % 2].clone();
@@ -295,7 +295,7 @@ proptest! {
         steps in arrivals(1000, 40, 1000),
     ) {
         // Steps in thousandths of a window.
-        let rule = crate::support::limiting::calendar(limit, unit);
+        let rule = crate::support::limiting::rules::calendar(limit, unit);
         let scale = unit.usual_ms() / 1200;
         let arrivals: Vec<Arrival> = steps.iter().map(|(step, cost)| (step * scale, *cost)).collect();
         let arrivals = lagging(&arrivals, 1000 * scale);
@@ -322,8 +322,8 @@ fn count_admitted(client: &mut Client) -> usize {
 fn a_changed_number_keeps_the_usage() {
     let minute = 60_000;
     let gcra = |rate, per_ms, burst| Rule::Gcra(Gcra { rate, per_ms, burst, refunds: false });
-    let sliding = |limit, precision| crate::support::limiting::sliding(limit, minute, precision);
-    let calendar = crate::support::limiting::calendar;
+    let sliding = |limit, precision| crate::support::limiting::rules::sliding(limit, minute, precision);
+    let calendar = crate::support::limiting::rules::calendar;
     for (before, after, got) in [
         (gcra(10, 1000, 10), gcra(10, 1000, 15), 5),
         (gcra(10, 1000, 10), gcra(1, 1000, 10), 0),
@@ -335,7 +335,7 @@ fn a_changed_number_keeps_the_usage() {
         (sliding(10, 60), sliding(3, 60), 0),
         (sliding(10, 2), sliding(15, 60), 5),
         (sliding(10, 60), sliding(15, 2), 5),
-        (sliding(10, 60), crate::support::limiting::sliding(12, 50_000, 7), 2),
+        (sliding(10, 60), crate::support::limiting::rules::sliding(12, 50_000, 7), 2),
         (calendar(10, CalendarUnit::Day), calendar(15, CalendarUnit::Day), 5),
         (calendar(10, CalendarUnit::Day), calendar(3, CalendarUnit::Day), 0),
         // Units used today were used this month; of units used this month it is unknown whether they were used today.

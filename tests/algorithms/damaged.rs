@@ -28,7 +28,7 @@ fn an_invalid_state_counts_as_absent() {
     let gate = Gate::load();
     let mut seeded = crate::support::limiting::seeded();
     for name in NAMES {
-        let rule = crate::support::limiting::random_rule(name, &mut seeded.rng);
+        let rule = crate::support::limiting::rules::random_rule(name, &mut seeded.rng);
         let new = take(&gate, &rule, None);
         let ones = |count: usize| vec!["1"; count].join(" ");
         let mut texts: Vec<String> =
@@ -55,7 +55,7 @@ fn nothing_makes_the_gate_fail() {
     let rng = &mut seeded.rng;
     for name in NAMES {
         for _ in 0..500 {
-            let rule = crate::support::limiting::random_rule(name, rng);
+            let rule = crate::support::limiting::rules::random_rule(name, rng);
             let data = match rng.random_range(0..3) {
                 0 => Data::Text(text(&rule, " | ", rng)),
                 1 => Data::List((0..rng.random_range(1..5)).map(|_| text(&rule, ":", rng)).collect()),

@@ -14,7 +14,8 @@ use sluicegate::limiting::limit::Mode;
 
 use super::twin::NOW;
 use crate::support::limiting::fake_redis::Gate;
-use crate::support::limiting::{check, fair, limit, seeded};
+use crate::support::limiting::rules::fair;
+use crate::support::limiting::{check, limit, seeded};
 
 const DAY: i64 = 86_400_000;
 

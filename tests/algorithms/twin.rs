@@ -52,7 +52,7 @@ fn decides_like_its_twin(name: &str) {
     let twin = Twin::load(name);
     let rng = &mut seeded.rng;
     let mut walk = Walk {
-        rule: crate::support::limiting::random_rule(name, rng),
+        rule: crate::support::limiting::rules::random_rule(name, rng),
         known: Vec::new(),
         state: None,
         now: NOW,
@@ -64,7 +64,7 @@ fn decides_like_its_twin(name: &str) {
         if rng.random_bool(0.05) {
             walk.switch(rng);
         }
-        walk.tag = crate::support::limiting::random_tag(&walk.rule, rng);
+        walk.tag = crate::support::limiting::rules::random_tag(&walk.rule, rng);
         let most = walk.rule.policy().window_ms.min(1 << 40) * 9 / 20;
         twin.skew.set(if rng.random_bool(0.5) { 0 } else { rng.random_range(-most..=most) });
         let cost = random_cost(&walk.rule, rng);
@@ -176,7 +176,7 @@ impl Walk {
                 match rng.random_range(0..4) {
                     0 => self.state = None,
                     1 => {
-                        self.rule = crate::support::limiting::random_rule(name, rng);
+                        self.rule = crate::support::limiting::rules::random_rule(name, rng);
                         self.known.push(self.rule.clone());
                     }
                     _ => self.switch(rng),
@@ -404,7 +404,10 @@ fn a_calendar_of_another_age_is_no_harm() {
     let twin = Twin::load("calendar");
     let hours = 3_600_000;
     let mut walk = Walk {
-        rule: crate::support::limiting::calendar(3, sluicegate::limiting::algorithm::calendar::CalendarUnit::Hour),
+        rule: crate::support::limiting::rules::calendar(
+            3,
+            sluicegate::limiting::algorithm::calendar::CalendarUnit::Hour,
+        ),
         known: Vec::new(),
         state: None,
         now: NOW,
@@ -463,18 +466,20 @@ pub fn assert_same_state(gate: &Gate, memory: &MemoryStore, now: i64) {
 
 /// Limits of every algorithm, twice, some with bans, some in shadow mode, some that forward what exceeds them.
 pub fn random_limits(rng: &mut StdRng) -> Vec<std::sync::Arc<sluicegate::limiting::limit::Limit>> {
-    let names = crate::support::limiting::all_limit_rules();
+    let names = crate::support::limiting::rules::all_limit_rules();
     (0..names.len() * 2)
         .map(|i| {
             let (name, rule) =
-                (format!("limit-{i}"), crate::support::limiting::random_rule(names[i % names.len()], rng));
+                (format!("limit-{i}"), crate::support::limiting::rules::random_rule(names[i % names.len()], rng));
             let limit = match rng.random_range(0..6) {
                 0 => crate::support::limiting::limit(&name, rule, Mode::Shadow),
                 1 => crate::support::limiting::forwarding(&name, rule),
                 _ => crate::support::limiting::limit(&name, rule, Mode::Enforce),
             };
             match rng.random_bool(0.4) {
-                true => crate::support::limiting::with_ban(limit, crate::support::limiting::random_ban(5000, rng)),
+                true => {
+                    crate::support::limiting::with_ban(limit, crate::support::limiting::rules::random_ban(5000, rng))
+                }
                 false => limit,
             }
         })

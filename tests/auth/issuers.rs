@@ -78,6 +78,8 @@ fn keys_outlive_a_reload_and_an_issuer_that_is_down() {
     // Nobody can say whether the token is valid. Without a token, that does not matter.
     let refused = gateway.fetch(&get("/", &token));
     assert_eq!((refused.status(), refused.text().contains("no keys of the issuer")), (503, true), "{}", refused.text());
+    let wait: u64 = refused.get("retry-after").unwrap().parse().unwrap();
+    assert!((1..=10).contains(&wait), "{wait}");
     assert_eq!(status(&gateway, ""), 401);
     let ready = gateway.admin("/readyz");
     assert_eq!((ready.status(), ready.text().as_str()), (200, "ready\n[jwt.id] has no keys: its tokens are refused\n"));

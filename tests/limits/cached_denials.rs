@@ -13,7 +13,8 @@ use sluicegate::limiting::store::redis::denials::{DenialCache, ENTRIES_MAX, Inva
 use crate::support::WAIT_MAX;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
-use crate::support::limiting::{RedisServer, bucket, check, limit, random_rule, seeded};
+use crate::support::limiting::rules::{bucket, random_rule};
+use crate::support::limiting::{RedisServer, check, limit, seeded};
 use crate::support::machine::Stopwatch;
 
 fn gateway(server: &RedisServer, limits: &str, more: &str) -> Gateway {
@@ -120,7 +121,7 @@ fn nothing_is_refused_that_the_store_would_admit() {
     let mut known = 0;
     // Windows of the calendar are too long to pass in a walk.
     let names: Vec<&str> =
-        crate::support::limiting::limit_rules().into_iter().filter(|name| *name != "calendar").collect();
+        crate::support::limiting::rules::limit_rules().into_iter().filter(|name| *name != "calendar").collect();
     for round in 0..300 {
         let (store, invalidations) = (MemoryStore::new(100_000), Invalidations::default());
         let mut denials = DenialCache::new(invalidations.clone());

@@ -16,7 +16,8 @@ use sluicegate::proxy::steps::response::problem::retry_after_s;
 use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
-use crate::support::limiting::{RedisServer, check, limit, random_rule, seeded, shares_backlog};
+use crate::support::limiting::rules::random_rule;
+use crate::support::limiting::{RedisServer, check, limit, seeded, shares_backlog};
 use crate::support::ports::closed_addr;
 use crate::support::upstream::Upstream;
 
@@ -231,7 +232,7 @@ const GRPC_FIELDS: &str = "content-type: application/grpc\r\nte: trailers\r\n";
 fn retry_after_is_exact_for_every_algorithm() {
     let mut seeded = seeded();
     let rng = &mut seeded.rng;
-    for name in crate::support::limiting::all_limit_rules() {
+    for name in crate::support::limiting::rules::all_limit_rules() {
         let mut refused = 0;
         for _ in 0..300 {
             let limit = limit("one", random_rule(name, rng), Mode::Enforce);

@@ -10,8 +10,9 @@ use sluicegate::limiting::algorithm::{Rule, State};
 
 use crate::support::client::get;
 use crate::support::gateway::{Gateway, program};
+use crate::support::limiting::rules::{distinct, random_tag};
 use crate::support::limiting::topology::RedisCluster;
-use crate::support::limiting::{RedisServer, distinct, on_both_stores, random_tag, seeded};
+use crate::support::limiting::{RedisServer, on_both_stores, seeded};
 use crate::support::upstream::Upstream;
 use crate::support::wait_until;
 

@@ -3,7 +3,8 @@
 use sluicegate::limiting::algorithm::{Rule, State};
 
 use crate::support::gateway::Gateway;
-use crate::support::limiting::{on_both_stores, warm_up};
+use crate::support::limiting::on_both_stores;
+use crate::support::limiting::rules::warm_up;
 
 const NOW: i64 = 1_795_000_000_000;
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use table::{PAGES, RECIPES, Recipe, UNTRIED};
+use table::RECIPES;
 
 use crate::support::client::Client;
 use crate::support::frames::{self, Wire};
@@ -22,6 +22,85 @@ const WORK: Duration = Duration::from_millis(120);
 
 /// A header by which the server counts requests of each attack.
 const MARK: &str = "x-mark";
+
+/// A recipe of the manual, and the requests by which a client tries to get more than its limit.
+struct Recipe {
+    page: &'static str,
+    /// The heading of the config.
+    title: &'static str,
+    /// Which of the configs under the title.
+    part: usize,
+    /// Maximum number of requests of one client that pass at once.
+    most: usize,
+    /// Minimum number of requests that reach the server, if the client sends them without tricks.
+    least: usize,
+    /// After each such period, one more request may pass.
+    refill: Option<Duration>,
+    method: &'static str,
+    target: &'static str,
+    fields: &'static str,
+    body: &'static str,
+    /// Targets, fields and bodies that some servers take for the same request.
+    spellings: &'static [(&'static str, &'static str, &'static str)],
+    /// The gateway itself responds, without a server.
+    responds: bool,
+    /// All clients have one budget.
+    is_shared: bool,
+    /// Forwarding headers from here are believed.
+    trusts_proxies: bool,
+}
+
+const PLAIN: Recipe = Recipe {
+    page: "",
+    title: "",
+    part: 0,
+    most: 0,
+    least: 0,
+    refill: None,
+    method: "GET",
+    target: "/",
+    fields: "",
+    body: "",
+    spellings: &[],
+    responds: false,
+    is_shared: false,
+    trusts_proxies: false,
+};
+
+/// Recipes without a request that an attacker could send, and why.
+const UNTRIED: &[(&str, &str)] = &[
+    ("IPv6 clients with many addresses", "needs addresses of a /48; the page's own commands try eight"),
+    ("A decision without a proxy", "asked by the app, on the admin listener"),
+    ("Streamed responses", "bounds streams, which the tests of `concurrency` attack"),
+    ("The state file", "shows an option of the store"),
+    ("Credentials", "refuses what has another scheme; the tests of `credential` have the spellings of one token"),
+    ("Forwarding what is over a limit", "admits everything; the tests of `over` attack the header"),
+    ("Months that begin when a customer pays", "says when a month begins; the tests of calendars have the days"),
+    ("Prices", "has a price for each route; the tests of `charges::prices` spend one budget over several"),
+    ("Bytes", "counts what was transferred; the tests of `charges::bytes` break transfers off"),
+    ("Times and days", "depends on the clock; the tests of `explain::times` state the time"),
+    ("Forward what is over a limit", "admits everything; the tests of `over` attack the header"),
+];
+
+/// Pages whose configs are recipes.
+const PAGES: &[&str] = &[
+    "docs/guides/api-keys.md",
+    "docs/guides/choosing-a-limit.md",
+    "docs/guides/graphql.md",
+    "docs/guides/json-rpc.md",
+    "docs/guides/llm-streams.md",
+    "docs/guides/login.md",
+    "docs/guides/mcp.md",
+    "docs/guides/plans.md",
+    "docs/guides/recipes.md",
+    "docs/operating/redis-outages.md",
+    "docs/reference/calls.md",
+    "docs/reference/charges.md",
+    "docs/reference/conditions.md",
+    "docs/reference/keys.md",
+    "docs/reference/overrides.md",
+    "docs/reference/responses.md",
+];
 
 /// A server that counts request heads. Each counts as an action.
 struct App {

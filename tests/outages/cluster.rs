@@ -18,12 +18,12 @@ use sluicegate::limiting::store::redis::slot::{SLOTS, key_slot};
 use sluicegate::telemetry::metrics::Metrics;
 use tokio::task::JoinSet;
 
+use crate::support::limiting::rules::{bucket, window};
 use crate::support::limiting::topology::{
     Load, RedisCluster, cluster_node, failures, is_master, is_up, longest, run_command,
 };
 use crate::support::limiting::{
-    DEADLINE, SLACK, SLOT_KEYS, bucket, check, connect_store, kind, limit, run_on_worker, wait_for_recovery,
-    wait_until, window,
+    DEADLINE, SLACK, SLOT_KEYS, check, connect_store, kind, limit, run_on_worker, wait_for_recovery, wait_until,
 };
 use crate::support::machine::Stopwatch;
 
@@ -399,7 +399,7 @@ fn a_release_reaches_every_node_that_is_there() {
     let cluster = RedisCluster::start(0);
     run_on_worker(async {
         let redis = connect_store(&cluster.url(), &Metrics::new().unwrap(), Duration::from_millis(500)).await;
-        let slots = limit("slots", crate::support::limiting::leases(10, 3_600_000), Mode::Enforce);
+        let slots = limit("slots", crate::support::limiting::rules::leases(10, 3_600_000), Mode::Enforce);
         let mut held: Vec<Check> = SLOT_KEYS.iter().map(|who| check(&slots, who, 1)).collect();
         held.sort_by_key(|held| key_slot(&held.key));
         for held in &mut held {

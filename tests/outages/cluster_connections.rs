@@ -8,8 +8,9 @@ use sluicegate::limiting::limit::Mode;
 use sluicegate::limiting::store::redis::slot::key_slot;
 use sluicegate::telemetry::metrics::Metrics;
 
+use crate::support::limiting::rules::{leases, window};
 use crate::support::limiting::topology::{ClusterNode, RedisCluster, run_command};
-use crate::support::limiting::{SLOT_KEYS, check, connect_store, leases, limit, run_on_worker, wait_until, window};
+use crate::support::limiting::{SLOT_KEYS, check, connect_store, limit, run_on_worker, wait_until};
 
 const PATIENT: Duration = Duration::from_secs(10);
 

@@ -6,7 +6,8 @@ use sluicegate::limiting::algorithm::{NAMES, Rule};
 
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
-use crate::support::limiting::{RedisServer, random_rule, seeded};
+use crate::support::limiting::rules::random_rule;
+use crate::support::limiting::{RedisServer, seeded};
 use crate::support::machine::Lateness;
 use crate::support::wait_until;
 

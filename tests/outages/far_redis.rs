@@ -10,8 +10,9 @@ use sluicegate::limiting::store::redis::RedisStore;
 use sluicegate::telemetry::metrics::Metrics;
 use tokio::task::{JoinSet, yield_now};
 
+use crate::support::limiting::rules::window;
 use crate::support::limiting::slow_link::DelayLine;
-use crate::support::limiting::{RedisServer, connect_store, kind, limit, run_on_worker, settings, wait_until, window};
+use crate::support::limiting::{RedisServer, connect_store, kind, limit, run_on_worker, settings, wait_until};
 use crate::support::machine::Lateness;
 
 const EACH_WAY: Duration = Duration::from_millis(10);

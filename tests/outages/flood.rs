@@ -13,7 +13,8 @@ use tokio::task::{JoinSet, yield_now};
 
 use crate::support::gateway::Gateway;
 use crate::support::h2::{H2Client, get, read};
-use crate::support::limiting::{RedisServer, connect_store, kind, limit, run_on_worker, window};
+use crate::support::limiting::rules::window;
+use crate::support::limiting::{RedisServer, connect_store, kind, limit, run_on_worker};
 
 /// Default of `deadline` in `[store]`.
 const DEADLINE: Duration = Duration::from_millis(30);

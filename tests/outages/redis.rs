@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
+use crate::support::limiting::rules::window;
 use crate::support::limiting::slow_link::DelayLine;
 use crate::support::limiting::{
     DEADLINE, RedisServer, SLACK, connect_store, kind, limit, run_on_worker, settings, wait_for_recovery, wait_until,
-    window,
 };
 use crate::support::machine::Lateness;
 use sluicegate::limiting::decision::ErrorKind;

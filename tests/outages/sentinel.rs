@@ -9,12 +9,13 @@ use sluicegate::limiting::limit::Mode;
 use sluicegate::limiting::store::redis::RedisStore;
 use sluicegate::telemetry::metrics::Metrics;
 
+use crate::support::limiting::rules::window;
 use crate::support::limiting::topology::{
     Load, PASSWORD, SENTINEL_PASSWORD, Sentinel, SentinelSetup, failures, longest, run_command,
 };
 use crate::support::limiting::{
     DEADLINE, RedisServer, SLACK, check, connect_store, kind, limit, run_on_worker, settings, wait_for_recovery,
-    wait_until, window,
+    wait_until,
 };
 use crate::support::machine::Stopwatch;
 

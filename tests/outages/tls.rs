@@ -13,9 +13,10 @@ use sluicegate::limiting::store::redis_tls::{RedisTls, TlsFiles};
 use sluicegate::limiting::store::settings::StoreSettings;
 use sluicegate::telemetry::metrics::Metrics;
 
+use crate::support::limiting::rules::window;
 use crate::support::limiting::tls::{Ca, Pair, TlsServer, files};
 use crate::support::limiting::topology::run_command;
-use crate::support::limiting::{DEADLINE, RedisServer, kind, limit, run_on_worker, settings, wait_until, window};
+use crate::support::limiting::{DEADLINE, RedisServer, kind, limit, run_on_worker, settings, wait_until};
 
 fn with(files: TlsFiles) -> StoreSettings {
     StoreSettings { tls: RedisTls::new(files).unwrap(), ..settings(DEADLINE) }

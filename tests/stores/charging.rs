@@ -4,9 +4,10 @@ use sluicegate::limiting::decision::{Check, Op};
 use sluicegate::limiting::store::memory::MemoryStore;
 
 use super::{NOW, one};
+use crate::support::limiting::check;
+use crate::support::limiting::rules::window;
 use crate::support::limiting::timed_stores::{TimedStore, on_both};
 use crate::support::limiting::variants::{compile_limit, variants};
-use crate::support::limiting::{check, window};
 
 /// Neither counts nor expiries nor entries of a log change.
 #[test]

@@ -6,7 +6,8 @@ use sluicegate::limiting::decision::{Check, Op};
 use sluicegate::limiting::limit::Mode;
 
 use super::redis_state::{NOW, held, one};
-use crate::support::limiting::{RedisServer, check, limit, log};
+use crate::support::limiting::rules::log;
+use crate::support::limiting::{RedisServer, check, limit};
 
 /// Any order of charges of one unit and of several, and their corrections: every block that must be read is short, and
 /// there are few blocks.

@@ -16,7 +16,8 @@ use sluicegate::limiting::{Evaluation, Limiter};
 use sluicegate::telemetry::metrics::Metrics;
 use tokio::task::LocalSet;
 
-use crate::support::limiting::{RedisServer, check, connect_store, kind, leases, limit, run_on_worker, window};
+use crate::support::limiting::rules::{leases, window};
+use crate::support::limiting::{RedisServer, check, connect_store, kind, limit, run_on_worker};
 
 const DEADLINE: Duration = Duration::from_secs(10);
 

@@ -29,7 +29,7 @@ fn one(variant: &Variant) -> Check {
 #[test]
 fn every_algorithm_has_its_forms() {
     let variants = variants(10);
-    for name in crate::support::limiting::limit_rules() {
+    for name in crate::support::limiting::rules::limit_rules() {
         assert!(variants.iter().any(|variant| variant.algorithm() == name), "{name} has no form");
     }
     for variant in variants {

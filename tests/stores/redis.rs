@@ -2,9 +2,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::limiting::{
-    DEADLINE, RedisServer, bucket, calendar, check, connect_store, kind, limit, run_on_worker, sliding, window,
-};
+use crate::support::limiting::rules::{bucket, calendar, sliding, window};
+use crate::support::limiting::{DEADLINE, RedisServer, check, connect_store, kind, limit, run_on_worker};
 use rand::Rng;
 use redis::Commands;
 use sluicegate::limiting::algorithm::ban::Ban;
@@ -32,7 +31,7 @@ fn decides_like_the_memory_store() {
     let mut client = server.client();
     let mut seeded = crate::support::limiting::seeded();
     let rng = &mut seeded.rng;
-    let names = crate::support::limiting::all_limit_rules();
+    let names = crate::support::limiting::rules::all_limit_rules();
     for _ in 0..20 {
         let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
         let memory = MemoryStore::new(1_000_000);
@@ -41,7 +40,7 @@ fn decides_like_the_memory_store() {
         let limits: Vec<Arc<Limit>> = (0..names.len() * 2)
             .map(|i| {
                 let name = format!("limit-{i}");
-                let rule = minutes(crate::support::limiting::random_rule(names[i % names.len()], rng), rng);
+                let rule = minutes(crate::support::limiting::rules::random_rule(names[i % names.len()], rng), rng);
                 let limit_of = |rule| match i {
                     0 => limit(&name, rule, Mode::Shadow),
                     1..4 => crate::support::limiting::forwarding(&name, rule),
@@ -152,7 +151,7 @@ fn minutes(mut rule: Rule, rng: &mut impl Rng) -> Rule {
         }
         Rule::SlidingWindow(_) => {
             let precision = [2, 3, 60][rng.random_range(0..3)];
-            return crate::support::limiting::sliding(rng.random_range(1..100), period, precision);
+            return crate::support::limiting::rules::sliding(rng.random_range(1..100), period, precision);
         }
         Rule::Calendar(rule) => rule.limit = rule.limit.min(100),
         Rule::SlidingLog(rule) => rule.window_ms = period,
@@ -165,18 +164,23 @@ fn minutes(mut rule: Rule, rng: &mut impl Rng) -> Rule {
         Rule::Ban(ban) => *ban = minutes_of_ban(rng),
         Rule::WarmUp(rule) => {
             let (rate, burst) = (rule.bucket.rate.min(50), rule.bucket.burst.min(50));
-            return crate::support::limiting::warm_up(rate, period, burst, rng.random_range(1..1000));
+            return crate::support::limiting::rules::warm_up(rate, period, burst, rng.random_range(1..1000));
         }
         Rule::Distinct(rule) => {
             let (limit, window_ms, clock) = (rule.limit, period, rng.random_bool(0.5));
-            return crate::support::limiting::distinct(match rng.random_bool(0.5) {
+            return crate::support::limiting::rules::distinct(match rng.random_bool(0.5) {
                 true => Rule::SlidingLog(SlidingLog { limit, window_ms, sorted_set: false }),
                 false => Rule::FixedWindow(FixedWindow { limit, window_ms, clock }),
             });
         }
         Rule::Fair(rule) => {
             let most = FairSettings { reserve: None, active_ms: None, max_active: 4, weight: rule.weight };
-            return crate::support::limiting::fair(rule.pool.rate.min(50), period, rule.pool.burst.min(50), most);
+            return crate::support::limiting::rules::fair(
+                rule.pool.rate.min(50),
+                period,
+                rule.pool.burst.min(50),
+                most,
+            );
         }
     }
     rule
@@ -244,11 +248,11 @@ fn two_gateways_admit_exactly_the_limit() {
         sliding(1000, 3_600_000, 2),
         sliding(1000, 3_600_000, 60),
         calendar(1000, CalendarUnit::Year),
-        crate::support::limiting::log(1000, false),
-        crate::support::limiting::log(1000, true),
-        crate::support::limiting::leaky(1000, false),
-        crate::support::limiting::leaky(1000, true),
-        crate::support::limiting::leases(1000, 3_600_000),
+        crate::support::limiting::rules::log(1000, false),
+        crate::support::limiting::rules::log(1000, true),
+        crate::support::limiting::rules::leaky(1000, false),
+        crate::support::limiting::rules::leaky(1000, true),
+        crate::support::limiting::rules::leases(1000, 3_600_000),
     ];
     for rule in rules {
         let () = redis::cmd("FLUSHALL").query(&mut server.client()).unwrap();
@@ -333,11 +337,11 @@ fn a_call_carries_no_more_work_than_its_bound() {
         // A refunded charge is searched along a list; a sorted set, or a short list, is searched at once. Slots of
         // different weights are counted by weight, but a correction needs no end of a lease.
         for (rule, cost, calls_of_20) in [
-            (crate::support::limiting::log(100_000, false), Cost::Fixed(1), 20..=20),
-            (crate::support::limiting::log(100_000, true), Cost::Fixed(1), 3..=4),
-            (crate::support::limiting::log(100, false), Cost::Fixed(1), 1..=2),
-            (crate::support::limiting::leases(999, 15_000), Cost::Stated(Source::Query("n".to_owned())), 1..=1),
-            (crate::support::limiting::leases(999, 15_000), Cost::Fixed(1), 1..=1),
+            (crate::support::limiting::rules::log(100_000, false), Cost::Fixed(1), 20..=20),
+            (crate::support::limiting::rules::log(100_000, true), Cost::Fixed(1), 3..=4),
+            (crate::support::limiting::rules::log(100, false), Cost::Fixed(1), 1..=2),
+            (crate::support::limiting::rules::leases(999, 15_000), Cost::Stated(Source::Query("n".to_owned())), 1..=1),
+            (crate::support::limiting::rules::leases(999, 15_000), Cost::Fixed(1), 1..=1),
         ] {
             let mut log = Arc::into_inner(limit("log", rule, Mode::Enforce)).unwrap();
             log.cost = cost;

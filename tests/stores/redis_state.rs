@@ -15,7 +15,8 @@ use sluicegate::limiting::store::memory::MemoryStore;
 use sluicegate::limiting::store::redis::codec::{ScriptCall, decode_reply};
 use sluicegate::telemetry::metrics::Metrics;
 
-use crate::support::limiting::{RedisServer, check, connect_store, leases, limit, log, log_text, run_on_worker};
+use crate::support::limiting::rules::{leases, log};
+use crate::support::limiting::{RedisServer, check, connect_store, limit, log_text, run_on_worker};
 use crate::support::machine::Stopwatch;
 
 pub const NOW: i64 = 1_795_000_000_000;
@@ -131,7 +132,7 @@ fn one_key_many_operations_a_call() {
 fn a_key_lives_as_long_as_it_counts() {
     let server = RedisServer::start(&[]);
     let mut client = server.client();
-    for rule in [log(5, false), log(5, true), leases(5, 3_600_000), crate::support::limiting::leaky(5, false)] {
+    for rule in [log(5, false), log(5, true), leases(5, 3_600_000), crate::support::limiting::rules::leaky(5, false)] {
         let limit = limit("one", rule, Mode::Enforce);
         let check = check(&limit, "all", 2);
         let answer = one(&mut client, Op::Take, check.clone(), NOW);

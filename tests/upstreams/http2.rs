@@ -483,20 +483,3 @@ fn checks_over_tls_say_so() {
         wait_until(kind, || server.request().uri == format!("{url}{path}").as_str());
     }
 }
-
-#[test]
-fn an_offer_that_the_route_does_not_allow_is_left_out() {
-    let server = Http2Server::start(|mut incoming| async move { incoming.send_response("plain").await });
-    let gateway = in_front_of(&server, "upgrades = []");
-    let offer = "connection: upgrade, x-mine\r\nupgrade: websocket\r\nsec-websocket-key: x\r\nx-mine: 1\r\n";
-    let mut client = gateway.client();
-    for _ in 0..2 {
-        // The connection stays usable for HTTP.
-        assert_eq!(client.fetch(&get("/chat", offer), "").text(), "plain");
-        let request = server.request();
-        assert_eq!((request.method.as_str(), request.uri.path()), ("GET", "/chat"));
-        let left: Vec<_> = ["connection", "upgrade", "x-mine"].map(|name| request.headers.get(name)).to_vec();
-        assert_eq!(left, [None; 3]);
-    }
-    gateway.assert_metric("tunnels", &[], 0.0);
-}

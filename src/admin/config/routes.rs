@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 
 use crate::auth::AuthMethod;
 use crate::config::Config;
+use crate::route::Action;
+use crate::route::matcher::PathPattern;
 use crate::route::order::{RankedRoute, rank_routes};
 use crate::route::split::Branch;
-use crate::route::{Action, PathPattern};
 use crate::snapshot::Snapshot;
 
 /// The list built last, and its generation.

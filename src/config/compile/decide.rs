@@ -20,7 +20,8 @@ use crate::config::{ListenerSettings, Service};
 use crate::limiting::limit::Limit;
 use crate::limiting::source::{Source, SourceKind};
 use crate::route::decide::{DecidePoint, DecideTable, DenyStatus, FactFamily, why_undecidable};
-use crate::route::{Action, FixedResponse, Matcher, ParsingRules, PathPattern, Route, Upgrades};
+use crate::route::matcher::{Matcher, PathPattern};
+use crate::route::{Action, FixedResponse, ParsingRules, Route, Upgrades};
 use crate::upstream::priority::Priority;
 
 const ONCE_HELP: &str = "write once = \"header:x-request-id\", and let the asking proxy set that header";

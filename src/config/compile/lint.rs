@@ -19,7 +19,8 @@ use crate::limiting::limit::{Limit, Mode, OnError};
 use crate::limiting::source::{Source, SourceKind};
 use crate::net::ListenAddr;
 use crate::received_headers::{Visibility, find_visibility};
-use crate::route::{Action, PathPattern, Route, Segment};
+use crate::route::matcher::{PathPattern, Segment};
+use crate::route::{Action, Route};
 
 /// The parts of a config that the lints read.
 struct LintContext<'a> {

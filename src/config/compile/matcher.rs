@@ -14,7 +14,7 @@ use crate::config::values::{TextFault, invalid_text, is_host};
 use crate::limiting::source::Source;
 use crate::names::parse_forwarded_header;
 use crate::received_headers::{Visibility, find_visibility};
-use crate::route::{HostPattern, Matcher, PathPattern, Segment};
+use crate::route::matcher::{HostPattern, Matcher, PathPattern, Segment};
 use crate::text::hex_byte;
 
 const PATH_HELP: &str = "write \"/prefix/\", \"= /exact\", \"/users/{id}\" or \"~ ^/regex$\"";

@@ -9,6 +9,7 @@
 //! To add an option, add a row to its section (the files of this directory) and read it in `compile`.
 
 pub mod cases;
+pub mod cors;
 pub mod decide;
 pub mod json_schema;
 pub mod limit;
@@ -17,6 +18,7 @@ pub mod listener;
 pub mod lookup;
 mod once;
 pub mod prices;
+pub mod rewrite;
 pub mod rls;
 pub mod route;
 pub mod row;
@@ -52,7 +54,7 @@ pub const ALL: &[&Schema] = &[
     &server::access_log::TABLE,
     &server::spans::TABLE,
     &server::compress::TABLE,
-    &server::cors::TABLE,
+    &cors::TABLE,
     &listener::TABLE,
     &listener::hsts::TABLE,
     &listener::http3::TABLE,
@@ -92,8 +94,8 @@ pub const ALL: &[&Schema] = &[
     &route::TABLE,
     &limit_list::TABLE,
     &route::auth::TABLE,
-    &route::rewrite::TABLE,
-    &route::rewrite_query::TABLE,
+    &rewrite::TABLE,
+    &rewrite::query::TABLE,
     &route::split::TABLE,
     &route::mirror::TABLE,
     &route::request_headers::TABLE,
@@ -158,7 +160,11 @@ mod tests {
     #[test]
     fn limits_have_a_row_for_each_option_of_an_algorithm() {
         for param in all_params() {
-            assert!(limit::TABLE.find(param.name).is_some(), "src/config/schema/limit.rs has no row `{}`", param.name);
+            assert!(
+                limit::TABLE.find(param.name).is_some(),
+                "src/config/schema/limit/mod.rs has no row `{}`",
+                param.name
+            );
             assert_eq!(
                 limit::overrides::TABLE.find(param.name).is_some(),
                 param.overridable,

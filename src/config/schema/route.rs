@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use crate::config::schema::cors;
 use crate::config::schema::limit_list::LIMIT_NAMES;
 use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Value};
 use crate::config::schema::row::{ClientData, Row, Secrecy, Weaker, option, rows, table};
-use crate::config::schema::server;
 use crate::config::schema::shared::{DIALECTS, KEY_PARTS, refuse};
 use crate::config::schema::upstream::{SERVER_LIST, breaker};
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{HOUR, MIB, MINUTE, duration, integer, list, list_from, size};
+use crate::config::schema::{rewrite, server};
 use crate::ends::End;
 use crate::route::Strictness;
 
@@ -201,7 +202,7 @@ rows! {
     .called(server::COMPRESS.option.aliases);
     CORS = option(
         "cors",
-        Either(&[False, Table(&server::cors::TABLE)]),
+        Either(&[False, Table(&cors::TABLE)]),
         Described("that of `[server]`"),
         "which pages of other origins may read the route's responses; replaces that of `[server]`",
     )
@@ -339,38 +340,6 @@ pub mod auth {
     }
 }
 
-/// Options of `route.rewrite`.
-pub mod rewrite {
-    use super::*;
-
-    rows! {
-        table("route.rewrite");
-
-        STRIP_PREFIX = option("strip_prefix", Text("path"), Absent, "path prefix to remove");
-        ADD_PREFIX = option("add_prefix", Text("path"), Absent, "path prefix to add");
-        PATH = option(
-            "path",
-            Text("path with `{1}`, `{name}`"),
-            Absent,
-            "path to send, made of groups of the route's regular expression, or of parameters of its path",
-        )
-        .guide("../guides/rewriting-paths.md")
-        .ends(End::PathRewritten)
-        .called(&["replace_path", "rewrite_target", "replace_path_regex", "uri"]);
-        QUERY = option("query", Table(&rewrite_query::TABLE), Absent, "changes of the query")
-            .guide("../guides/rewriting-paths.md#queries")
-            .called(&["args", "querystring", "replace_query"]);
-        UPSTREAM_HOST: bool = option("upstream_host", Boolean, Value("false"), "send the server's own host");
-        HOST = option(
-            "host",
-            Text("host, or \"{host}\""),
-            Absent,
-            "send this host; `{host}` is that of the client without its port",
-        )
-        .called(super::HOST.option.aliases);
-    }
-}
-
 /// Options of `route.split`.
 pub mod split {
     use super::*;
@@ -393,25 +362,6 @@ pub mod mirror {
         UPSTREAM = option("upstream", SERVER_LIST, Required, "where the copies go").shown_as("name, URL, list of URLs");
         PERCENT: usize = option("percent", integer(0, 100), Value("100"), "how many of 100 requests are copied");
         MAX_BODY: usize = option("max_body", size(0, MIB), Value("\"64KiB\""), "the largest body that is copied; requests with more are not");
-    }
-}
-
-/// Options of `route.rewrite.query`.
-pub mod rewrite_query {
-    use super::*;
-
-    /// Names of parameters and their values.
-    const PARAMETERS: ValueType = Map(&Text("text with `{1}`, `{name}`"));
-
-    rows! {
-        table("route.rewrite.query");
-
-        REMOVE = option("remove", list(&Text("name")), Absent, "parameters to remove, before the others are set")
-            .shown_as("list");
-        SET = option("set", PARAMETERS, Absent, "parameters to replace").shown_as("table")
-            .secrecy(Secrecy::SecretByKey);
-        ADD = option("add", PARAMETERS, Absent, "parameters to add beside those of the request").shown_as("table")
-            .secrecy(Secrecy::SecretByKey);
     }
 }
 

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use crate::config::ForwardedHeader;
+use crate::config::schema::cors;
 use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Value};
 use crate::config::schema::row::{Row, Secrecy, Weaker, option, rows, table};
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{
     DAY, GIB, HOUR, KIB, MIB, SIZE_MAX, TIB, duration, integer, list, list_from, size,
 };
-use crate::config::{TraceParent, UnderscoreHeaders};
+use crate::config::{HeaderCase, TraceParent, UnderscoreHeaders};
 use crate::ends::End;
 use crate::route::Strictness;
 use crate::route::compress::CompressionAlgorithm;
@@ -78,6 +79,14 @@ rows! {
     .guide("requests.md#headers-with-underscores")
     .metric("sluicegate_ambiguous_headers_total")
     .called(&["underscores_in_headers", "headers_with_underscores_action"]);
+    HEADER_CASE: HeaderCase = option(
+        "header_case",
+        Words(HeaderCase::LABELS),
+        Value("\"lower\""),
+        "how header names are written over HTTP/1.1: in lower case, or in the case in which they came",
+    )
+    .guide("requests.md#case-of-header-names")
+    .called(&["proxy_preserve_header_case", "preserve_header_case", "h1_case_adjust", "header_key_format"]);
     NAT64 = option(
         "nat64",
         list(&Text("prefix")),
@@ -389,62 +398,6 @@ pub mod spans {
         SERVICE = option("service", Text("string"), Value("\"sluicegate\""), "`service.name`");
         HEADERS = option("headers", Map(&Text("string")), Absent, "headers for the collector").shown_as("table")
             .secrecy(Secrecy::Secret);
-    }
-}
-
-/// Options of `server.cors` and `route.cors`.
-pub mod cors {
-    use super::*;
-
-    rows! {
-        table("server.cors");
-
-        ORIGINS = option("origins", list_from(1, &Text("origin")), Required, "origins whose pages may read responses")
-            .shown_as("list of `\"https://app.example.com\"`, `\"https://*.example.com\"`, `\"~ REGEX\"`, `\"null\"`; or `\"*\"`")
-            .weaker(Weaker::NewItem)
-            .unordered()
-            .keywords(&["*", "null"])
-            .called(&["origin", "allow_origin", "allow_origins", "allowed_origins", "allow_origin_string_match", "accessControlAllowOriginList", "accessControlAllowOriginListRegex"]);
-        METHODS = option(
-            "methods",
-            list_from(1, &Text("method")),
-            Described("`methods` of the route, else `GET`, `HEAD`, `POST`, `PUT`, `PATCH`, `DELETE`"),
-            "methods that pages may use; `\"*\"` = every method",
-        )
-        .shown_as("list")
-        .unordered()
-        .keywords(&["*"])
-        .called(&["allow_methods", "allowed_methods", "accessControlAllowMethods"]);
-        HEADERS = option(
-            "headers",
-            list(&Text("header")),
-            Value("[\"authorization\", \"content-type\"]"),
-            "headers that pages may send, beside those that browsers always allow; `\"*\"` = every header",
-        )
-        .shown_as("list")
-        .unordered()
-        .keywords(&["*"])
-        .called(&["allow_headers", "allowed_headers", "accessControlAllowHeaders"]);
-        EXPOSE = option(
-            "expose",
-            list(&Text("header")),
-            Value("[]"),
-            "response headers that pages may read, beside `Retry-After` and the rate limit headers; `\"*\"` = every header",
-        )
-        .shown_as("list")
-        .unordered()
-        .keywords(&["*"])
-        .called(&["expose_headers", "exposed_headers", "accessControlExposeHeaders"]);
-        CREDENTIALS: bool = option(
-            "credentials",
-            Boolean,
-            Value("false"),
-            "whether browsers send cookies and stored passwords; not with the origin `\"*\"`",
-        )
-        .weaker(Weaker::More)
-        .called(&["allow_credentials", "accessControlAllowCredentials"]);
-        MAX_AGE: Duration = option("max_age", duration(0, DAY), Value("\"10m\""), "how long browsers remember the response to a preflight")
-            .called(&["accessControlMaxAge"]);
     }
 }
 

@@ -26,7 +26,8 @@ use crate::explain::offline::OfflineLimiter;
 use crate::explain::walk::MadeCharge;
 use crate::grpc::GRPC;
 use crate::limiting::decision::{Check, Op};
-use crate::limiting::limit::charge_rules::{BodyUsage, RequestEnd, ResponseTail};
+use crate::limiting::limit::charge_rules::{RequestEnd, ResponseTail};
+use crate::limiting::limit::settle::BodyUsage;
 
 /// The words of `decision` in a case.
 pub fn decision_names() -> Vec<&'static str> {

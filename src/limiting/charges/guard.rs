@@ -18,7 +18,8 @@ use crate::limiting::charges::manager::ChargeManager;
 use crate::limiting::decision::{Check, CheckCharges, Decision};
 use crate::limiting::integers::COST_MAX;
 use crate::limiting::limit::bytes::TransferredBytes;
-use crate::limiting::limit::charge_rules::{BodyUsage, ChargeRules, RequestEnd, ResponseTail, UsageRules};
+use crate::limiting::limit::charge_rules::{ChargeRules, RequestEnd, ResponseTail};
+use crate::limiting::limit::settle::{BodyUsage, UsageRules};
 use crate::limiting::settlement::scan::UsageScan;
 use crate::telemetry::metrics::{SettlementMetrics, SettlementResult};
 

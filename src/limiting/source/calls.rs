@@ -14,9 +14,10 @@ use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName};
 use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use crate::limiting::source::body::{CALLS_MAX, is_equal_for_some_parsers};
+use crate::limiting::source::body::CALLS_MAX;
 use crate::limiting::source::graphql::{GraphqlRequest, read_requests};
 use crate::limiting::source::inputs::{Repeated, find_header};
+use crate::limiting::source::json_pointer::is_equal_for_some_parsers;
 use crate::limiting::source::{Ambiguous, BodyFacts, Source};
 use crate::limiting::unreadable_body::UnreadableBody;
 

@@ -22,6 +22,7 @@ mod expressions;
 mod facts;
 pub(crate) mod graphql;
 pub mod inputs;
+mod json_pointer;
 pub(crate) mod jwt;
 mod languages;
 mod written;
@@ -36,12 +37,11 @@ use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 
 use crate::labels::labels;
-pub use crate::limiting::source::body::{
-    BodyFacts, BodyKind, CALLS_MAX, JsonPointer, has_content_coding, is_equal_for_some_parsers,
-};
+pub use crate::limiting::source::body::{BodyFacts, BodyKind, CALLS_MAX, has_content_coding};
 pub use crate::limiting::source::canonical::Ambiguous;
 pub use crate::limiting::source::facts::{DescriptorEntry, Facts, LazyCalls, PathParam, SourceValue};
 pub use crate::limiting::source::inputs::Repeated;
+pub use crate::limiting::source::json_pointer::{JsonPointer, is_equal_for_some_parsers};
 pub use crate::limiting::unreadable_body::UnreadableBody;
 use crate::names::{
     TextFault, invalid_text, parse_cookie_name, parse_forwarded_header, parse_input_name, parse_param_name,

@@ -146,7 +146,7 @@ fn check_header(name: &HeaderName, value: &[u8]) -> Result<Vec<u8>, TextFault> {
     check_spaces(value)?;
     let text = String::from_utf8_lossy(value);
     match *name {
-        HOST => match canonical::parse_authority(value) {
+        HOST => match canonical::authority::parse_authority(value) {
             Some(authority) => Ok(authority.rewritten.map_or_else(|| value.to_vec(), String::into_bytes)),
             None => invalid_text(format!("`{text}` is not a host"), HOST_HELP),
         },
@@ -228,7 +228,7 @@ fn canonicalize_host(text: &str) -> Result<String, TextFault> {
     if let Ok(ip) = text.parse::<Ipv6Addr>() {
         return Ok(format!("[{ip}]"));
     }
-    let Some(authority) = canonical::parse_authority(text.as_bytes()) else {
+    let Some(authority) = canonical::authority::parse_authority(text.as_bytes()) else {
         return invalid_text(format!("`{text}` is not a host"), HOST_HELP);
     };
     let mut host = authority.rewritten.unwrap_or_else(|| text.to_owned());

@@ -250,10 +250,10 @@ mod tests {
     use crate::config::client_address::ClientAddressRules;
     use crate::names::parse_forwarded_header;
     use crate::net::parse_network;
+    use crate::proxy::head::canonical::LastHost;
     use crate::proxy::head::hop::Hop;
     use crate::proxy::head::identity;
     use crate::proxy::head::validate;
-    use crate::proxy::head::validate::LastHost;
     use crate::proxy::outbound::forwarded_headers::ForwardedHeadersWriter;
 
     const PEER: &str = "192.0.2.1";

@@ -6,8 +6,9 @@ use crate::config::Strictness;
 use crate::ends::End;
 use crate::proxy::head::reject::FaultPolicy;
 use crate::proxy::head::validate::ValidatedHead;
+use crate::route::ParsingRules;
+use crate::route::matcher::PathPattern;
 use crate::route::rewrite::{MatchedPath, RewrittenTarget, TargetRewrite};
-use crate::route::{ParsingRules, PathPattern};
 
 /// Makes the target for a request whose path `pattern` matches.
 ///

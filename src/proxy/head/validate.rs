@@ -1,17 +1,15 @@
 //! Validation of request heads: refuses what another server on the path could read differently, and computes the
 //! canonical host, path and method that everything after it uses.
 
-use std::cell::RefCell;
-
-use http::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, EXPECT, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Method, Version};
 
-use crate::canonical::{self, Authority, CanonicalPath};
+use crate::canonical::{self, CanonicalPath};
 use crate::config::Strictness;
 use crate::ends::End;
-use crate::proxy::head::canonical::canonicalize_path;
+use crate::proxy::head::canonical::{LastHost, canonicalize_host, canonicalize_path};
 use crate::proxy::head::method;
 use crate::proxy::head::reject::{FaultPolicy, RequestFaults};
 use crate::proxy::words::known_headers::{HeaderSet, KnownHeader};
@@ -135,10 +133,6 @@ impl ValidatedHead {
     }
 }
 
-/// Caches the host of the last request on a connection, because most requests repeat it.
-#[derive(Default)]
-pub struct LastHost(RefCell<Option<CanonicalHost>>);
-
 /// Validates the head of a request. `fields`: the headers that are present.
 ///
 /// The parser has already checked the number and size of headers and the syntax below a whole head: line ends, header
@@ -166,7 +160,7 @@ pub fn validate_head(parts: &Parts, fields: HeaderSet, last: &LastHost) -> Resul
     if target.query().is_some_and(|query| !query.is_ascii()) {
         policy.report(End::QueryNonAscii)?;
     }
-    let host = host(parts, last, &mut policy)?;
+    let host = canonicalize_host(parts, last, &mut policy)?;
     Ok(ValidatedHead {
         authority: host.text,
         host_len: host.len,
@@ -244,109 +238,9 @@ fn target(parts: &Parts, method: &Method, policy: &mut FaultPolicy) -> Result<Pa
     }
 }
 
-/// A host in canonical form. `len` is the length of the host in `text`, which may end with a port.
-#[derive(Clone, Debug)]
-struct CanonicalHost {
-    text: HeaderValue,
-    len: usize,
-    port: Option<u16>,
-    changed: bool,
-}
-
-fn host(parts: &Parts, last: &LastHost, policy: &mut FaultPolicy) -> Result<CanonicalHost, End> {
-    let authority = parts.uri.authority();
-    if let (Version::HTTP_2 | Version::HTTP_3, Some(authority)) = (parts.version, authority)
-        && !parts.headers.contains_key(HOST)
-        && let Some(host) = last.find(authority.as_str().as_bytes())
-    {
-        return Ok(CanonicalHost { changed: true, ..host });
-    }
-    let field = read_host_header(parts, last, policy)?;
-    let Some(authority) = authority else { return Ok(field) };
-    // If a difference passes, the target takes precedence over the header (RFC 9112, section 3.2.2).
-    let Some(read) = canonical::parse_authority(authority.as_str().as_bytes()) else {
-        policy.report(End::HostInvalid)?;
-        return Ok(field);
-    };
-    let default = if parts.uri.scheme_str() == Some("https") { 443 } else { 80 };
-    let port = read.port;
-    let Some(mut host) = HeaderValue::from_str(authority.as_str()).ok().and_then(|value| build_host(&value, read))
-    else {
-        return Err(End::HostInvalid);
-    };
-    let same_host = host.text.as_bytes().get(..host.len) == field.text.as_bytes().get(..field.len);
-    if same_host && port.unwrap_or(default) == field.port.unwrap_or(default) {
-        return Ok(field);
-    }
-    if parts.version == Version::HTTP_11 || parts.headers.contains_key(HOST) {
-        policy.report(End::HostMismatch)?;
-    } else {
-        last.store(&host);
-    }
-    host.changed = true;
-    Ok(host)
-}
-
-fn read_host_header(parts: &Parts, last: &LastHost, policy: &mut FaultPolicy) -> Result<CanonicalHost, End> {
-    let mut lines = parts.headers.get_all(HOST).iter();
-    let Some(value) = lines.next() else {
-        // Over HTTP/2 and HTTP/3, the host is in the target.
-        let is_on_stream = matches!(parts.version, Version::HTTP_2 | Version::HTTP_3);
-        if parts.version == Version::HTTP_11 || (is_on_stream && parts.uri.authority().is_none()) {
-            policy.report(End::HostMissing)?;
-        }
-        return Ok(CanonicalHost { text: HeaderValue::from_static(""), len: 0, port: None, changed: false });
-    };
-    let is_repeated = lines.next().is_some();
-    if is_repeated {
-        policy.report(End::HostRepeated)?;
-    }
-    let mut host = match last.parse_cached(value) {
-        Some(host) => host,
-        None => {
-            policy.report(End::HostInvalid)?;
-            CanonicalHost { text: value.clone(), len: 0, port: None, changed: false }
-        }
-    };
-    host.changed |= is_repeated;
-    Ok(host)
-}
-
-impl LastHost {
-    fn parse_cached(&self, value: &HeaderValue) -> Option<CanonicalHost> {
-        if let Some(same) = self.0.borrow().as_ref().filter(|last| last.text.as_bytes() == value.as_bytes()) {
-            return Some(CanonicalHost { text: value.clone(), ..*same });
-        }
-        let host = canonical::parse_authority(value.as_bytes()).and_then(|read| build_host(value, read))?;
-        self.store(&host);
-        Some(host)
-    }
-
-    fn find(&self, text: &[u8]) -> Option<CanonicalHost> {
-        self.0.borrow().as_ref().filter(|last| last.text.as_bytes() == text).cloned()
-    }
-
-    fn store(&self, host: &CanonicalHost) {
-        if !host.changed {
-            // Copied, because a reference would keep the whole receive buffer in memory.
-            let text = HeaderValue::from_bytes(host.text.as_bytes());
-            *self.0.borrow_mut() = text.ok().map(|text| CanonicalHost { text, ..*host });
-        }
-    }
-}
-
-/// Combines a header value with what `canonical::parse_authority` read in it. Never returns `None` for such a value.
-fn build_host(value: &HeaderValue, read: Authority) -> Option<CanonicalHost> {
-    let changed = read.rewritten.is_some();
-    let text = match read.rewritten {
-        Some(text) => HeaderValue::try_from(text).ok()?,
-        None => value.clone(),
-    };
-    Some(CanonicalHost { text, len: read.host_len, port: read.port, changed })
-}
-
 #[cfg(test)]
 mod tests {
+    use http::header::HOST;
     use http::{HeaderName, Request, Uri};
     use proptest::prelude::*;
 

@@ -22,7 +22,8 @@ use crate::limiting::limit::Limit;
 use crate::limiting::limit::cost::Cost;
 use crate::reload::diff::line::ChangeLines;
 use crate::reload::diff::options::{ChangedSections, ListedChanges};
-use crate::route::{Action, Matcher, Route};
+use crate::route::matcher::Matcher;
+use crate::route::{Action, Route};
 use crate::upstream::Upstream;
 
 /// Differences of two configs; displays as one line.

@@ -12,7 +12,8 @@ use crate::reload::diff::Changes;
 use crate::reload::diff::line::ChangeLine;
 use crate::reload::diff::sets::{list_changed_sets, uses_set};
 use crate::reload::diff::weaker::{ReplacedLimits, WeakerOptions, weakens};
-use crate::route::{PathPattern, Route};
+use crate::route::Route;
+use crate::route::matcher::PathPattern;
 
 /// The sections that differ.
 pub struct ChangedSections<'d> {

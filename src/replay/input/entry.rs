@@ -243,7 +243,7 @@ pub fn parse_request(method: &[u8], target: &str, headers: HeaderMap) -> Option<
 
 /// Returns the canonical host of `host[:port]`.
 pub fn canonical_host(text: &[u8]) -> Option<String> {
-    let read = canonical::parse_authority(text)?;
+    let read = canonical::authority::parse_authority(text)?;
     let mut host = match read.rewritten {
         Some(text) => text,
         None => str::from_utf8(text).ok()?.to_owned(),

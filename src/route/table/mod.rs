@@ -8,9 +8,10 @@
 use http::{HeaderMap, Method};
 use regex::RegexSet;
 
+use crate::route::Route;
 use crate::route::edges::{EdgeTable, to_u32};
+use crate::route::matcher::PathPattern;
 use crate::route::plan::{EXACT_HOSTS, OPEN_HOSTS, TablePlan, WILDCARD_HOSTS, regex_text};
-use crate::route::{PathPattern, Route};
 
 /// The lookup table of all routes.
 ///

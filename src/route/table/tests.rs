@@ -7,10 +7,9 @@ use regex::Regex;
 
 use super::*;
 use crate::limiting::limit::refuse::Refuse;
+use crate::route::matcher::{HostPattern, Matcher, Segment};
 use crate::route::order::rank_routes;
-use crate::route::{
-    Action, HostPattern, Matcher, ParsingRules, Segment, Strictness, TimeoutOrigins, Timeouts, Upgrades,
-};
+use crate::route::{Action, ParsingRules, Strictness, TimeoutOrigins, Timeouts, Upgrades};
 use crate::upstream::priority::Priority;
 
 const ZERO: std::time::Duration = std::time::Duration::ZERO;

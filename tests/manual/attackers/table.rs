@@ -3,48 +3,7 @@
 
 use std::time::Duration;
 
-pub struct Recipe {
-    pub page: &'static str,
-    /// The heading of the config.
-    pub title: &'static str,
-    /// Which of the configs under the title.
-    pub part: usize,
-    /// Maximum number of requests of one client that pass at once.
-    pub most: usize,
-    /// Minimum number of requests that reach the server, if the client sends them without tricks.
-    pub least: usize,
-    /// After each such period, one more request may pass.
-    pub refill: Option<Duration>,
-    pub method: &'static str,
-    pub target: &'static str,
-    pub fields: &'static str,
-    pub body: &'static str,
-    /// Targets, fields and bodies that some servers take for the same request.
-    pub spellings: &'static [(&'static str, &'static str, &'static str)],
-    /// The gateway itself responds, without a server.
-    pub responds: bool,
-    /// All clients have one budget.
-    pub is_shared: bool,
-    /// Forwarding headers from here are believed.
-    pub trusts_proxies: bool,
-}
-
-const PLAIN: Recipe = Recipe {
-    page: "",
-    title: "",
-    part: 0,
-    most: 0,
-    least: 0,
-    refill: None,
-    method: "GET",
-    target: "/",
-    fields: "",
-    body: "",
-    spellings: &[],
-    responds: false,
-    is_shared: false,
-    trusts_proxies: false,
-};
+use super::{PLAIN, Recipe};
 
 const FORM: &str = "content-type: application/x-www-form-urlencoded\r\n";
 const JSON: &str = "content-type: application/json\r\n";
@@ -53,41 +12,6 @@ const ANNA: &str = "authorization: Bearer eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm5hI
 
 /// The same token, with the scheme in lower case.
 const BEARER: &str = "authorization: bearer eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm5hIiwicGxhbiI6InBybyJ9.Ukr-eb3W3CCyNvTMTXG_uq21ef_h4Fhni7f27fpbUCI\r\n";
-
-/// Recipes without a request that an attacker could send, and why.
-pub const UNTRIED: &[(&str, &str)] = &[
-    ("IPv6 clients with many addresses", "needs addresses of a /48; the page's own commands try eight"),
-    ("A decision without a proxy", "asked by the app, on the admin listener"),
-    ("Streamed responses", "bounds streams, which the tests of `concurrency` attack"),
-    ("The state file", "shows an option of the store"),
-    ("Credentials", "refuses what has another scheme; the tests of `credential` have the spellings of one token"),
-    ("Forwarding what is over a limit", "admits everything; the tests of `over` attack the header"),
-    ("Months that begin when a customer pays", "says when a month begins; the tests of calendars have the days"),
-    ("Prices", "has a price for each route; the tests of `charges::prices` spend one budget over several"),
-    ("Bytes", "counts what was transferred; the tests of `charges::bytes` break transfers off"),
-    ("Times and days", "depends on the clock; the tests of `explain::times` state the time"),
-    ("Forward what is over a limit", "admits everything; the tests of `over` attack the header"),
-];
-
-/// Pages whose configs are recipes.
-pub const PAGES: &[&str] = &[
-    "docs/guides/api-keys.md",
-    "docs/guides/choosing-a-limit.md",
-    "docs/guides/graphql.md",
-    "docs/guides/json-rpc.md",
-    "docs/guides/llm-streams.md",
-    "docs/guides/login.md",
-    "docs/guides/mcp.md",
-    "docs/guides/plans.md",
-    "docs/guides/recipes.md",
-    "docs/operating/redis-outages.md",
-    "docs/reference/calls.md",
-    "docs/reference/charges.md",
-    "docs/reference/conditions.md",
-    "docs/reference/keys.md",
-    "docs/reference/overrides.md",
-    "docs/reference/responses.md",
-];
 
 /// Spellings of an account in a login.
 const ACCOUNT: &[(&str, &str, &str)] = &[

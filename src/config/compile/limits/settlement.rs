@@ -10,7 +10,7 @@ use crate::config::schema::limit;
 use crate::config::tree::Value;
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::limit::bytes::CountedBytes;
-use crate::limiting::limit::charge_rules::{Settle, SettleField, UsageRules};
+use crate::limiting::limit::settle::{Settle, SettleField, UsageRules};
 use crate::limiting::settlement::reserve::Reserve;
 use crate::limiting::settlement::sources::{UsageDialect, UsageSource, UsageSources};
 use crate::limiting::settlement::weights::{ModelWeights, Weights};

@@ -13,8 +13,9 @@ use crate::config::schema::route;
 use crate::config::schema::row::ConfigOption;
 use crate::config::tree::{Node, Value};
 use crate::config::values::invalid_text;
+use crate::route::matcher::Matcher;
 use crate::route::split::Split;
-use crate::route::{Action, FixedResponse, Matcher};
+use crate::route::{Action, FixedResponse};
 use crate::upstream::caps::ServerCaps;
 
 /// Compiles what the route does. `split`: the branches of a route that has several upstreams.

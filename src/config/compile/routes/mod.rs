@@ -54,10 +54,9 @@ use crate::limiting::key::Missing;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::{PathParam, Source, SourceOrigin};
 use crate::net::IpSet;
+use crate::route::matcher::{HostPattern, PathPattern, Segment};
 use crate::route::table::RouteTable;
-use crate::route::{
-    Action, Dialect, HostPattern, ParsingRules, PathPattern, Route, Segment, SettingOrigin, Strictness, Timeouts,
-};
+use crate::route::{Action, Dialect, ParsingRules, Route, SettingOrigin, Strictness, Timeouts};
 use crate::upstream::breaker::machine::BreakerRule;
 use crate::upstream::priority::Priority;
 

@@ -17,8 +17,8 @@ use crate::config::reader::Section;
 use crate::config::schema::route;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
+use crate::route::matcher::{HostPattern, Matcher, PathPattern};
 use crate::route::redirect::{Redirect, RedirectTarget, TargetPart, TargetPlaceholder};
-use crate::route::{HostPattern, Matcher, PathPattern};
 use crate::template::TextTemplate;
 
 const HOST_HELP: &str =

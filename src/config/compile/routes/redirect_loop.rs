@@ -7,9 +7,10 @@ use crate::canonical::repair_path;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
+use crate::route::matcher::{HostPattern, PathPattern, Segment};
 use crate::route::redirect::{Redirect, RedirectInput};
 use crate::route::table::RouteTable;
-use crate::route::{Action, HostPattern, PathPattern, Rewrite, Route, Segment};
+use crate::route::{Action, Rewrite, Route};
 
 /// Host of the sample request to a route for every host.
 const ANY_HOST: &str = "localhost";

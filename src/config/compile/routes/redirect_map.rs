@@ -13,7 +13,7 @@ use crate::config::reader::Section;
 use crate::config::schema::route;
 use crate::config::tree::Node;
 use crate::config::values::{TextFault, invalid_text};
-use crate::route::Matcher;
+use crate::route::matcher::Matcher;
 use crate::route::redirect::RedirectMap;
 
 /// Maximum number of entries of a map.

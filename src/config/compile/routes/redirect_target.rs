@@ -3,7 +3,7 @@
 use http::StatusCode;
 
 use crate::config::values::{TextFault, invalid_text, is_host};
-use crate::route::{HostPattern, Matcher};
+use crate::route::matcher::{HostPattern, Matcher};
 
 const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
 pub const TARGET_HELP: &str = "write a URL like \"https://example.com{path}\", or a path like \"/new\"";

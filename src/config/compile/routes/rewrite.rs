@@ -6,18 +6,19 @@ use crate::config::closest::find_closest;
 use crate::config::compile::matcher::parse_path_prefix;
 use crate::config::compile::routes::list_params;
 use crate::config::reader::Section;
-use crate::config::schema::route;
 use crate::config::schema::row::ConfigOption;
+use crate::config::schema::{self, route};
 use crate::config::tree::Value;
 use crate::config::values;
 use crate::config::values::{TextFault, invalid_text};
 use crate::names::parse_input_name;
+use crate::route::matcher::{Matcher, PathPattern};
 use crate::route::rewrite::{Capture, QueryEdit, TargetRewrite, encode_plain};
-use crate::route::{LocationRewrite, Matcher, PathPattern, Rewrite, SentHost};
+use crate::route::{LocationRewrite, Rewrite, SentHost};
 use crate::template::TextTemplate;
 
 /// The options that `path` replaces.
-const PREFIXES: [ConfigOption; 2] = [route::rewrite::STRIP_PREFIX.option, route::rewrite::ADD_PREFIX.option];
+const PREFIXES: [ConfigOption; 2] = [schema::rewrite::STRIP_PREFIX.option, schema::rewrite::ADD_PREFIX.option];
 
 /// Compiles `rewrite` and `rewrite_location`. `matcher` has the conditions of the route, and is `None` if they have mistakes.
 pub fn compile_rewrite(section: &Section, matcher: Option<&Matcher>) -> Rewrite {
@@ -26,10 +27,10 @@ pub fn compile_rewrite(section: &Section, matcher: Option<&Matcher>) -> Rewrite 
         return Rewrite { locations: locations.unwrap_or_default(), ..Rewrite::default() };
     };
     let mut result = Rewrite {
-        strip_prefix: rewrite.parse_string(&route::rewrite::STRIP_PREFIX, parse_path_prefix).unwrap_or_default(),
-        add_prefix: rewrite.parse_string(&route::rewrite::ADD_PREFIX, parse_path_prefix).unwrap_or_default(),
-        upstream_host: rewrite.get(&route::rewrite::UPSTREAM_HOST),
-        host: rewrite.parse_string(&route::rewrite::HOST, parse_sent_host),
+        strip_prefix: rewrite.parse_string(&schema::rewrite::STRIP_PREFIX, parse_path_prefix).unwrap_or_default(),
+        add_prefix: rewrite.parse_string(&schema::rewrite::ADD_PREFIX, parse_path_prefix).unwrap_or_default(),
+        upstream_host: rewrite.get(&schema::rewrite::UPSTREAM_HOST),
+        host: rewrite.parse_string(&schema::rewrite::HOST, parse_sent_host),
         target: compile_target(&rewrite, matcher),
         locations: LocationRewrite::default(),
     };
@@ -40,20 +41,20 @@ pub fn compile_rewrite(section: &Section, matcher: Option<&Matcher>) -> Rewrite 
         true => LocationRewrite::Automatic,
         false => LocationRewrite::Off,
     });
-    if let Some(node) = rewrite.node(&route::rewrite::PATH)
+    if let Some(node) = rewrite.node(&schema::rewrite::PATH)
         && let Some(prefix) = PREFIXES.iter().find(|prefix| rewrite.node(prefix).is_some())
     {
         let what = format!("the route has `{}` as well", prefix.name);
         rewrite.report_fault::<()>(
-            route::rewrite::PATH.name,
+            schema::rewrite::PATH.name,
             node,
             &what,
             "keep one of the two; `path` is the whole path",
         );
     }
-    if let Some(node) = rewrite.node(&route::rewrite::HOST).filter(|_| result.upstream_host) {
+    if let Some(node) = rewrite.node(&schema::rewrite::HOST).filter(|_| result.upstream_host) {
         let what = "the server gets its own host or this one, not both";
-        rewrite.report_fault::<()>(route::rewrite::HOST.name, node, what, "remove `upstream_host` or `host`");
+        rewrite.report_fault::<()>(schema::rewrite::HOST.name, node, what, "remove `upstream_host` or `host`");
     }
     rewrite.report_unread_keys();
     result
@@ -96,9 +97,9 @@ fn read_locations(section: &Section) -> Option<LocationRewrite> {
 /// Compiles `path` and `query` of a `rewrite`. Returns `None` if there is neither.
 fn compile_target(rewrite: &Section, matcher: Option<&Matcher>) -> Option<TargetRewrite> {
     let names = matcher.map(|matcher| CaptureNames::new(&matcher.path));
-    let path = rewrite.parse_string(&route::rewrite::PATH, |text| parse_target_path(text, names.as_ref()));
-    let query = match rewrite.node(&route::rewrite::QUERY) {
-        Some(_) => compile_query_edit(rewrite.read_section(&route::rewrite::QUERY)?, names.as_ref()),
+    let path = rewrite.parse_string(&schema::rewrite::PATH, |text| parse_target_path(text, names.as_ref()));
+    let query = match rewrite.node(&schema::rewrite::QUERY) {
+        Some(_) => compile_query_edit(rewrite.read_section(&schema::rewrite::QUERY)?, names.as_ref()),
         None => QueryEdit::default(),
     };
     let target = TargetRewrite { path, query };
@@ -106,7 +107,7 @@ fn compile_target(rewrite: &Section, matcher: Option<&Matcher>) -> Option<Target
 }
 
 fn compile_query_edit(section: Section, names: Option<&CaptureNames>) -> QueryEdit {
-    use route::rewrite_query::{ADD, REMOVE, SET};
+    use schema::rewrite::query::{ADD, REMOVE, SET};
     let parse_name = |text: &str| parse_input_name(text, "query parameter");
     let removed = section.node(&REMOVE).and_then(|_| section.read_strings(&REMOVE, parse_name)).unwrap_or_default();
     let mut edit = QueryEdit { remove: removed.into_iter().map(|at| at.value).collect(), append: Vec::new() };

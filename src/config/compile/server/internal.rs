@@ -16,7 +16,8 @@ use crate::config::schema::listener;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text, is_host};
 use crate::net::ListenAddr;
-use crate::route::{HostPattern, Route};
+use crate::route::Route;
+use crate::route::matcher::HostPattern;
 use crate::tls::InternalTls;
 use crate::tls::internal::{DEFAULT_NAMES, DOMAINS, is_signable};
 

@@ -96,6 +96,7 @@ pub fn compile_server(
         max_headers: section.get(&server::MAX_HEADERS),
         max_header_bytes: section.get(&server::MAX_HEADER_BYTES),
         underscore_headers: section.get(&server::UNDERSCORE_HEADERS),
+        header_case: section.get(&server::HEADER_CASE),
         http2: section.get(&server::HTTP2),
         max_streams: section.get(&server::MAX_STREAMS),
         max_unread: read_max_unread(section),

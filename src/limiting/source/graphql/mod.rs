@@ -16,9 +16,10 @@ use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::limiting::source::BodyFacts;
-use crate::limiting::source::body::{CALLS_MAX, is_equal_for_some_parsers};
+use crate::limiting::source::body::CALLS_MAX;
 use crate::limiting::source::graphql::document::{Document, Name, TOKENS_MAX};
 use crate::limiting::source::inputs::{Repeated, find_query};
+use crate::limiting::source::json_pointer::is_equal_for_some_parsers;
 use crate::limiting::unreadable_body::UnreadableBody;
 
 const QUERY: &str = "query";

@@ -264,7 +264,7 @@ fn parse_target(
 /// Returns whether two hosts are the same in canonical form, with the same port if both state one.
 fn is_same_host(one: &[u8], other: &[u8]) -> bool {
     let read = |text: &[u8]| {
-        let authority = canonical::parse_authority(text)?;
+        let authority = canonical::authority::parse_authority(text)?;
         let text = authority.rewritten.map_or_else(|| text.to_vec(), String::into_bytes);
         Some((text.get(..authority.host_len)?.to_vec(), authority.port))
     };

@@ -173,7 +173,8 @@ impl<'a> UrlOrigin<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::route::{PathPattern, Rewrite};
+    use crate::route::Rewrite;
+    use crate::route::matcher::PathPattern;
 
     static PATTERN: PathPattern = PathPattern::Segments { segments: Vec::new(), exact: false };
 

@@ -1,5 +1,9 @@
 //! Options of `[limit.NAME]`. Algorithms declare the types of their own options.
 
+pub mod override_key;
+pub mod overrides;
+pub mod when;
+
 use std::time::Duration;
 
 use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Value};
@@ -421,91 +425,6 @@ pub mod weights {
     }
 }
 
-/// Options of `limit.when`.
-pub mod when {
-    use super::*;
-
-    rows! {
-        table("limit.when");
-
-        METHOD = option("method", PATTERNS, Absent, "method of the request").shown_as("patterns")
-            .weaker(Weaker::Added);
-        PATH = option("path", PATTERNS, Absent, "path of the request").shown_as("patterns")
-            .weaker(Weaker::Added)
-            .called(&["location", "paths"]);
-        HOST = option("host", PATTERNS, Absent, "host of the request").shown_as("patterns")
-            .weaker(Weaker::Added)
-            .called(&["domain", "hosts", "server_name"]);
-        ROUTE = option("route", PATTERNS, Absent, "name of the route").shown_as("patterns")
-            .weaker(Weaker::Added);
-        USER = option("user", PATTERNS, Absent, "identity of the client").shown_as("patterns")
-            .weaker(Weaker::Added)
-            .of_clients(ClientData::Values);
-        CLIENT = option("client", list_from(1, &Text("address")), Absent, "address of the client")
-            .shown_as("addresses, networks, sets")
-            .weaker(Weaker::Added);
-        COUNTRY = option("country", PATTERNS, Absent, "country of the client, as two letters such as `DE`; `XX` if it is unknown. Needs `[geo]`")
-            .shown_as("patterns")
-            .weaker(Weaker::Added)
-            .called(&["geo", "geoip"]);
-        TIME = option("time", list_from(1, &Text("HH:MM-HH:MM")), Absent, "local times of the day, by the clock of the gateway")
-            .shown_as("`\"HH:MM-HH:MM\"`, or a list of up to 24")
-            .guide("conditions.md#times-and-days")
-            .weaker(Weaker::Added)
-            .called(&["hours", "schedule"]);
-        DAYS = option("days", list_from(1, &Text("day")), Absent, "days on which these times begin")
-            .shown_as("`\"mon\"`, `\"mon-fri\"`, or a list")
-            .guide("conditions.md#times-and-days")
-            .weaker(Weaker::Added)
-            .called(&["weekdays", "day"]);
-        ZONE = option("zone", Text("IANA time zone"), Value("\"UTC\""), "time zone of `time` and `days`")
-            .guide("conditions.md#times-and-days")
-            .called(super::ZONE.option.aliases);
-        HEADER = option("header", Map(&PATTERNS), Absent, "headers by name").shown_as("table of patterns")
-            .weaker(Weaker::Added)
-            .secrecy(Secrecy::SecretByKey)
-            .of_clients(ClientData::Values);
-        COOKIE = option("cookie", Map(&PATTERNS), Absent, "cookies by name").shown_as("table of patterns")
-            .weaker(Weaker::Added)
-            .secrecy(Secrecy::Secret)
-            .of_clients(ClientData::Values);
-        QUERY = option("query", Map(&PATTERNS), Absent, "query parameters by name").shown_as("table of patterns")
-            .weaker(Weaker::Added)
-            .secrecy(Secrecy::SecretByKey)
-            .of_clients(ClientData::Values);
-        PARAM = option("param", Map(&PATTERNS), Absent, "parameters of the path by name").shown_as("table of patterns")
-            .weaker(Weaker::Added)
-            .of_clients(ClientData::Values);
-        JWT = option("jwt", Map(&PATTERNS), Absent, "claims of the token by name").shown_as("table of patterns")
-            .weaker(Weaker::Added)
-            .secrecy(Secrecy::SecretByKey)
-            .of_clients(ClientData::Values);
-        TLS = option("tls", Map(&PATTERNS), Absent, "`subject` or `san` of the client certificate")
-            .shown_as("table of patterns")
-            .weaker(Weaker::Added)
-            .of_clients(ClientData::Values);
-        JSONRPC = option("jsonrpc", Map(&PATTERNS), Absent, "`method` of a JSON-RPC call in the body")
-            .shown_as("table of patterns")
-            .guide("calls.md#conditions")
-            .weaker(Weaker::Added);
-        MCP = option("mcp", Map(&PATTERNS), Absent, "`tool` of an MCP call in the body: the tool, prompt or resource that it names")
-            .shown_as("table of patterns")
-            .guide("calls.md#conditions")
-            .weaker(Weaker::Added)
-            .of_clients(ClientData::Values);
-        GRAPHQL = option("graphql", Map(&PATTERNS), Absent, "`operation`: the name of a GraphQL operation in the request")
-            .shown_as("table of patterns")
-            .guide("../guides/graphql.md")
-            .weaker(Weaker::Added)
-            .of_clients(ClientData::Values);
-        DESCRIPTOR = option("descriptor", Map(&PATTERNS), Absent, "entries of the descriptor of an `[[rls]]` by name")
-            .shown_as("table of patterns")
-            .weaker(Weaker::Added)
-            .secrecy(Secrecy::SecretByKey)
-            .of_clients(ClientData::Values);
-    }
-}
-
 /// Options of `limit.fair`.
 pub mod fair {
     use super::*;
@@ -538,70 +457,6 @@ pub mod fair {
             integer(1, fair_sharing::MAX_ACTIVE),
             Value("1024"),
             "tenants with a share of their own; the rest share 16",
-        );
-    }
-}
-
-/// Options of `limit.overrides`.
-pub mod overrides {
-    use super::*;
-
-    rows! {
-        table("limit.overrides");
-
-        KEY = option(
-            "key",
-            List { item: &Either(&[Text("string"), Table(&override_key::TABLE)]), least: 1, most: usize::MAX },
-            Required,
-            "one value for each key part; `\"*\"` matches any",
-        )
-        .shown_as("list of strings")
-        .of_clients(ClientData::Values);
-        RATE = option(
-            "rate",
-            Either(&[Rate, CalendarRate, Words(&["unlimited", "0"]), Integers(&[0])]),
-            Described("the limit's"),
-            "the `rate` of this key",
-        )
-        .shown_as("as the option, `\"unlimited\"` or 0")
-        .called(super::RATE.option.aliases);
-        BURST = option("burst", OfAlgorithm, Described("the limit's"), "the `burst` of this key").shown_as("as the option")
-            .called(super::BURST.option.aliases);
-        DEBT = option("debt", OfAlgorithm, Described("the limit's"), "the `debt` of this key").shown_as("as the option");
-        QUEUE = option("queue", OfAlgorithm, Described("the limit's"), "the `queue` of this key").shown_as("as the option");
-        RESETS_ON = option("resets_on", Integer { least: 1, most: 31 }, Described("the limit's"), "the `resets_on` of this key")
-            .shown_as("1 to 31");
-        IN_FLIGHT = option(
-            "in_flight",
-            Either(&[Integer { least: 0, most: 100_000 }, Words(&["unlimited", "0"])]),
-            Described("the limit's"),
-            "the `in_flight` of this key",
-        )
-        .shown_as("as the option, `\"unlimited\"` or 0");
-        UNTIL = option("until", Text("time"), Absent, "when the entry ends; from then on, the next one that matches applies, or the limit's own numbers")
-            .shown_as("`\"2026-12-31T00:00:00Z\"`");
-        NOTE = option("note", Text("string"), Absent, "what `explain` shows about the entry, up to 200 bytes");
-    }
-}
-
-/// Options of `limit.overrides.key`.
-pub mod override_key {
-    use super::*;
-
-    rows! {
-        table("limit.overrides.key");
-
-        PERCENT = option(
-            "percent",
-            Text("string"),
-            Absent,
-            "a value with `%XX` for bytes that no string can contain, or for a single `*`",
-        );
-        HASH = option(
-            "hash",
-            Text("16 hexadecimal digits"),
-            Absent,
-            "the value that [logs show with this hash](../operating/keys-in-logs.md); needs `keys_secret`",
         );
     }
 }

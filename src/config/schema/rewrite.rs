@@ -1,0 +1,55 @@
+//! Options of `route.rewrite` and `route.rewrite.query`.
+
+use crate::config::schema::route;
+use crate::config::schema::row::DefaultValue::{Absent, Value};
+use crate::config::schema::row::{Row, option, rows, table};
+use crate::config::schema::value_type::ValueType::*;
+use crate::ends::End;
+
+rows! {
+    table("route.rewrite");
+
+    STRIP_PREFIX = option("strip_prefix", Text("path"), Absent, "path prefix to remove");
+    ADD_PREFIX = option("add_prefix", Text("path"), Absent, "path prefix to add");
+    PATH = option(
+        "path",
+        Text("path with `{1}`, `{name}`"),
+        Absent,
+        "path to send, made of groups of the route's regular expression, or of parameters of its path",
+    )
+    .guide("../guides/rewriting-paths.md")
+    .ends(End::PathRewritten)
+    .called(&["replace_path", "rewrite_target", "replace_path_regex", "uri"]);
+    QUERY = option("query", Table(&query::TABLE), Absent, "changes of the query")
+        .guide("../guides/rewriting-paths.md#queries")
+        .called(&["args", "querystring", "replace_query"]);
+    UPSTREAM_HOST: bool = option("upstream_host", Boolean, Value("false"), "send the server's own host");
+    HOST = option(
+        "host",
+        Text("host, or \"{host}\""),
+        Absent,
+        "send this host; `{host}` is that of the client without its port",
+    )
+    .called(route::HOST.option.aliases);
+}
+
+/// Options of `route.rewrite.query`.
+pub mod query {
+    use super::*;
+    use crate::config::schema::row::Secrecy;
+    use crate::config::schema::value_type::{ValueType, list};
+
+    /// Names of parameters and their values.
+    const PARAMETERS: ValueType = Map(&Text("text with `{1}`, `{name}`"));
+
+    rows! {
+        table("route.rewrite.query");
+
+        REMOVE = option("remove", list(&Text("name")), Absent, "parameters to remove, before the others are set")
+            .shown_as("list");
+        SET = option("set", PARAMETERS, Absent, "parameters to replace").shown_as("table")
+            .secrecy(Secrecy::SecretByKey);
+        ADD = option("add", PARAMETERS, Absent, "parameters to add beside those of the request").shown_as("table")
+            .secrecy(Secrecy::SecretByKey);
+    }
+}
