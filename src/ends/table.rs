@@ -69,6 +69,9 @@ ends! {
         "the request names a stored query, and the cost of these is not configured (stored)").setting("stored");
     QueryTooDeep = limit(400, InvalidArgument, "unreadable_key", "the query is deeper than allowed (max_depth)")
         .setting("max_depth");
+    LlmBatch = limit(403, PermissionDenied, "llm_batch",
+        "a batch is not allowed here, because no response to it reports its tokens").setting("when")
+        .means("creates a [batch](../guides/llm-apis.md) on a route whose limit settles by the usage in responses");
     McpHeaders = limit(400, InvalidArgument, "mcp_headers",
         "Mcp-Method or Mcp-Name names another call than the request body")
         .means("the headers of an [MCP request](../guides/mcp.md) name another call than its body");
@@ -281,6 +284,11 @@ ends! {
     UpstreamRefused = broken("the server accepts no further request on its connection").retry(RetryReason::Reset);
     UpstreamBroken = broken("");
     UpstreamSwitched = broken("the server switched to a protocol that was not offered");
+    UpstreamTunnel = EndRow::new(Upstream, 502, "upstream_tunnel",
+        "the upstream server opens no WebSockets or other tunnels over HTTP/2").grpc(Unavailable)
+        .failure(UpstreamFailureKind::Broken).setting("protocol")
+        .logged("it has not announced extended CONNECT (RFC 8441); for WebSockets, set protocol = \"http1\"")
+        .means("the request offers to switch protocols, and the server [opens no tunnels](upstreams.md#http2-to-servers) over HTTP/2");
     UpstreamTimeout = EndRow::new(Upstream, 504, "upstream_timeout",
         "the upstream server did not respond in time").grpc(DeadlineExceeded)
         .outcome(UpstreamOutcome::Timeout).failure(UpstreamFailureKind::Timeout).retry(RetryReason::Timeout)

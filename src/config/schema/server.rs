@@ -178,7 +178,7 @@ rows! {
         "max_connections_per_ip",
         integer(0, 10_000_000),
         Value("0"),
-        "open connections per client address; more are closed; 0 = no bound",
+        "open connections per client: an IPv4 address or an IPv6 /64; 0 = no bound",
     )
     .metric("sluicegate_http_rejected_total")
     .ends(End::MaxConnectionsPerIp)

@@ -48,7 +48,7 @@ use crate::limiting::limit::refuse::Refuse;
 use crate::limiting::limit::settle::Settle;
 use crate::limiting::limit::when::When;
 use crate::limiting::overrides::Overrides;
-use crate::limiting::settlement::api::LlmApi;
+use crate::limiting::settlement::api::{LlmApi, creates_batch};
 use crate::limiting::settlement::weights::ModelWeights;
 use crate::limiting::source::calls::CallProtocol;
 use crate::limiting::source::{
@@ -185,8 +185,12 @@ impl Limit {
     /// Returns the cost of the request, with what of it is for its input.
     ///
     /// # Errors
-    /// The cost is ambiguous or no integer.
+    /// The cost is ambiguous or no integer, or no response will report it.
     pub fn price_of(&self, facts: &Facts) -> Result<Price, ValueError> {
+        let reads_usage = self.charge_rules.as_ref().is_some_and(|rules| rules.usage().is_some());
+        if reads_usage && creates_batch(facts.method, facts.path) {
+            return Err(UnreadableBody::Batch.into());
+        }
         if let Some(protocol) = self.call_protocol {
             let calls = self.when.select_calls(protocol, facts, self.not_integer)?;
             return self.cost.for_calls(&calls, facts, self.repeated, self.not_integer);
