@@ -129,7 +129,7 @@ pub fn describe_override(limit: &Limit, values: &str) -> Value {
     let is_fixed = limit.overrides.find_fixed(values).as_ref() == Some(&entry);
     let OverrideEntry { budget, until_ms, note } = entry;
     let mut text = match &budget {
-        OverrideBudget::Rule(rule) => rule.describe(),
+        OverrideBudget::Rule(rule) => rule.describe_number(),
         OverrideBudget::Blocked => "blocked".to_owned(),
         OverrideBudget::Unlimited => "unlimited".to_owned(),
     };

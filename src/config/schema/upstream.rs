@@ -261,7 +261,8 @@ pub mod health {
         TYPE: CheckKind = option("type", Words(CheckKind::LABELS), Value("\"http\""), "kind of check");
         PATH = option("path", Text("path"), Value("\"/\""), "path of an HTTP check")
             .called(&["location", "paths"]);
-        EVERY: Duration = option("every", duration(100, HOUR), Value("\"10s\""), "time between two checks of a server");
+        EVERY: Duration = option("every", duration(100, HOUR), Value("\"10s\""), "time between two checks of a server")
+            .called(&["interval"]);
         TIMEOUT: Duration = option("timeout", duration(100, HOUR), Value("\"1s\""), "time for a check, connecting included");
         UNHEALTHY_AFTER: u32 = option("unhealthy_after", integer(1, 1000), Value("3"), "failures in a row until a server is down");
         HEALTHY_AFTER: u32 = option("healthy_after", integer(1, 1000), Value("2"), "successes in a row until it is up");
