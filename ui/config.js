@@ -47,6 +47,26 @@ function lineEditor(label) {
   } };
 }
 
+// Options whose values are secrets, and passwords in URLs.
+const SECRETS = /(\b(?:token|keys_secret|password|secret|key_secret)["']?\s*=\s*)("(?:[^"\\]|\\.)*"|'[^']*')|(:\/\/[^\s"'/@:]*:)([^\s"'/@]+)(?=@)/g;
+const MASK = "\u2022\u2022\u2022\u2022\u2022\u2022";
+
+// Replaces secrets by numbered dots. `restore` returns a text with the secrets again, except those that somebody replaced.
+function maskSecrets(text) {
+  const secrets = [];
+  const hide = (secret) => {
+    secrets.push(secret);
+    return `${MASK}${secrets.length}`;
+  };
+  const shown = text.replace(SECRETS, (whole, option, value, scheme, password) => {
+    // A variable or a file is a name, not a secret.
+    if (option) return /^["']\$\{/.test(value) ? whole : `${option}"${hide(value)}"`;
+    return password.startsWith("${") ? whole : `${scheme}${hide(password)}`;
+  });
+  const restore = (edited) => edited.replace(new RegExp(`"${MASK}(\\d+)"|${MASK}(\\d+)`, "g"), (whole, quoted, bare) => secrets[(quoted || bare) - 1] ?? whole);
+  return { shown, restore, count: secrets.length };
+}
+
 // Shows what a reload, a check or a save did.
 function showOutcome(result, done, answer) {
   const texts = [done];
@@ -105,7 +125,13 @@ function filePanel(refresh) {
     el("button", { type: "button", onclick: () => save(false) }, "Save and apply"),
     el("button", { type: "button", onclick: () => open() }, "Discard changes"));
   const note = el("p", { class: "quiet" });
-  const node = section("Files", el("div", { class: "row" }, el("label", {}, "File", select)), note, editor.node, buttons, result.node);
+  let masked = null;
+  const reveal = el("button", { type: "button", hidden: true, onclick: () => {
+    editor.setText(masked.restore(area.value));
+    masked = null;
+    reveal.hidden = true;
+  } }, "Show secrets");
+  const node = section("Files", el("div", { class: "row" }, el("label", {}, "File", select), reveal), note, editor.node, buttons, result.node);
   let tag = null;
   let files = [];
   let editable = false;
@@ -114,7 +140,9 @@ function filePanel(refresh) {
     try {
       const response = await request("GET", path());
       tag = response.headers.get("etag");
-      editor.setText(await response.text());
+      masked = maskSecrets(await response.text());
+      editor.setText(masked.shown);
+      reveal.hidden = masked.count === 0;
       const file = files.find((one) => one.name === select.value) || {};
       const writable = editable && file.writable;
       area.readOnly = !writable;
@@ -127,7 +155,7 @@ function filePanel(refresh) {
   }
   const put = (dry) => {
     const headers = { "content-type": "application/toml", ...(tag ? { "if-match": tag } : {}) };
-    return request("PUT", `${path()}${dry ? "?dry_run=1" : ""}`, { body: area.value, headers });
+    return request("PUT", `${path()}${dry ? "?dry_run=1" : ""}`, { body: masked ? masked.restore(area.value) : area.value, headers });
   };
   const jump = (found) => (found.file && found.line && found.file.split("/").pop() === select.value.split("/").pop() ? () => editor.jump(found.line) : null);
   async function save(dry) {

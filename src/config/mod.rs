@@ -20,6 +20,7 @@ mod diagnostics;
 mod documents;
 mod effective;
 mod examples;
+mod habits;
 mod hints;
 mod origin;
 mod reader;
@@ -495,4 +496,18 @@ pub struct Admin {
     pub key_display: KeyDisplay,
     /// File in which changes and refused attempts are logged.
     pub audit: Option<PathBuf>,
+    /// False if `/metrics` leaves out series that have counted nothing.
+    pub shows_unused_series: bool,
+    /// Name of the environment, and its color in the dashboard.
+    pub environment: Option<(String, EnvironmentColor)>,
+}
+
+labels! {
+    /// Color of the name of an environment.
+    EnvironmentColor:
+    Gray = "gray",
+    Green = "green",
+    Blue = "blue",
+    Orange = "orange",
+    Red = "red",
 }

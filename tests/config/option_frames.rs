@@ -73,8 +73,11 @@ pub fn frame_of(entry: &OptionEntry) -> Frame {
             frame("[[admin.tokens]]\n", others.iter().filter(is_other).copied().collect::<String>(), ROUTE)
         }
         "admin" => {
-            let beside =
-                if ["metrics_need_token", "edit"].contains(&key) { "token = \"0123456789abcdef\"\n" } else { "" };
+            let beside = match key {
+                "metrics_need_token" | "edit" => "token = \"0123456789abcdef\"\n",
+                "environment_color" => "environment = \"test\"\n",
+                _ => "",
+            };
             frame("[admin]\n", beside, ROUTE)
         }
         "store" => {

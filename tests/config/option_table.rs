@@ -70,12 +70,14 @@ pub fn allows(of: &ValueType, value: TomlType) -> bool {
 
 /// Returns the meaning of a config: everything except its files and lines.
 pub fn meaning(config: &Config) -> String {
-    let parts: [&dyn Debug; 15] = [
+    let parts: [&dyn Debug; 17] = [
         &config.server,
         &config.listeners,
         &config.admin.listen,
         &config.admin.tokens,
         &config.admin.metrics_need_token,
+        &config.admin.shows_unused_series,
+        &config.admin.environment,
         &config.admin.edit,
         &config.admin.audit,
         &config.acme,

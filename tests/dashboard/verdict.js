@@ -26,6 +26,12 @@ const CASES = [
     "Something is broken: 1 problem", ["old.example expired 1 d ago #/tls", "new.example expires in 3 d #/tls"]],
   [{ store: { ...WELL.store, shared: false, evicted_total: 3, evicted_seconds_ago: 599 } }, "Something is broken: 1 problem", ["Memory is full: 3 keys in use were evicted #/limits"]],
   [{ store: { ...WELL.store, shared: false, evicted_total: 3, evicted_seconds_ago: 600 } }, "All is well.", []],
+  [{ lost_log_lines: { total: 7, seconds_ago: 5 } }, "one thing needs attention", ["Log lines are missing: 7 lines since the start #/now"]],
+  [{ lost_log_lines: { total: 7, seconds_ago: 900 } }, "All is well.", []],
+  [{ descriptors: { open: 81, max: 100 } }, "one thing needs attention", ["81 of 100 file descriptors are open #/tls"]],
+  [{ descriptors: { open: 96, max: 100 } }, "Something is broken", ["96 of 100 file descriptors #/tls"]],
+  [{ descriptors: { open: 80, max: null } }, "All is well.", []],
+  [{ overrides: { live: 3, rejected: 1, bans_total: 9 } }, "one thing needs attention", ["1 live override has a mistake and is skipped #/limits"]],
   [{ lifecycle: "draining" }, "one thing needs attention", ["The gateway is stopping "]],
 ];
 

@@ -129,7 +129,7 @@ pub fn describe_override(limit: &Limit, values: &str) -> Value {
     let Some((entry, origin)) = limit.overrides.find_with_origin(values, clock::now_ms) else { return Value::Null };
     let OverrideEntry { budget, until_ms, note } = entry;
     let mut text = match &budget {
-        OverrideBudget::Rule(rule) => rule.describe(),
+        OverrideBudget::Rule(rule) => rule.describe_number(),
         OverrideBudget::Blocked => "blocked".to_owned(),
         OverrideBudget::Unlimited => "unlimited".to_owned(),
     };

@@ -119,8 +119,9 @@ fn list_problems(status: &Value, upstreams: &Value) -> Vec<String> {
     for (upstream, server) in servers_of(upstreams).filter(|(_, server)| server["state"] != "up").take(LINES_MAX) {
         let reason =
             server["reason"].as_str().map(|_| format!(" ({})", text_of(&server["reason"]))).unwrap_or_default();
+        let since = server["for_ms"].as_i64().map(|ms| format!(" for {}", format_span(ms))).unwrap_or_default();
         problems.push(format!(
-            "upstream {}: {} is {}{reason}",
+            "upstream {}: {} is {}{since}{reason}",
             text_of(&upstream["name"]),
             text_of(&server["server"]),
             text_of(&server["state"])

@@ -103,6 +103,12 @@ fn parse_host(text: &str) -> Result<HostPattern, TextFault> {
             false => invalid_text(format!("`{text}` is not a host pattern"), HELP),
         };
     }
+    if name.contains([' ', ',']) {
+        let names: Vec<String> =
+            name.split([' ', ',']).filter(|part| !part.is_empty()).take(4).map(|part| format!("\"{part}\"")).collect();
+        let help = format!("write host = [{}] for several names, or remove the spaces", names.join(", "));
+        return invalid_text(format!("`{text}` is not a host name"), help);
+    }
     if name.contains('*') {
         return invalid_text("`*` may only replace the first labels, or the last ones", HELP);
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::config::EnvironmentColor;
 use crate::config::admin_tokens::Role;
 use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Value};
 use crate::config::schema::row::{ClientData, Row, Secrecy, Weaker, option, rows, table};
@@ -142,8 +143,35 @@ pub mod admin {
         .example("write [[admin.tokens]] with two brackets, once for each token");
         AUDIT = option("audit", Path("file"), Absent, "[audit log](../operating/tokens-and-audit.md#the-audit-log)")
             .weaker(Weaker::Removed);
-        METRICS_NEED_TOKEN: bool = option("metrics_need_token", Boolean, Value("false"), "`/metrics` needs a token too")
-            .weaker(Weaker::Less);
+        METRICS_NEED_TOKEN = option(
+            "metrics_need_token",
+            Boolean,
+            Described("`true` with a token, unless `listen` is a loopback address or a socket"),
+            "`/metrics` needs a token too",
+        )
+        .weaker(Weaker::Compiled);
+        UNUSED_SERIES: bool = option(
+            "unused_series",
+            Boolean,
+            Value("true"),
+            "`/metrics` has counters and histograms that have counted nothing yet. With `false`, one of each family remains",
+        )
+        .guide("../operating/monitoring.md#many-routes-and-limits");
+        ENVIRONMENT = option(
+            "environment",
+            Text("string of 1 to 40 characters"),
+            Absent,
+            "name of the environment, such as `production`, which the dashboard shows",
+        )
+        .guide("../operating/dashboard.md#which-gateway-is-this")
+        .called(&["env", "stage", "name"]);
+        ENVIRONMENT_COLOR: EnvironmentColor = option(
+            "environment_color",
+            Words(EnvironmentColor::LABELS),
+            Value("\"gray\""),
+            "color of that name",
+        )
+        .called(&["color", "colour", "environment_colour"]);
         EDIT: bool = option(
             "edit",
             Boolean,

@@ -271,6 +271,7 @@ pub mod health {
             .called(&["location", "paths"])
             .teach("\"/healthz\"", "Set it to a page that fails when the server cannot work, for example because its database is down");
         EVERY: Duration = option("every", duration(100, HOUR), Value("\"10s\""), "time between two checks of a server")
+            .called(&["interval"])
             .teach("\"2s\"", "Lower it to notice a dead server sooner");
         TIMEOUT: Duration = option("timeout", duration(100, HOUR), Value("\"1s\""), "time for a check, connecting included");
         UNHEALTHY_AFTER: u32 = option("unhealthy_after", integer(1, 1000), Value("3"), "failures in a row until a server is down");

@@ -36,6 +36,7 @@ use crate::limiting::ledger::recorder::LedgerRecorders;
 use crate::limiting::overrides::{HashChange, HashResult};
 use crate::limiting::store::once::{MarkUse, SingleUseMark};
 use crate::limiting::store::redis::override_changes::{self, ChangeList, FieldValue};
+use crate::limiting::store::redis::summaries::GatewaySummary;
 use crate::limiting::store::redis::usage_days::UsagePage;
 use crate::limiting::store::settings::{StoreKind, StoreSettings};
 use crate::limiting::usage::recorder::UsageRecorders;
@@ -288,6 +289,14 @@ impl Store {
         }
     }
 
+    /// Writes what the gateway called `name` says about itself. Returns `None` if the store is not shared.
+    pub async fn write_summary(&self, prefix: &str, name: &str, text: &str) -> Option<Result<(), String>> {
+        match self {
+            Store::Redis(redis) => Some(redis.write_summary(prefix, name, text).await),
+            Store::Memory(_) | Store::Timeline(_) => None,
+        }
+    }
+
     /// Reads which live overrides have changed since the change `last`. Returns `None` if the store is not shared.
     pub async fn read_changes(&self, key: &str, last: Option<&str>) -> Option<Result<ChangeList, String>> {
         match self {
@@ -300,6 +309,14 @@ impl Store {
     pub async fn read_fields(&self, key: &str, fields: &[String]) -> Option<Result<Vec<FieldValue>, String>> {
         match self {
             Store::Redis(redis) => Some(override_changes::read_fields(redis, key, fields).await),
+            Store::Memory(_) | Store::Timeline(_) => None,
+        }
+    }
+
+    /// Reads what each gateway says about itself. Returns `None` if the store is not shared.
+    pub async fn read_summaries(&self, prefix: &str) -> Option<Result<Vec<GatewaySummary>, String>> {
+        match self {
+            Store::Redis(redis) => Some(redis.read_summaries(prefix).await),
             Store::Memory(_) | Store::Timeline(_) => None,
         }
     }

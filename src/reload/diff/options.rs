@@ -274,6 +274,9 @@ impl<'c> Comparison<'c> {
                 [keys, source] if *keys == admin::KEYS.name => {
                     self.new.admin.key_display.shows_more_than(&self.old.admin.key_display, source)
                 }
+                [keys] if *keys == admin::METRICS_NEED_TOKEN.name => {
+                    self.old.admin.metrics_need_token && !self.new.admin.metrics_need_token
+                }
                 _ => false,
             },
             _ if kind == set::TABLE.name => {
