@@ -3,9 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
+use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 
+use crate::acme::renewal_info::RenewalAdvice;
 use crate::acme::schedule;
 use crate::acme::state::{FileStamp, StateDirectory, StoredCertificate};
 use crate::tls::IssuedCertificates;
@@ -23,7 +27,15 @@ struct CachedCertificate {
     certificate: StoredCertificate,
     copy: FileCopy,
     renewal_s: i64,
+    /// When the ACME server wants it to be renewed, if it says so.
+    suggested_s: Option<i64>,
+    /// When to ask the server for that.
+    ask_at: Instant,
 }
+
+/// A certificate that replaces another one is not asked about for as long. So a server that suggests to renew every
+/// certificate at once causes one order a day, whatever the clock.
+const NOT_ASKED: Duration = Duration::from_secs(86_400);
 
 /// State of a certificate's copy in the state directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +111,7 @@ impl CertCache {
                 match entry {
                     Some(entry) => {
                         entry.copy = FileCopy::Unsaved;
-                        tracing::warn!(name, "{what}: it will be written again, the certificate in use is whole");
+                        tracing::warn!(name, "{what}: writing it again; the certificate in use is intact");
                     }
                     None => tracing::warn!(name, "{what}: another will be ordered in its place"),
                 }
@@ -133,7 +145,49 @@ impl CertCache {
 
     fn insert_certificate(&mut self, name: &str, certificate: StoredCertificate, copy: FileCopy) {
         let renewal_s = renewal_time_s(&certificate);
-        self.held.insert(name.to_owned(), CachedCertificate { certificate, copy, renewal_s });
+        // One that is the same again, from its file, keeps what is known.
+        let (suggested_s, ask_at) = match self.held.get(name) {
+            None => (None, Instant::now()),
+            Some(held) if held.certificate.pem == certificate.pem => (held.suggested_s, held.ask_at),
+            Some(_) => (None, Instant::now() + NOT_ASKED),
+        };
+        let new = CachedCertificate { certificate, copy, renewal_s, suggested_s, ask_at };
+        self.held.insert(name.to_owned(), new);
+    }
+
+    /// Returns the name of a certificate that the ACME server is to be asked about.
+    pub fn find_question(&self, now: Instant) -> Option<&str> {
+        self.held.iter().find(|(_, held)| held.ask_at <= now).map(|(name, _)| name.as_str())
+    }
+
+    /// Keeps what the ACME server says about a certificate, unless another one has replaced it. Without a valid window, its
+    /// lifetime decides.
+    pub fn set_advice(&mut self, name: &str, certificate: &CertificateDer, advice: &RenewalAdvice) {
+        let Some(held) = self.held.get_mut(name) else { return };
+        if held.certificate.leaf() != Some(certificate) {
+            return;
+        }
+        held.ask_at = Instant::now() + advice.ask_again;
+        let term = &held.certificate.key.validity;
+        let suggested_s =
+            advice.window.and_then(|window| schedule::suggested_s(term, window, chance_of(&held.certificate)));
+        if suggested_s != held.suggested_s {
+            let (before, after) = (held.suggested_s.unwrap_or(held.renewal_s), suggested_s.unwrap_or(held.renewal_s));
+            let format =
+                |time_s| Timestamp::from_second(time_s).map_or_else(|_| time_s.to_string(), |time| time.to_string());
+            tracing::info!(
+                name,
+                from = format(before),
+                to = format(after),
+                "the renewal moves, as the ACME server suggests"
+            );
+        }
+        held.suggested_s = suggested_s;
+    }
+
+    /// Returns whether the ACME server has renewal information about the certificate of a name.
+    pub fn has_advice(&self, name: &str) -> bool {
+        self.held.get(name).is_some_and(|held| held.suggested_s.is_some())
     }
 
     pub fn find_need(&self, name: &str, now_s: i64) -> Option<CertNeed> {
@@ -142,7 +196,7 @@ impl CertCache {
         }
         let Some(held) = self.held.get(name) else { return Some(CertNeed::Order) };
         match held.copy {
-            _ if held.renewal_s <= now_s => Some(CertNeed::Order),
+            _ if held.suggested_s.unwrap_or(held.renewal_s) <= now_s => Some(CertNeed::Order),
             FileCopy::Removed => Some(CertNeed::Order),
             FileCopy::Unsaved => Some(CertNeed::Save),
             FileCopy::Whole(_) => None,
@@ -160,6 +214,11 @@ impl CertCache {
 
 /// Returns when it is due for renewal, in seconds of Unix time: the same for all gateways and after a restart.
 pub fn renewal_time_s(certificate: &StoredCertificate) -> i64 {
-    let digest = Sha256::digest(certificate.key.key.cert.first().map_or(&[][..], |der| der));
-    schedule::renewal_s(&certificate.key.validity, f64::from(digest[0]) / 255.0)
+    schedule::renewal_s(&certificate.key.validity, chance_of(certificate))
+}
+
+/// Returns a number from 0 to 1 that is the same for all gateways.
+fn chance_of(certificate: &StoredCertificate) -> f64 {
+    let digest = Sha256::digest(certificate.leaf().map_or(&[][..], |der| der));
+    f64::from(digest[0]) / 255.0
 }

@@ -6,7 +6,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-use instant_acme::Account;
+use instant_acme::{Account, CertificateIdentifier};
+use rustls::pki_types::CertificateDer;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
@@ -14,6 +15,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use crate::acme::cert_cache::{CertCache, CertNeed, renewal_time_s};
 use crate::acme::client::RetryAfter;
 use crate::acme::order::{OrderClient, OrderError};
+use crate::acme::renewal_info::{RenewalAdvice, fetch_advice, identify};
 use crate::acme::state::{OrderPause, StateDirectory, StateError, StateLock, StoredCertificate, now_s};
 use crate::acme::{PublishedCerts, certificates, list_names, provide_certificates, schedule};
 use crate::config::{Acme, AcmeSettings};
@@ -33,6 +35,8 @@ const ATTEMPT: Duration = Duration::from_secs(300);
 /// request then (RFC 8555, section 6.5); the library does so twice, and the next failure would cost the pause for failures.
 const NONCE_RETRIES: u32 = 3;
 const NONCE_PAUSE: Duration = Duration::from_secs(1);
+/// Pause after a request for renewal information that failed.
+const ADVICE_RETRY: Duration = Duration::from_secs(3600);
 /// Reason for a pause after an order that did not fail.
 const DUE_AT_ONCE: &str = "the certificate is due for renewal already: is the clock of this machine right?";
 /// A longer pause was written under a wrong clock and is ignored.
@@ -57,6 +61,7 @@ struct AcmeAccountState {
     waiting: HashMap<String, OrderPause>,
     account: Option<RegisteredAccount>,
     ordering: Option<JoinHandle<OrderResultReport>>,
+    asking: Option<JoinHandle<AdviceReport>>,
     last_check: Option<DirectoryCheck>,
     /// Last reported fault of the directory, and when to try again.
     fault: Option<(String, Instant)>,
@@ -79,8 +84,17 @@ struct PendingOrder {
     lock: StateLock,
     account: Option<RegisteredAccount>,
     name: String,
+    /// The certificate that is renewed, if the server has renewal information about it.
+    replaces: Option<CertificateIdentifier<'static>>,
     kinds: Vec<ChallengeKind>,
     failures: u32,
+}
+
+/// What the ACME server says about the certificate of a name.
+struct AdviceReport {
+    name: String,
+    certificate: CertificateDer<'static>,
+    advice: RenewalAdvice,
 }
 
 /// Result of an order.
@@ -162,6 +176,7 @@ impl AcmeAccountState {
             waiting: HashMap::new(),
             account: None,
             ordering: None,
+            asking: None,
             last_check: None,
             fault: None,
         }
@@ -215,10 +230,37 @@ impl AcmeAccountState {
             hand_out(self.cache.issued_certificates());
         }
         if is_whole {
+            self.ask_for_advice();
             self.last_check = Some(DirectoryCheck { generation, changed: change, next: Instant::now() + WHOLE_LOOK });
         }
         acme.challenges.publish(self.state.read_challenges()?);
         if self.ordering.is_none() { self.start_due_order(names) } else { Ok(()) }
+    }
+
+    /// Takes the renewal information that has arrived, and asks for that of the next certificate.
+    fn ask_for_advice(&mut self) {
+        if let Some(asking) = self.asking.take_if(|asking| asking.is_finished())
+            && let Some(Ok(AdviceReport { name, certificate, advice })) = futures_util::FutureExt::now_or_never(asking)
+        {
+            self.cache.set_advice(&name, &certificate, &advice);
+        }
+        if self.asking.is_some() {
+            return;
+        }
+        let Some(name) = self.cache.find_question(Instant::now()).map(str::to_owned) else { return };
+        let Some(certificate) = self.cache.get(&name).and_then(StoredCertificate::leaf).cloned() else { return };
+        let settings = self.settings.clone();
+        self.asking = Some(spawn_local(async move {
+            let none = RenewalAdvice { window: None, ask_again: ADVICE_RETRY };
+            let advice = match identify(&certificate) {
+                None => none,
+                Some(id) => fetch_advice(&settings, &name, &id).await.unwrap_or_else(|why| {
+                    tracing::warn!(name, "no renewal information: {why}; the lifetime of the certificate decides");
+                    none
+                }),
+            };
+            AdviceReport { name, certificate, advice }
+        }));
     }
 
     /// Rereads the pauses: another gateway may have written them, and operators remove files.
@@ -317,6 +359,11 @@ impl AcmeAccountState {
             lock,
             account: self.account.take(),
             name: name.to_owned(),
+            replaces: self
+                .cache
+                .get(name)
+                .filter(|_| self.cache.has_advice(name))
+                .and_then(|old| identify(old.leaf()?)),
             kinds,
             failures,
         };
@@ -378,16 +425,19 @@ impl Drop for AcmeAccountState {
         if let Some(ordering) = &self.ordering {
             ordering.abort();
         }
+        if let Some(asking) = &self.asking {
+            asking.abort();
+        }
     }
 }
 
 impl PendingOrder {
     async fn run(self) -> OrderResultReport {
-        let PendingOrder { settings, state, lock, account, name, kinds, failures } = self;
+        let PendingOrder { settings, state, lock, account, name, replaces, kinds, failures } = self;
         let retry_after = account.as_ref().map(|(_, retry_after)| retry_after.clone()).unwrap_or_default();
         // Resets the wait of earlier orders.
         retry_after.store(0, Ordering::Relaxed);
-        let client = OrderClient { settings: &settings, state: &state, lock: &lock };
+        let client = OrderClient { settings: &settings, state: &state, lock: &lock, replaces };
         let mut account = account.map(|(account, _)| account);
         let whole = async {
             let mut retries = NONCE_RETRIES;

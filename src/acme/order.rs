@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use instant_acme::{
-    Account, AuthorizationStatus, ChallengeType, Error, Identifier, Key, NewOrder, Order, OrderStatus, Problem,
-    RetryPolicy,
+    Account, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error, Identifier, Key, NewOrder, Order,
+    OrderStatus, Problem, RetryPolicy,
 };
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
@@ -59,6 +59,8 @@ pub struct OrderClient<'a> {
     pub settings: &'a AcmeSettings,
     pub state: &'a StateDirectory,
     pub lock: &'a StateLock,
+    /// The certificate that the new one replaces, if the server has renewal information about it.
+    pub replaces: Option<CertificateIdentifier<'static>>,
 }
 
 impl OrderError {
@@ -75,10 +77,12 @@ impl OrderError {
     pub fn remedy(&self, name: &str) -> String {
         match self {
             OrderError::Challenge { kind: ChallengeKind::TlsAlpn01, .. } => {
-                format!("port 443 of {name} must lead, for anybody, to a listener with `tls` of this gateway")
+                format!("port 443 of {name} must reach a listener with `tls` of this gateway from the public internet")
             }
             OrderError::Challenge { kind: ChallengeKind::Http01, .. } => {
-                format!("port 80 of {name} must lead, for anybody, to a listener without `tls` of this gateway")
+                format!(
+                    "port 80 of {name} must reach a listener without `tls` of this gateway from the public internet"
+                )
             }
             OrderError::Challenge { kind: ChallengeKind::Dns01, .. } => format!(
                 "all servers of the zone of {name} must have the record within `dns_wait` after `dns_program` has ended"
@@ -163,12 +167,10 @@ impl OrderClient<'_> {
     ) -> Result<StoredCertificate, OrderError> {
         let address = host_address(name);
         let identifiers = [address.map_or_else(|| Identifier::Dns(name.to_owned()), Identifier::Ip)];
-        let mut request = NewOrder::new(&identifiers);
         if let Some(profile) = &self.settings.profile {
             check_profile(account, profile)?;
-            request = request.profile(profile);
         }
-        let mut order = account.new_order(&request).await?;
+        let mut order = self.place_order(account, &identifiers).await?;
         self.publish_proof(&mut order, name, kind, record).await?;
         match order.poll_ready(&polling()).await {
             Ok(OrderStatus::Ready) => {}
@@ -184,6 +186,31 @@ impl OrderClient<'_> {
         let pem = format!("{}{}", key.serialize_pem(), chain);
         let unusable = |what| OrderError::Refused(format!("the issued certificate cannot be used: {what}"));
         Ok(StoredCertificate { key: NamedKey::from_pem(&pem, name).map_err(unusable)?, pem })
+    }
+
+    /// Places an order that names the certificate to be replaced, which some servers exempt from their rate limits (RFC
+    /// 9773, section 5), or one without it if the server does not accept that.
+    async fn place_order(&self, account: &Account, identifiers: &[Identifier]) -> Result<Order, Error> {
+        let request = || {
+            let request = NewOrder::new(identifiers);
+            match &self.settings.profile {
+                Some(profile) => request.profile(profile),
+                None => request,
+            }
+        };
+        let Some(old) = &self.replaces else { return account.new_order(&request()).await };
+        match account.new_order(&request().replaces(old.clone())).await {
+            Err(Error::Api(problem)) if is_bad_nonce(&problem) || has_type(&problem, "rateLimited") => {
+                Err(Error::Api(problem))
+            }
+            Err(error) => {
+                tracing::info!(
+                    "ordering without the renewed certificate, which the ACME server did not accept: {error}"
+                );
+                account.new_order(&request()).await
+            }
+            placed => placed,
+        }
     }
 
     /// Publishes the proof to every gateway and asks the server to validate it.

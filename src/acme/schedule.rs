@@ -10,6 +10,10 @@ const LONGEST: Duration = Duration::from_secs(6 * 3600);
 /// Certificates with a shorter life are renewed earlier, so that some days are left to remove the cause of a failure.
 const SHORT_LIFE_S: i64 = 10 * 86_400;
 
+/// A certificate is not replaced sooner, whatever the ACME server suggests: one that suggests it for each new certificate
+/// would cause an order after another.
+const SOONEST_S: i64 = 86_400;
+
 /// Returns when a certificate is due, in seconds of Unix time: after about two thirds of its life, or half of a short
 /// one. `chance` (0 to 1) is fixed per certificate, so that all gateways agree and not all certificates of a CA are due at
 /// once.
@@ -18,6 +22,18 @@ pub fn renewal_s(term: &CertificateValidity, chance: f64) -> i64 {
     let early_s = life_s / 30 * i64::from(per_mille(chance)) / 1000;
     let used_s = if life_s < SHORT_LIFE_S { life_s / 2 } else { life_s / 3 * 2 };
     (term.not_before_s + used_s).saturating_sub(early_s)
+}
+
+/// Returns when the ACME server wants a certificate to be renewed: a time within the suggested window (RFC 9773) that
+/// `chance` chooses. It is at least a day, or a tenth of a short life, after the start of the certificate, and a tenth of its
+/// life before the end. `None` if the window is not valid.
+pub fn suggested_s(term: &CertificateValidity, (start_s, end_s): (i64, i64), chance: f64) -> Option<i64> {
+    let life_s = term.not_after_s.saturating_sub(term.not_before_s).max(0);
+    let earliest = term.not_before_s.saturating_add(SOONEST_S.min(life_s / 10));
+    let latest = term.not_after_s.saturating_sub(life_s / 10);
+    let window_s = end_s.checked_sub(start_s).filter(|window_s| *window_s > 0)?;
+    let within_s = start_s.saturating_add(window_s / 1000 * i64::from(per_mille(chance)));
+    (earliest <= latest).then(|| within_s.clamp(earliest, latest))
 }
 
 /// Returns the pause after `failures` failures in a row (at least 1): `first`, doubled each time. `chance` varies it
@@ -49,6 +65,31 @@ mod tests {
         // An invalid certificate is due at once.
         let term = CertificateValidity { name: String::new(), not_before_s: 50, not_after_s: 10 };
         assert_eq!(renewal_s(&term, 1.0), 50);
+    }
+
+    #[test]
+    fn a_suggested_window_is_followed_within_bounds() {
+        let day_s = 86_400;
+        let term = CertificateValidity { name: String::new(), not_before_s: 0, not_after_s: 90 * day_s };
+        let suggested = |from, to, chance| suggested_s(&term, (from * day_s, to * day_s), chance).map(|at| at / day_s);
+        for (from, to, chance, at) in [
+            (30, 40, 0.0, Some(30)),
+            (30, 40, 0.5, Some(35)),
+            (30, 40, 1.0, Some(40)),
+            (-20, -10, 0.5, Some(1)),
+            (80, 100, 0.5, Some(81)),
+            (1000, 2000, 0.5, Some(81)),
+            (40, 30, 0.5, None),
+            (40, 40, 0.5, None),
+        ] {
+            assert_eq!(suggested(from, to, chance), at, "{from} to {to}");
+        }
+        assert_eq!(suggested_s(&term, (i64::MIN, i64::MAX), 0.5), None);
+        assert_eq!(suggested_s(&term, (i64::MAX - 1, i64::MAX), 1.0), Some(81 * day_s));
+        let short = CertificateValidity { not_after_s: 6 * day_s, ..term.clone() };
+        assert_eq!(suggested_s(&short, (-20, -10), 0.5), Some(6 * day_s / 10));
+        let inverted = CertificateValidity { not_before_s: 50, not_after_s: 10, ..term };
+        assert_eq!(suggested_s(&inverted, (0, 100), 0.5), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use instant_acme::Key;
 use jiff::Timestamp;
 use rcgen::KeyPair;
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde::{Deserialize, Serialize};
 
 use crate::config::AcmeSettings;
@@ -263,6 +263,11 @@ impl StateDirectory {
 }
 
 impl StoredCertificate {
+    /// Returns the certificate without those of its authorities.
+    pub fn leaf(&self) -> Option<&CertificateDer<'static>> {
+        self.key.key.cert.first()
+    }
+
     /// Returns the expiry for the log.
     pub fn expiry_text(&self) -> String {
         let time_s = self.key.validity.not_after_s;

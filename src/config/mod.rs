@@ -20,6 +20,7 @@ mod diagnostics;
 mod documents;
 mod effective;
 mod examples;
+mod habits;
 mod hints;
 mod origin;
 mod reader;
@@ -48,12 +49,12 @@ pub(crate) use crate::config::closest::find_closest;
 pub use crate::config::diagnostics::codes::all_codes;
 pub use crate::config::diagnostics::report::{Place, Report};
 pub use crate::config::effective::{
-    EffectiveFormat, ListItem, WrittenConfig, WrittenMatcher, WrittenOption, WrittenSection, default_text,
+    EffectiveFormat, ListItem, ListedLimit, WrittenConfig, WrittenMatcher, WrittenOption, WrittenSection, default_text,
 };
 pub use crate::config::shorthand::{ProxyArguments, proxy_text};
 use crate::config::source::SourceTexts;
 pub use crate::config::texts::{LoadedFile, OverlayKind, SourceLine, TextOverlay};
-pub use crate::config::unreadable::{FILE_SIZE_MAX, open_file};
+pub use crate::config::unreadable::{FILE_SIZE_MAX, open_file, read_rows};
 pub(crate) use crate::config::values::{parse_duration, parse_rate, percent_decode};
 use http::HeaderValue;
 
@@ -330,6 +331,15 @@ labels! {
     Keep = "keep",
 }
 
+labels! {
+    /// The case of header names over HTTP/1.1.
+    HeaderCase:
+    /// Lower case, as HTTP/2 demands.
+    Lower = "lower",
+    /// As the client or the server has written them.
+    Keep = "keep",
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerSettings {
     /// Number of worker threads, at least 1; `auto` is already resolved.
@@ -342,6 +352,7 @@ pub struct ServerSettings {
     pub max_headers: usize,
     pub max_header_bytes: usize,
     pub underscore_headers: UnderscoreHeaders,
+    pub header_case: HeaderCase,
     /// True if clients may use HTTP/2.
     pub http2: bool,
     /// Maximum number of concurrent requests per HTTP/2 connection.
@@ -395,8 +406,12 @@ pub struct ServerSettings {
 impl ServerSettings {
     /// Returns the default bounds of response heads: a gateway that takes larger requests takes larger responses, too.
     pub fn response_head_bounds(&self) -> HeadBounds {
-        let HeadBounds { headers, bytes } = HeadBounds::DEFAULT;
-        HeadBounds { headers: headers.max(self.max_headers), bytes: bytes.max(self.max_header_bytes) }
+        let HeadBounds { headers, bytes, .. } = HeadBounds::DEFAULT;
+        HeadBounds {
+            headers: headers.max(self.max_headers),
+            bytes: bytes.max(self.max_header_bytes),
+            keeps_case: self.header_case == HeaderCase::Keep,
+        }
     }
 }
 
@@ -481,4 +496,18 @@ pub struct Admin {
     pub key_display: KeyDisplay,
     /// File in which changes and refused attempts are logged.
     pub audit: Option<PathBuf>,
+    /// False if `/metrics` leaves out series that have counted nothing.
+    pub shows_unused_series: bool,
+    /// Name of the environment, and its color in the dashboard.
+    pub environment: Option<(String, EnvironmentColor)>,
+}
+
+labels! {
+    /// Color of the name of an environment.
+    EnvironmentColor:
+    Gray = "gray",
+    Green = "green",
+    Blue = "blue",
+    Orange = "orange",
+    Red = "red",
 }

@@ -29,6 +29,8 @@ pub enum RouteAction {
     Upstream(String),
     /// The names of upstreams that share the requests, with their weights.
     Split(Vec<(String, u64)>),
+    /// The folder of the files.
+    Files(String),
     Respond {
         status: u16,
         body: Option<String>,
@@ -388,6 +390,7 @@ impl ImportedConfig {
                 let branches: Vec<String> = branches.iter().map(branch).collect();
                 line(&format!("{comment}split = [{}]", branches.join(", ")));
             }
+            RouteAction::Files(folder) => line(&format!("{comment}files = {}", quote_literal(folder))),
             RouteAction::Respond { .. } | RouteAction::Redirect(_) if is_closed => {}
             RouteAction::Redirect(ImportedRedirect { to, status, keeps_query }) => {
                 let query = if *keeps_query { "" } else { ", query = \"drop\"" };

@@ -21,4 +21,6 @@ pub enum UnreadableBody {
     StoredQuery,
     /// The GraphQL query is deeper than allowed.
     TooDeep,
+    /// The request creates a batch for an LLM, and no response to it reports what the batch costs.
+    Batch,
 }

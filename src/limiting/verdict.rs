@@ -138,6 +138,7 @@ impl Outcome {
             Outcome::UnreadableKey(UnreadableBody::NotGraphql) => End::NotGraphql,
             Outcome::UnreadableKey(UnreadableBody::StoredQuery) => End::StoredQuery,
             Outcome::UnreadableKey(UnreadableBody::TooDeep) => End::QueryTooDeep,
+            Outcome::UnreadableKey(UnreadableBody::Batch) => End::LlmBatch,
             Outcome::Blocked => End::Blocked,
             Outcome::QueueFull => End::MaxDelayed,
             _ if self.answer().is_some_and(Answer::is_banned) => End::Banned,

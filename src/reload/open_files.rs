@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use notify::event::{AccessKind, AccessMode, CreateKind, EventKind, ModifyKind, RenameMode};
+use rustix::fs::{major, minor};
 
 /// A file that was not closed is reported so long after its last write.
 pub const PAUSE_MAX: Duration = Duration::from_secs(10);
@@ -182,7 +183,7 @@ fn identity_at(path: &Path) -> Option<(u64, u64)> {
     path.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// A program that has a file open for writing.
+/// A program that has a file open or mapped for writing.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Writer {
     pub path: PathBuf,
@@ -191,7 +192,8 @@ pub struct Writer {
 }
 
 /// Finds another process that has one of `files` open for writing, by any name: also as a hard link, as a mount, or
-/// since before it was renamed. A process of another user or namespace is found only if this one may see its files.
+/// since before it was renamed. A file that is mapped into memory can be written after it was closed. A process of
+/// another user or namespace is found only if this one may see its files.
 pub fn find_writer(files: &[PathBuf]) -> Option<Writer> {
     let files: Vec<SearchedFile> = files.iter().filter_map(|path| SearchedFile::at(path)).collect();
     if files.is_empty() {
@@ -201,9 +203,10 @@ pub fn find_writer(files: &[PathBuf]) -> Option<Writer> {
     processes.filter(|process| is_other_process(&process.file_name())).find_map(|process| {
         let process = process.path();
         let descriptors = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-        let path = descriptors.into_iter().find_map(|descriptor| {
+        let opened = descriptors.into_iter().find_map(|descriptor| {
             find_written(&files, &descriptor.path(), &process.join("fdinfo").join(descriptor.file_name()))
-        })?;
+        });
+        let path = opened.or_else(|| find_mapped(&files, &std::fs::read_to_string(process.join("maps")).ok()?))?;
         let name = std::fs::read_to_string(process.join("comm")).unwrap_or_default();
         let process = format!("{} (process {})", name.trim_end().escape_debug(), process.file_name()?.display());
         Some(Writer { path: path.to_owned(), process })
@@ -240,6 +243,24 @@ fn find_written<'p>(files: &[SearchedFile<'p>], descriptor: &Path, description: 
         target == file.real || inode == Some(file.inode) && identity_at(descriptor) == Some((file.device, file.inode))
     };
     files.iter().find(is_open).map(|file| file.path)
+}
+
+/// Finds the file that a process has mapped for shared writing. `maps`: the list of its mappings, with lines such as
+/// `7f3a4c000000-7f3a4c001000 rw-s 00000000 fe:00 131 /etc/app.toml`.
+fn find_mapped<'p>(files: &[SearchedFile<'p>], maps: &str) -> Option<&'p Path> {
+    maps.lines().find_map(|line| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        let (access, device, inode) = (words.next()?, words.nth(1)?, words.next()?.parse::<u64>().ok()?);
+        if !(access.contains('w') && access.ends_with('s')) {
+            return None;
+        }
+        let is_mapped = |file: &&SearchedFile| {
+            let of_file = format!("{:02x}:{:02x}", major(file.device), minor(file.device));
+            // Some file systems show another device here.
+            inode == file.inode && (device == of_file || file.real.to_str().is_some_and(|real| line.ends_with(real)))
+        };
+        files.iter().find(is_mapped).map(|file| file.path)
+    })
 }
 
 /// Returns whether a name in `/proc` is that of a process, but not of this one. This one has many descriptors, and closes
@@ -426,5 +447,27 @@ mod tests {
         let lost = notify::Event::new(EventKind::Other).set_flag(notify::event::Flag::Rescan);
         case.open.record_event(&lost, case.start);
         assert_eq!(case.state(1), OpenState::Closed);
+    }
+
+    #[test]
+    fn a_file_that_is_mapped_for_writing_has_a_writer() {
+        let case = Case::new();
+        let files = [SearchedFile::at(&case.path("a.toml")).unwrap()];
+        let SearchedFile { device, inode, .. } = files[0];
+        let device = format!("{:02x}:{:02x}", major(device), minor(device));
+        let path = files[0].real.display();
+        for (line, is_found) in [
+            (format!("7f00-7f01 rw-s 00000000 {device} {inode}     {path}"), true),
+            (format!("7f00-7f01 rw-s 00000000 {device} {inode}     /another/name"), true),
+            (format!("7f00-7f01 rw-s 00000000 00:2b {inode}     {path}"), true),
+            (format!("7f00-7f01 rw-s 00000000 00:2b {inode}     /another/name"), false),
+            (format!("7f00-7f01 r--s 00000000 {device} {inode}     {path}"), false),
+            (format!("7f00-7f01 rw-p 00000000 {device} {inode}     {path}"), false),
+            (format!("7f00-7f01 rw-s 00000000 {device} 1     {path}"), false),
+            ("7f00-7f01 rw-p 00000000 00:00 0".to_owned(), false),
+        ] {
+            let maps = format!("55aa-55ab r-xp 00000000 {device} 7 /usr/bin/x\n{line}\n");
+            assert_eq!(find_mapped(&files, &maps).is_some(), is_found, "{line}");
+        }
     }
 }

@@ -15,6 +15,7 @@ use rustls::{
     CertificateError, ClientConfig, ConfigBuilder, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
 };
 use sha2::{Digest, Sha256};
+use x509_parser::oid_registry::OID_PKCS1_RSASSAPSS;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::public_key::PublicKey;
 
@@ -175,7 +176,14 @@ impl ServerCertVerifier for AcceptTrusted {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        let has_pss_key = |listed: &CertificateDer<'_>| {
+            parse(listed).is_ok_and(|certificate| certificate.public_key().algorithm.algorithm == OID_PKCS1_RSASSAPSS)
+        };
+        let mut schemes = self.provider.signature_verification_algorithms.supported_schemes();
+        if self.certificates.iter().any(has_pss_key) {
+            schemes.extend(PSS_KEY_SCHEMES.map(SignatureScheme::from));
+        }
+        schemes
     }
 }
 
@@ -299,11 +307,19 @@ fn verify_with_key(
     let certificate = parse(certificate)?;
     let key = certificate.public_key();
     let schemes = provider.signature_verification_algorithms.mapping.iter();
+    // A key that is only for RSASSA-PSS signs as any other RSA key does. The library does not know its schemes.
+    let is_pss_key = key.algorithm.algorithm == OID_PKCS1_RSASSAPSS;
+    let signed_scheme = match u16::from(signature.scheme) {
+        0x0809 if is_pss_key => SignatureScheme::RSA_PSS_SHA256,
+        0x080a if is_pss_key => SignatureScheme::RSA_PSS_SHA384,
+        0x080b if is_pss_key => SignatureScheme::RSA_PSS_SHA512,
+        _ => signature.scheme,
+    };
     let is_verified = schemes
-        .filter(|(scheme, _)| *scheme == signature.scheme)
+        .filter(|(scheme, _)| *scheme == signed_scheme)
         .flat_map(|(_, algorithms)| *algorithms)
         .any(|algorithm| {
-            is_key_of(key.raw, &algorithm.public_key_alg_id())
+            (is_pss_key && signed_scheme != signature.scheme || is_key_of(key.raw, &algorithm.public_key_alg_id()))
                 && algorithm.verify_signature(&key.subject_public_key.data, message, signature.signature()).is_ok()
         });
     match is_verified {

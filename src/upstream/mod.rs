@@ -145,16 +145,18 @@ pub struct Origin {
 /// Prefix of the names of services, in `authority` and in the names that are looked up. No hostname contains a colon.
 pub const SERVICE_PREFIX: &str = "srv:";
 
-/// Bounds of the head of a response. Each interim response counts by itself.
+/// How the head of a response is read: its bounds, where each interim response counts by itself, and its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HeadBounds {
     pub headers: usize,
     pub bytes: usize,
+    /// Names of headers keep the case in which the server writes them.
+    pub keeps_case: bool,
 }
 
 impl HeadBounds {
     /// The bounds unless the config states others, and the least default.
-    pub const DEFAULT: HeadBounds = HeadBounds { headers: 100, bytes: 64 * 1024 };
+    pub const DEFAULT: HeadBounds = HeadBounds { headers: 100, bytes: 64 * 1024, keeps_case: false };
 }
 
 /// The transport to a server.

@@ -158,3 +158,73 @@ fn a_proof_that_fails_at_once_leaves_the_other_challenge() {
     }
     assert_eq!((orders(&gateway, "refused"), between.pebble.count("Added order")), (0.0, 2));
 }
+
+/// Has the server offer renewal information, which is `document`.
+fn offer_renewal_info(between: &PebbleProxy, document: &str) {
+    let directory = format!("https://{}", between.gateway.listeners()[0]);
+    let paths = [
+        ("newNonce", "nonce-plz"),
+        ("newAccount", "sign-me-up"),
+        ("newOrder", "order-plz"),
+        ("revokeCert", "revoke-cert"),
+        ("keyChange", "rollover-account-key"),
+        ("renewalInfo", "renewal-info"),
+    ];
+    let entries: Vec<String> = paths.iter().map(|(name, path)| format!("\"{name}\": \"{directory}/{path}\"")).collect();
+    let json = "content_type = \"application/json\"";
+    between.set_route(&format!(
+        "[[route]]\npath = \"= /dir\"\n[route.respond]\nstatus = 200\n{json}\nbody = '{{{}}}'\n\n\
+         [[route]]\nname = \"info\"\npath = \"/renewal-info/\"\n[route.respond]\nstatus = 200\n{json}\nbody = '{document}'\n",
+        entries.join(", ")
+    ));
+}
+
+fn window(start: &str, end: &str) -> String {
+    format!("{{\"suggestedWindow\": {{\"start\": \"{start}\", \"end\": \"{end}\"}}}}")
+}
+
+/// Starts a gateway two days after its certificate was issued. Returns it with the log line of its renewal information.
+#[track_caller]
+fn start_two_days_later(between: &PebbleProxy, state: &std::path::Path, words: &str) -> Gateway {
+    let setting = Setting::new(&between.pebble, state, &["www.test"]);
+    let first = launch(&between.config_with(&setting));
+    wait_until("there is a certificate", || orders(&first, "issued") == 1.0);
+    drop(first);
+    let clock = faketime::clock("+2d");
+    let clock: Vec<(&str, &str)> = clock.iter().map(|(name, value)| (&**name, &**value)).collect();
+    let config = between.config_with(&setting);
+    let gateway = Gateway::launch(&clock, |dir| config_arguments(dir, &config));
+    until_logged(&gateway, words);
+    gateway
+}
+
+/// A server that is about to revoke a certificate suggests a window that has passed.
+#[test]
+fn a_certificate_is_renewed_when_its_server_suggests_it() {
+    let (between, state) = (PebbleProxy::start(""), tempfile::tempdir().unwrap());
+    offer_renewal_info(&between, &window("2020-01-01T00:00:00Z", "2020-01-02T00:00:00Z"));
+    let gateway = start_two_days_later(&between, state.path(), "the renewal moves, as the ACME server suggests");
+    wait_until("another certificate is issued", || orders(&gateway, "issued") == 1.0);
+    assert_eq!(between.pebble.count("Issued certificate serial"), 2);
+    // The server suggests the same for the new certificate, which does not cause one order after another.
+    std::thread::sleep(std::time::Duration::from_secs(12));
+    assert_eq!((orders(&gateway, "issued"), between.pebble.count("Issued certificate serial")), (1.0, 2));
+}
+
+#[test]
+fn renewal_information_that_is_missing_or_senseless_leaves_the_lifetime() {
+    let far = window("2999-01-01T00:00:00Z", "2999-01-02T00:00:00Z");
+    for (document, words) in [
+        ("[]", "no renewal information"),
+        (&*window("2020-01-02T00:00:00Z", "soon"), "its window is not valid"),
+        // At most until a tenth of the lifetime is left.
+        (&*far, "the renewal moves, as the ACME server suggests"),
+    ] {
+        let (between, state) = (PebbleProxy::start(""), tempfile::tempdir().unwrap());
+        offer_renewal_info(&between, document);
+        let gateway = start_two_days_later(&between, state.path(), words);
+        let log = gateway.log();
+        assert!(!log.contains("2999") && !log.contains("panicked"), "{log}");
+        assert_eq!((orders(&gateway, "issued"), between.pebble.count("Issued certificate serial")), (0.0, 1));
+    }
+}

@@ -78,6 +78,8 @@ fn keys_outlive_a_reload_and_an_issuer_that_is_down() {
     // Nobody can say whether the token is valid. Without a token, that does not matter.
     let refused = gateway.fetch(&get("/", &token));
     assert_eq!((refused.status(), refused.text().contains("no keys of the issuer")), (503, true), "{}", refused.text());
+    let wait: u64 = refused.get("retry-after").unwrap().parse().unwrap();
+    assert!((1..=10).contains(&wait), "{wait}");
     assert_eq!(status(&gateway, ""), 401);
     let ready = gateway.admin("/readyz");
     assert_eq!((ready.status(), ready.text().as_str()), (200, "ready\n[jwt.id] has no keys: its tokens are refused\n"));
@@ -144,7 +146,7 @@ fn a_file_of_keys_is_read_again_when_it_changes() {
     let [old, new] = [&first, &second].map(|key| key.bearer(&json!({ "sub": "anna" })));
     assert_eq!([status(&gateway, &old), status(&gateway, &new)], [200, 401]);
     write_atomically(&gateway.dir.path().join("keys.json"), &set(&second));
-    wait_until("the new file is in force", || status(&gateway, &new) == 200);
+    wait_until("the new file is active", || status(&gateway, &new) == 200);
     assert_eq!(status(&gateway, &old), 401);
 }
 

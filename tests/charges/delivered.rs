@@ -26,6 +26,17 @@ const OLLAMA: &str = "{\"model\":\"m\",\"created_at\":\"2026-01-01T00:00:00.1234
 const OLLAMA_LAST: &str = "{\"model\":\"m\",\"message\":{\"role\":\"assistant\",\"content\":\"\"},\"done\":true,\
                            \"prompt_eval_count\":5,\"eval_count\":7}\n";
 
+/// The last events of a stream whose server does not count.
+const NOTHING_USED: &str = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":0,\"completion_tokens\":0,\
+                            \"total_tokens\":0}}\n\ndata: [DONE]\n\n";
+
+/// Adds a report of no usage to a JSON object.
+fn zeros(object: &str) -> String {
+    let usage = "\"usage\":{\"prompt_tokens\":0,\"completion_tokens\":0,\"total_tokens\":0}";
+    let rest = object.strip_prefix('{').unwrap();
+    format!("{{{usage}{}{rest}", if rest == "}" { "" } else { "," })
+}
+
 /// Sends a request whose response is `response`, and leaves when it has arrived, if the server does not end it.
 fn exchange(gateway: &Gateway, target: &str, response: &[u8]) {
     let mut client = gateway.client();
@@ -85,6 +96,11 @@ fn what_was_delivered_is_charged() {
         ("text", "/", whole("text/plain", long.as_bytes()), 1000),
         ("no JSON", "/", whole(JSON, format!("oh {long}").as_bytes()), 1001),
         ("sound", "/", whole("audio/mpeg", long.as_bytes()), 100),
+        ("text without a type", "/", whole("application/octet-stream", long.as_bytes()), 1000),
+        ("sound without a type", "/", whole("application/octet-stream", &[0xff, 0xfb, 0x90, 0].repeat(1000)), 100),
+        ("zeros for usage", "/", whole(JSON, zeros(&message).as_bytes()), 1000),
+        ("zeros at the end", "/", chunked(EVENTS, &(CHUNK.repeat(300) + NOTHING_USED), "0\r\n\r\n"), 300),
+        ("zeros, and nothing delivered", "/", whole(JSON, zeros("{}").as_bytes()), 0),
         ("another coding", "/", coded(EVENTS, "br", &[7; 500]), 500),
         ("coded text", "/", coded("text/plain", "gzip", &[7; 500]), 500),
         ("damaged gzip", "/", coded(JSON, "gzip", &[7; 500]), 500),
@@ -106,6 +122,12 @@ fn what_was_delivered_is_charged() {
                 &gzip(&(CHUNK.repeat(20_000) + "data: {\"usage\":{\"total_tokens\":900}}\n\ndata: [DONE]\n\n")),
             ),
             900,
+        ),
+        (
+            "gzip in several members",
+            "/",
+            coded(JSON, "gzip", &[gzip(&message[..50]), gzip(""), gzip(&message[50..])].concat()),
+            1000,
         ),
     ] {
         let gateway = limited(&upstream, DIALECTS);
@@ -254,4 +276,25 @@ fn large_bodies_are_asked_for_their_usage() {
         assert_eq!(gateway.client().fetch(&head, &body).status(), 200);
         assert_eq!(upstream.request().text().contains("include_usage"), asked, "{length}");
     }
+}
+
+#[test]
+fn batches_are_refused_where_responses_state_the_cost() {
+    let upstream = mirror();
+    let gateway = limited(&upstream, DIALECTS);
+    let body = "{\"input_file_id\":\"f\"}";
+    for path in ["/v1/batches", "/v1/Batches/", "/v1/messages/batches", "/v1/batch/jobs", "/v1/b%61tches"] {
+        let response =
+            gateway.client().fetch(&post(path, body.len() as u64, "content-type: application/json\r\n"), body);
+        assert_eq!(response.status(), 403, "{path}");
+        assert!(response.text().contains("no response to it reports its tokens"), "{}", response.text());
+    }
+    gateway.assert_metric("rejections_total", &[("route", "llm"), ("reason", "llm_batch")], 5.0);
+    assert_eq!(left(&gateway), 10_000, "a refused request costs nothing");
+    // A limit that exempts the path does not refuse it.
+    let exempt = format!("{DIALECTS}\nwhen = {{ path = \"!~ ^/v1/batches$\" }}");
+    let gateway = limited(&upstream, &exempt);
+    let response = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+    let head = post("/v1/batches", response.len() as u64, "content-type: text/plain\r\n");
+    assert_eq!(gateway.client().fetch(&head, response).status(), 200);
 }

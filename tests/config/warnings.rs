@@ -67,3 +67,15 @@ fn a_token_that_expires_soon() {
     assert!(soon.contains("the token `ops` expires at ") && !soon.contains("secret"), "{soon}");
     assert_eq!(warnings(&in_days(15)), "");
 }
+
+/// A limit of a route whose upstream sheds load refunds what the upstream refuses. Rate limit requests reach no upstream.
+#[test]
+fn a_limit_that_refunds_overload_decides_rate_limit_requests() {
+    let text = "[[route]]\nupstream = \"app\"\nlimits = [\"x\"]\n[limit.x]\nrate = \"1/s\"\nkey = \"all\"\n\
+                [upstream.app]\nservers = [\"http://127.0.0.1:1\"]\nbreaker = { errors = 5 }\n\
+                [[listener]]\naddress = \"127.0.0.1:1\"\nserve = \"grpc\"\n\
+                [[rls]]\ndomain = \"edge\"\ndescriptor = { path = \"/a\" }\nlimits = [\"x\"]\n";
+    assert_eq!(warned(text), "");
+    let settled = text.replace("key = \"all\"\n", "key = \"all\"\nsettle = \"header:x-cost\"\n");
+    assert!(config::load_text("test", &settled).unwrap_err().to_string().contains("charges by the response"));
+}

@@ -403,3 +403,55 @@ fn headers_with_underscores_are_removed_and_counted_or_kept_where_no_server_conf
     let request = "GET / HTTP/1.1\r\nhost: a\r\nx-api-key: first\r\nx_api_key: second\r\n\r\n";
     assert_eq!(gateway.fetch(request).status(), 400);
 }
+
+#[test]
+fn names_of_headers_keep_their_case_on_both_sides() {
+    let response = "HTTP/1.1 200 OK\r\nX-Jenkins-CLI2-Port: 1\r\nETag: \"a\"\r\nContent-Length: 9\r\n\r\netag: b\r\n";
+    let upstream = Upstream::fixed(response);
+    let route = format!(
+        "[[route]]\npath = \"/\"\nupstream = \"{}\"\nrequest_headers = {{ set = {{ x-team = \"own\" }} }}\n\
+         response_headers = {{ set = {{ x-own = \"1\" }} }}\n",
+        upstream.url()
+    );
+    let head = "GET /?X-API-Key: HTTP/1.1\r\nHoSt: a\r\nX-API-Key: X-B: 1\r\nx-lower: 1\r\nX-Team: client\r\n\r\n";
+    for (option, strictness) in [("lower", "strict"), ("keep", "strict"), ("keep", "monitor")] {
+        let gateway = Gateway::with(&format!("header_case = \"{option}\"\nstrictness = \"{strictness}\""), &route);
+        let spelled = |name: &str| if option == "keep" { name.to_owned() } else { name.to_ascii_lowercase() };
+        let mut client = gateway.client();
+        // Several requests over one connection, so that each head has its own names.
+        for more in ["", "X-MORE: 1\r\n", ""] {
+            let response = client.fetch(&head.replace("x-lower", &format!("{more}x-lower")), "");
+            let seen = upstream.request();
+            let own = spelled("X-MORE");
+            assert_eq!(seen.head.contains(&format!("\r\n{own}: 1\r\n")), !more.is_empty(), "{option}: {}", seen.head);
+            for line in [("X-API-Key", "X-B: 1"), ("HoSt", "a"), ("x-lower", "1"), ("X-Team", "own")] {
+                let line = format!("\r\n{}: {}\r\n", spelled(line.0), line.1);
+                assert!(seen.head.contains(&line), "{option}: no {line} in {}", seen.head);
+            }
+            assert!(seen.head.starts_with("GET /?X-API-Key: "), "{}", seen.head);
+            for line in [("X-Jenkins-CLI2-Port", "1"), ("ETag", "\"a\""), ("Content-Length", "9"), ("x-own", "1")] {
+                let line = format!("\r\n{}: {}\r\n", spelled(line.0), line.1);
+                assert!(response.head.contains(&line), "{option}: no {line} in {}", response.head);
+            }
+            assert_eq!(response.text(), "etag: b\r\n");
+        }
+    }
+}
+
+/// Pipelined requests get complete responses, whichever names the heads have.
+#[test]
+fn pipelined_responses_with_spelled_names_are_whole() {
+    let body = "HTTP/1.1 200 OK\r\netag: x\r\n\r\n".repeat(4000);
+    let upstream =
+        Upstream::fixed(format!("HTTP/1.1 200 OK\r\nETag: 1\r\nContent-Length: {}\r\n\r\n{body}", body.len()));
+    let route = format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url());
+    let gateway = Gateway::with("header_case = \"keep\"", &route);
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(20));
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    for _ in 0..20 {
+        let response = client.read_response("GET");
+        assert_eq!((response.status(), response.get("etag")), (200, Some("1")));
+        assert!(response.text() == body, "the body was changed");
+    }
+}

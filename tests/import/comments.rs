@@ -22,6 +22,34 @@ fn assert_commented(http: &str, pairs: &[(&str, &str)]) {
 const PASS: &str = "proxy_pass http://127.0.0.1:3000;";
 
 #[test]
+fn trusted_proxies_of_a_part_of_the_config_close_what_depends_on_the_address() {
+    let recursive = "real_ip_recursive on; limit_req_zone $binary_remote_addr zone=z:1m rate=1r/s;";
+    let trust = "set_real_ip_from 0.0.0.0/0; real_ip_header X-Forwarded-For;";
+    let server = |host: &str, more: &str, location: &str| {
+        format!("server {{ listen 8080; server_name {host}; {more} location / {{ {location} {PASS} }} }}")
+    };
+    for (rule, depends) in [("limit_req zone=z;", true), ("deny 192.0.2.1;", true), ("", false)] {
+        for (servers, is_same) in [
+            (server("a.test", trust, rule) + &server("b.test", trust, rule), true),
+            (trust.to_owned() + &server("a.test", "", rule) + &server("b.test", "", rule), true),
+            (server("a.test", trust, rule) + &server("b.test", "", rule), false),
+            (
+                trust.to_owned()
+                    + &server("a.test", "set_real_ip_from 10.0.0.0/8;", rule)
+                    + &server("b.test", "", rule),
+                false,
+            ),
+            (server("a.test", "", &format!("{trust} {rule}")), false),
+            (server("a.test", "", &format!("location /x {{ {trust} {PASS} }} {rule}")), false),
+        ] {
+            let (found, exit) = imported(&format!("{recursive} {servers}"));
+            assert_eq!(exit, if is_same { 0 } else { 3 }, "{servers}\n{found}");
+            assert_eq!(found.contains("status = 501"), depends && !is_same, "{servers}\n{found}");
+        }
+    }
+}
+
+#[test]
 fn headers_that_a_trusted_proxy_sends_are_not_those_of_nginx() {
     let trusted = "set_real_ip_from 10.0.0.0/8; real_ip_header X-Forwarded-For; real_ip_recursive on;";
     let headers = [

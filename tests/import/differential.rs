@@ -75,6 +75,10 @@ impl Request {
         Request { from, ..self }
     }
 
+    pub fn method(self, method: &'static str) -> Request {
+        Request { method, ..self }
+    }
+
     pub fn with(self, headers: &'static str) -> Request {
         Request { headers, ..self }
     }

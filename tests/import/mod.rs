@@ -5,6 +5,7 @@ mod comments;
 mod descriptors;
 mod differential;
 mod expressions;
+mod files;
 mod hostile;
 mod ingress;
 mod locations;

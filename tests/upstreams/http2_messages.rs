@@ -219,9 +219,9 @@ fn streams_that_servers_never_end_are_reset() {
 }
 
 #[test]
-fn an_offer_to_switch_is_left_out() {
+fn an_offer_that_the_route_does_not_allow_is_left_out() {
     let server = Http2Server::start(|mut incoming| async move { incoming.send_response("plain").await });
-    let gateway = in_front_of(&server, "");
+    let gateway = in_front_of(&server, "upgrades = []");
     let offer = "connection: upgrade, x-mine\r\nupgrade: websocket\r\nsec-websocket-key: x\r\nx-mine: 1\r\n";
     let mut client = gateway.client();
     for _ in 0..2 {

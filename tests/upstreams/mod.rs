@@ -14,6 +14,7 @@ mod health;
 mod http2;
 mod http2_floods;
 mod http2_messages;
+mod http2_tunnels;
 mod not_to_blame;
 mod process_overload;
 mod proxy_protocol;

@@ -104,6 +104,16 @@ impl LimitsApi {
         Ok(json!({ "by": query.by.label(), "window": query.window.label(), "limits": sums, "keys": keys }))
     }
 
+    /// Lists the `n` keys that were refused most in the last minute; none while the list takes too much time.
+    pub fn list_refused(&self, n: usize) -> Vec<Value> {
+        let snapshot = self.current.load_full();
+        let config = &snapshot.config;
+        let query = TopQuery { limit: None, by: KeyOutcome::Refused, window: UsageWindow::Minute, n };
+        let list = || self.list_keys(config.limits.iter().collect(), &query, &config.admin.key_display).0;
+        let keys = self.top_effort.run_within(list).unwrap_or_default();
+        keys.into_iter().map(|key| key.value).collect()
+    }
+
     /// Lists the `n` keys with the largest counts, of the `n` of `limits` with the most decisions, and describes these
     /// limits.
     fn list_keys<'l>(

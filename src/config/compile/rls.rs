@@ -165,7 +165,7 @@ fn compile_pattern(section: &Section, node: &Node) -> Option<DescriptorPattern> 
                 rls::DESCRIPTOR.name,
                 &entry.node,
                 &what,
-                "Envoy's requests have no longer ones",
+                "requests of Envoy are never longer than that",
             );
         }
         entries.push(EntryPattern { key: entry.key.clone(), value: ValuePattern::parse(&value) });
@@ -212,7 +212,7 @@ fn check_limit(limit: &Limit, pattern: &DescriptorPattern) -> Result<(), TextFau
             "use a limit without `over`, or mode = \"shadow\" to try it",
         );
     }
-    if limit.charge_rules.is_some() {
+    if limit.charge_rules.as_ref().is_some_and(|rules| rules.depends_on_response()) {
         return invalid_text(
             "charges by the response (`charge_on`, `refund_on`, `settle` or a cost by status), which rate limit requests do not report",
             "use a limit without these options; Envoy can send the difference as hits of its own (apply_on_stream_done)",

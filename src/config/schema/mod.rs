@@ -160,7 +160,11 @@ mod tests {
     #[test]
     fn limits_have_a_row_for_each_option_of_an_algorithm() {
         for param in all_params() {
-            assert!(limit::TABLE.find(param.name).is_some(), "src/config/schema/limit.rs has no row `{}`", param.name);
+            assert!(
+                limit::TABLE.find(param.name).is_some(),
+                "src/config/schema/limit/mod.rs has no row `{}`",
+                param.name
+            );
             assert_eq!(
                 limit::overrides::TABLE.find(param.name).is_some(),
                 param.overridable,

@@ -9,7 +9,8 @@ use crate::ends::End;
 rows! {
     table("route.rewrite");
 
-    STRIP_PREFIX = option("strip_prefix", Text("path"), Absent, "path prefix to remove");
+    STRIP_PREFIX = option("strip_prefix", Text("path"), Absent, "path prefix to remove")
+        .teach("\"/api\"", "Use it if the application does not know the prefix under which the gateway publishes it");
     ADD_PREFIX = option("add_prefix", Text("path"), Absent, "path prefix to add");
     PATH = option(
         "path",
@@ -49,7 +50,7 @@ pub mod query {
             .shown_as("list");
         SET = option("set", PARAMETERS, Absent, "parameters to replace").shown_as("table")
             .secrecy(Secrecy::SecretByKey);
-        ADD = option("add", PARAMETERS, Absent, "parameters to add beside those of the request").shown_as("table")
+        ADD = option("add", PARAMETERS, Absent, "parameters to add to those of the request").shown_as("table")
             .secrecy(Secrecy::SecretByKey);
     }
 }

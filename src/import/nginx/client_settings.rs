@@ -1,5 +1,6 @@
 //! Translates settings of client connections: trusted proxies, timeouts and sizes.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -26,6 +27,29 @@ pub fn list_trusted(http: &[Directive]) -> impl Iterator<Item = &Directive> {
     http.iter().chain(inner).filter(|directive| directive.name == "set_real_ip_from")
 }
 
+/// Finds a directive that changes the client's address for a single location.
+fn find_in_location(block: &Directive) -> Option<&Directive> {
+    block.inner().iter().filter(|at| at.name == "location").find_map(|location| {
+        let is_address = |at: &&Directive| at.name == "set_real_ip_from" || at.name.starts_with("real_ip_");
+        location.inner().iter().find(is_address).or_else(|| find_in_location(location))
+    })
+}
+
+/// Finds a server that trusts other proxies than the first one does. A list of a server replaces that of `http`.
+fn find_other_trust(http: &[Directive]) -> Option<&Directive> {
+    let trusted_in = |block: &[Directive]| -> BTreeSet<String> {
+        let trusted = block.iter().filter(|at| at.name == "set_real_ip_from");
+        trusted.map(|directive| directive.arg(0).to_owned()).collect()
+    };
+    let inherited = trusted_in(http);
+    let mut servers = http.iter().filter(|at| at.name == "server").map(|server| {
+        let own = trusted_in(server.inner());
+        (server, if own.is_empty() { inherited.clone() } else { own })
+    });
+    let (_, first) = servers.next()?;
+    servers.find(|(_, trusted)| *trusted != first).map(|(server, _)| server)
+}
+
 /// Lists the headers in which nginx looks for the client. Without `real_ip_header`, it is `X-Real-IP`.
 fn list_address_headers(http: &[Directive], scope: &Scope) -> Vec<(Option<Directive>, String)> {
     let in_server = http.iter().filter(|at| at.name == "server").flat_map(Directive::inner);
@@ -43,9 +67,20 @@ fn list_address_headers(http: &[Directive], scope: &Scope) -> Vec<(Option<Direct
     headers
 }
 
-/// Adds a comment if clients are known by a header that the gateway cannot read, or by several. Returns its number.
+/// Adds a comment if the gateway cannot know clients as nginx does: by a header that it cannot read, by several headers,
+/// or by trusted proxies of a part of the config only. Returns its number.
 pub fn find_unread_client(http: &[Directive], scope: &Scope, out: &mut ImportedConfig) -> Option<usize> {
+    if let Some(directive) = http.iter().filter(|at| at.name == "server").find_map(find_in_location) {
+        let why = "Sluicegate finds the client before the route, so a location cannot change how, and routes that \
+                   depend on its address are closed";
+        return Some(out.remarks.add(directive, why));
+    }
     list_trusted(http).next()?;
+    if let Some(server) = find_other_trust(http) {
+        let why = "Sluicegate trusts the same proxies for all servers, and servers of this config trust others, so \
+                   routes that depend on the client's address are closed";
+        return Some(out.remarks.add(server, why));
+    }
     let headers = list_address_headers(http, scope);
     let is_read = |name: &str| name == "proxy_protocol" || may_name_client(name);
     let (directive, why) = match headers.as_slice() {

@@ -10,6 +10,7 @@ use crate::import::nginx::captures::{
 };
 use crate::import::nginx::compression::translate_gzip;
 use crate::import::nginx::conditions::{PrefixRewrite, PrefixTarget, read_prefix_rewrite, read_segment_rewrite};
+use crate::import::nginx::files::{DIFFERENCES, FileLocation};
 use crate::import::nginx::headers::{
     GatewayFacts, translate_added_headers, translate_hidden_headers, translate_request_headers,
 };
@@ -175,8 +176,8 @@ impl<'a> Context<'a, '_> {
         if let Some(directive) = pass {
             rewrite = self.translate_forwarding(directive, matcher, scope, forward, &mut body);
         } else if body.closed.is_none() {
-            let number = self.out.remarks.add(at, "nginx serves files here: write a route with `files`");
-            body.close(number);
+            let location = FileLocation { at, block, matcher, scope, site: self.site, outer: self.outer };
+            self.translate_files(&location, &forward, &mut body);
         }
         body.add_rewrite(&rewrite);
         body.has_access_rules = !scope.list("allow").is_empty();
@@ -207,6 +208,33 @@ impl<'a> Context<'a, '_> {
             translate_hidden_headers(scope, target.is_grpc, &mut body.response);
         }
         rewrite
+    }
+
+    /// Translates a location that serves files. `forward`: the options of a `rewrite` of nginx.
+    fn translate_files(&mut self, location: &FileLocation, forward: &[String], body: &mut RouteBody) {
+        let served = match location.translate(self.out) {
+            Ok(served) if served.rewrite.is_some() && !forward.is_empty() => {
+                Err("`alias` with a `rewrite` is not available".to_owned())
+            }
+            other => other,
+        };
+        match served {
+            Ok(served) => {
+                body.add_remark(self.out.remarks.add_text(DIFFERENCES.to_owned()));
+                let rewrite: Vec<String> = served.rewrite.into_iter().chain(forward.iter().cloned()).collect();
+                if !rewrite.is_empty() {
+                    body.lines.push(format!("rewrite = {{ {} }}", rewrite.join(", ")));
+                }
+                body.lines.extend(served.lines);
+                // nginx sends no `Cache-Control` of its own.
+                body.response.remove.push("cache-control".to_owned());
+                body.action = RouteAction::Files(served.folder);
+            }
+            Err(why) => {
+                let number = self.out.remarks.add(location.at, &format!("nginx serves files here: {why}"));
+                body.close(number);
+            }
+        }
     }
 
     /// Closes a route that depends on addresses of clients which the gateway would not know.
@@ -314,6 +342,9 @@ impl<'a> Context<'a, '_> {
         let compress = translate_gzip(scope, self.out)?;
         if compress.as_deref() != self.compress {
             body.lines.push(compress.unwrap_or_else(|| "compress = false".to_owned()));
+        }
+        if matches!(body.action, RouteAction::Files(_)) {
+            return Ok(());
         }
         let times = [
             ("proxy_connect_timeout", ["connect_timeout", "", ""]),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::import::model::ImportedConfig;
-use crate::import::syntax::Directive;
+use crate::import::syntax::{Directive, shorten};
 use crate::text::quote_literal;
 
 /// Keeps the access log. The gateway has one, so that of `http` or of the first server that has one counts.
@@ -40,6 +40,15 @@ pub fn translate_access_log(http: &[Directive], out: &mut ImportedConfig) {
             return;
         }
     };
+    let folder = Path::new(to).parent().filter(|folder| to != "stdout" && !folder.is_dir());
+    if let Some(folder) = folder {
+        let folder = shorten(&folder.display().to_string());
+        let why = format!(
+            "left out: there is no folder {folder} on this machine; create it, and write access_log to [server]"
+        );
+        out.remarks.add(directive, &why);
+        return;
+    }
     let format = directive.args.get(1).filter(|name| !name.contains('=')).map_or("combined", String::as_str);
     let log_format = http.iter().find(|at| at.name == "log_format" && at.arg(0) == format);
     let is_combined =

@@ -10,6 +10,7 @@
 //! - `nesting`: which requests a location inside of another one gets.
 //! - `locations`: `location` blocks as routes; `conditions`, `host_conditions`: `if` and `rewrite` of a server; `redirects`: targets;
 //!   `captures`: groups of regular expressions in targets and in paths of servers.
+//! - `files`: `root`, `alias`, `index` and `try_files`.
 //! - `headers`: headers of requests and responses; `upstreams`: `proxy_pass` and the servers behind it.
 //! - `passwords`: `auth_basic`; `pages`: `error_page`; `compression`: `gzip`; `logs`: `access_log`.
 //! - `limits`: `limit_req` and `limit_conn` with their zones and keys, including `map` and `geo`.
@@ -22,6 +23,7 @@ mod client_settings;
 mod compression;
 mod conditions;
 mod directives;
+mod files;
 mod headers;
 mod host_conditions;
 mod limits;

@@ -30,7 +30,9 @@ impl<'a> Scope<'a> {
                 let name = if directive.name == "deny" { "allow" } else { &directive.name };
                 own.entry(name).or_default().push(directive);
             } else {
-                scope.single.insert(&directive.name, directive);
+                // The inner one of `root` and `alias` counts.
+                let name = if directive.name == "alias" { "root" } else { &directive.name };
+                scope.single.insert(name, directive);
             }
         }
         scope.lists.extend(own);

@@ -258,7 +258,10 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
             translate_locations(&mut context, server, scope, &mut locations)?;
         }
         let remark = context.closed;
-        let fallback = self.translate_fallback(server, index, scope, remark, &locations)?;
+        let fallback = match translate_unmatched(&mut context, server, scope, &locations)? {
+            Some(files) => files,
+            None => self.translate_fallback(server, index, scope, remark, &locations)?,
+        };
         for (hosts, locations) in by_host {
             for (path, body) in order_routes(locations, fallback.clone(), self.out) {
                 self.write_route(&hosts, &path, body, Some(server))?;
@@ -291,9 +294,7 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
         let mut fallback = RouteBody::with_status(format!("{origin}, what no location matches"), 404);
         translate_added_headers(scope, self.out, &mut fallback);
         self.zones.apply_limits(scope, index, self.out, &mut fallback)?;
-        let is_whole =
-            |location: &Location| location.matcher.literal_path() == Some("/") && !location.matcher.is_exact();
-        if !found.iter().any(is_whole) {
+        if !has_all_paths(found) {
             let why = "nginx serves files for paths that no location has; Sluicegate answers 404";
             fallback.add_remark(self.out.remarks.add(server, why));
         }
@@ -389,6 +390,27 @@ fn translate_locations<'a>(
         found.iter_mut().filter(is_regex).for_each(|location| location.body.close(number));
     }
     Ok(())
+}
+
+/// Translates the files that a server with a `root` serves for paths that no location has. `None` if a route cannot.
+fn translate_unmatched<'a>(
+    context: &mut Context<'a, '_>,
+    server: &'a Directive,
+    scope: &Scope<'a>,
+    found: &[Location],
+) -> Result<Option<RouteBody>> {
+    if has_all_paths(found) || scope.get("root").is_none() {
+        return Ok(None);
+    }
+    let own: Vec<Directive> = server.inner().iter().filter(|at| at.name == "try_files").cloned().collect();
+    let body = context.translate_body(server, &own, scope, &match_all())?;
+    Ok(Some(body).filter(|body| body.closed.is_none()))
+}
+
+/// Returns whether the locations have all paths, so that nothing is left for the server.
+fn has_all_paths(found: &[Location]) -> bool {
+    let is_whole = |location: &Location| location.matcher.literal_path() == Some("/") && !location.matcher.is_exact();
+    found.iter().any(is_whole)
 }
 
 /// Translates a `return` of a server, which answers every request, whatever the location.

@@ -2,6 +2,7 @@
 //! reset its key, or hold a lease until the request ends. Compiled from the options `charge_on`, `refund_on`, `clear_on`,
 //! `settle` and `linger` of a limit; applied by the guard of the charges.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,6 +55,17 @@ pub struct OutcomeSet {
     pub client_abort: bool,
     /// Status codes of gRPC responses.
     pub grpc: Vec<GrpcCode>,
+}
+
+impl fmt::Display for OutcomeSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut outcomes: Vec<String> = self.statuses.iter().map(|status| status.as_str().to_owned()).collect();
+        outcomes.extend(self.classes.iter().map(|class| format!("{class}xx")));
+        outcomes.extend(self.connect_error.then(|| "connect_error".to_owned()));
+        outcomes.extend(self.client_abort.then(|| "client_abort".to_owned()));
+        outcomes.extend(self.grpc.iter().map(|code| format!("grpc:{}", code.label())));
+        f.write_str(&outcomes.join(", "))
+    }
 }
 
 impl OutcomeSet {

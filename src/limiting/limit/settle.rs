@@ -117,20 +117,22 @@ impl UsageRules {
         let Some((scan, readings)) = scan.and_then(|scan| Some((scan, scan.readings(&self.sources)?))) else {
             return (BodyUsage::Unread, false);
         };
-        if !readings.is_proven() && !scan.is_over() {
+        // Some servers report zeros where they do not count.
+        let is_proven = readings.is_proven() && !readings.denies_content();
+        if !is_proven && !scan.is_over() {
             return (BodyUsage::Awaited, false);
         }
         let (mut units, mut has_unknown_model) = self.weights.units(readings);
-        let least = if readings.is_proven() { 0 } else { scan.least_tokens(readings, self.bytes_per_token) };
+        let least = if is_proven { 0 } else { scan.least_tokens(readings, self.bytes_per_token) };
         if least > 0 {
             let mut raised = readings.clone();
             raised.raise_output(least);
             (units, has_unknown_model) = self.weights.units(&raised);
-            if !readings.has_input() {
+            if !readings.has_input() || readings.denies_content() {
                 units = units.saturating_add(input_units).min(COST_MAX);
             }
         }
-        (BodyUsage::Read { units, is_proven: readings.is_proven() }, has_unknown_model && units > 0)
+        (BodyUsage::Read { units, is_proven }, has_unknown_model && units > 0)
     }
 }
 

@@ -34,15 +34,33 @@ const APIS: &[ApiRow] = &[
 /// Both spellings of Protocol Buffers in JSON.
 const GEMINI: &[&str] = &["/generationConfig/maxOutputTokens", "/generation_config/max_output_tokens"];
 
+/// The ends of paths that create a batch: requests whose responses arrive hours later, in a file.
+const BATCHES: &[&str] = &[
+    "/batches",
+    "/batch/jobs",
+    ":batchgeneratecontent",
+    ":asyncbatchembedcontent",
+    "/batchpredictionjobs",
+    "/model-invocation-job",
+];
+
+/// Returns whether a request creates a batch. No response to it reports what the batch costs.
+pub fn creates_batch(method: &str, path: &str) -> bool {
+    const READING: [&str; 4] = ["GET", "HEAD", "OPTIONS", "DELETE"];
+    !READING.contains(&method) && BATCHES.iter().any(|end| ends_with(path, end))
+}
+
+/// Returns whether a canonical path has this end. Servers may ignore the case of a path and a slash at its end.
+fn ends_with(path: &str, end: &str) -> bool {
+    let path = path.trim_end_matches('/').as_bytes();
+    let start = path.len().checked_sub(end.len());
+    start.is_some_and(|start| path[start..].eq_ignore_ascii_case(end.as_bytes()))
+}
+
 impl LlmApi {
-    /// Finds the operation by a canonical path. Servers may ignore the case of a path and a slash at its end.
+    /// Finds the operation by a canonical path.
     pub fn find(path: &str) -> Option<LlmApi> {
-        let path = path.trim_end_matches('/').as_bytes();
-        let ends = |end: &str| {
-            let start = path.len().checked_sub(end.len());
-            start.is_some_and(|start| path[start..].eq_ignore_ascii_case(end.as_bytes()))
-        };
-        APIS.iter().find(|(end, ..)| ends(end)).map(|(_, api, _)| *api)
+        APIS.iter().find(|(end, ..)| ends_with(path, end)).map(|(_, api, _)| *api)
     }
 
     /// Returns whether the operation may read the largest output there. Members that no known API has may be of the
@@ -99,6 +117,22 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(LlmApi::find(path), api, "{path}");
+        }
+    }
+
+    #[test]
+    fn batches_are_found_by_their_path() {
+        for (method, path, is_batch) in [
+            ("POST", "/v1/batches", true),
+            ("POST", "/V1/Messages/Batches/", true),
+            ("PUT", "/v1/batch/jobs", true),
+            ("POST", "/v1beta/models/gemini:batchGenerateContent", true),
+            ("GET", "/v1/batches", false),
+            ("GET", "/v1/messages/batches/b1/results", false),
+            ("POST", "/v1/batches/b1/cancel", false),
+            ("POST", "/v1/chat/completions", false),
+        ] {
+            assert_eq!(creates_batch(method, path), is_batch, "{method} {path}");
         }
     }
 

@@ -18,11 +18,19 @@ const RATIO_FREE: u64 = 16 << 20;
 /// piece of 64 MiB.
 const PIECE_OUTPUT_MAX: u64 = 16 << 20;
 
-/// Decoder of one gzip stream. Its state takes about 50 KiB: the window of 32 KiB, tables, and the output buffer.
+/// Maximum number of members of a body, each a gzip stream. A server may write one for each part of a response.
+const MEMBERS_MAX: u32 = 1000;
+
+/// Decoder of a gzip body. Its state takes about 50 KiB: the window of 32 KiB, tables, and the output buffer.
 pub struct Gunzip {
+    /// Decodes the current member.
     inflate: Decompress,
     output: Box<[u8]>,
+    /// The current member is complete.
     has_ended: bool,
+    members: u32,
+    /// Encoded and decoded bytes of the members before the current one.
+    before: (u64, u64),
     output_max: u64,
     piece_output_max: u64,
 }
@@ -33,6 +41,8 @@ impl Default for Gunzip {
             inflate: Decompress::new_gzip(15),
             output: vec![0; PIECE].into(),
             has_ended: false,
+            members: 1,
+            before: (0, 0),
             output_max: OUTPUT_MAX,
             piece_output_max: PIECE_OUTPUT_MAX,
         }
@@ -40,29 +50,47 @@ impl Default for Gunzip {
 }
 
 impl Gunzip {
-    /// Returns whether the stream is complete.
+    /// Returns whether all members so far are complete.
     pub fn has_ended(&self) -> bool {
         self.has_ended
     }
 
     /// Returns the number of encoded bytes that were decoded.
     pub fn decoded_from(&self) -> u64 {
-        self.inflate.total_in()
+        self.totals().0
+    }
+
+    /// Returns the number of encoded bytes that were decoded, and of those that they became.
+    fn totals(&self) -> (u64, u64) {
+        (self.before.0 + self.inflate.total_in(), self.before.1 + self.inflate.total_out())
+    }
+
+    /// Begins another member.
+    fn begin_member(&mut self) -> Result<(), ScanFault> {
+        if self.members == MEMBERS_MAX {
+            return Err(ScanFault::TooLarge);
+        }
+        self.before = self.totals();
+        self.inflate = Decompress::new_gzip(15);
+        (self.members, self.has_ended) = (self.members + 1, false);
+        Ok(())
     }
 
     /// Decodes the next piece, and passes what it contains to `sink`.
     ///
     /// # Errors
-    /// The data are damaged, something follows them, or they expand beyond the bounds.
+    /// The data are damaged, something else follows them, or they expand beyond the bounds.
     pub fn push(&mut self, mut bytes: &[u8], mut sink: impl FnMut(&[u8])) -> Result<(), ScanFault> {
-        let output_max = self.output_max.min(self.inflate.total_out() + self.piece_output_max);
+        let output_max = self.output_max.min(self.totals().1 + self.piece_output_max);
         loop {
-            if self.has_ended {
-                return if bytes.is_empty() { Ok(()) } else { Err(ScanFault::Gzip) };
+            match self.has_ended {
+                true if bytes.is_empty() => return Ok(()),
+                true => self.begin_member()?,
+                false => {}
             }
-            let (read, written) = (self.inflate.total_in(), self.inflate.total_out());
+            let (read, written) = self.totals();
             let status = self.inflate.decompress(bytes, &mut self.output, FlushDecompress::None);
-            let (total_in, total_out) = (self.inflate.total_in(), self.inflate.total_out());
+            let (total_in, total_out) = self.totals();
             let read = usize::try_from(total_in - read).unwrap_or(bytes.len());
             let written = usize::try_from(total_out - written).unwrap_or(0);
             sink(&self.output[..written.min(PIECE)]);
@@ -133,13 +161,24 @@ mod tests {
     }
 
     #[test]
+    fn members_are_decoded_one_after_another() {
+        let members: Vec<u8> = ["one ", "", "two ", "three"].iter().flat_map(|text| gzip(text.as_bytes())).collect();
+        for size in [1, 7, 1000] {
+            assert_eq!(read(&members, size), (Ok(()), 13, b"one two three".to_vec()), "{size}");
+        }
+        let most = gzip(b"").repeat(MEMBERS_MAX as usize);
+        assert_eq!(read(&most, 10_000).0, Ok(()));
+        assert_eq!(read(&[most, gzip(b"x")].concat(), 10_000).0, Err(ScanFault::TooLarge));
+    }
+
+    #[test]
     fn what_is_damaged_or_too_large_ends_the_scan() {
         let mut damaged = gzip(&[b'x'; 1000]);
         damaged[12] ^= 0x55;
         assert_eq!(read(&damaged, 7).0, Err(ScanFault::Gzip));
         assert_eq!(read(b"no gzip at all, but text", 7).0, Err(ScanFault::Gzip));
         let mut more = gzip(b"x");
-        more.extend_from_slice(b"y");
+        more.extend_from_slice(b"no member");
         assert_eq!(read(&more, 1000).0, Err(ScanFault::Gzip));
         let (mut decoder, mut length) = (Gunzip { output_max: 100_000, ..Gunzip::default() }, 0);
         let outcome = decoder.push(&gzip(&vec![0; 200_000]), |decoded| length += decoded.len());

@@ -126,6 +126,14 @@ impl UsageReadings {
         [UsageField::Input, UsageField::Total].iter().any(|field| self.numbers[*field as usize].is_some())
     }
 
+    /// Returns whether a report of input or output says that nothing was used, although text has passed. A total of 0 may
+    /// be the price of a free response.
+    pub fn denies_content(&self) -> bool {
+        let has_parts =
+            [UsageField::Input, UsageField::Output].iter().any(|field| self.numbers[*field as usize].is_some());
+        has_parts && self.delivered.bytes > 0 && self.numbers.iter().all(|number| number.unwrap_or(0) == 0)
+    }
+
     /// Raises the output to at least `tokens`.
     pub fn raise_output(&mut self, tokens: u64) {
         let slot = &mut self.numbers[UsageField::Output as usize];

@@ -47,6 +47,8 @@ enum Parser {
     Events(EventScanner),
     /// The body is only counted: it is a text of another format.
     Text,
+    /// The body has no stated type. It is only counted if it begins as a text does.
+    Untyped,
     /// The body is only counted: it has a content coding that is not decoded.
     Encoded,
     /// The body is not read.
@@ -81,10 +83,13 @@ impl UsageScan {
             (Some(_), None) => Some(ScanFault::Encoding),
             _ => None,
         };
-        let counts_content = has_body && status.is_success() && is_text(headers);
+        let content = find_content(headers);
+        let counts_content = has_body && status.is_success() && content != ContentKind::Other;
         let format = format.filter(|_| has_body && fault.is_none());
         let count_only = || match encoding {
             _ if !counts_content => Parser::None,
+            Some(Coding::Identity) if content == ContentKind::Untyped => Parser::Untyped,
+            _ if content == ContentKind::Untyped => Parser::None,
             Some(Coding::Identity) => Parser::Text,
             Some(Coding::Gzip) | None => Parser::Encoded,
         };
@@ -233,6 +238,10 @@ impl SourceGroup {
             }
             Parser::Lines(scanner) => scanner.push(bytes, &self.sources.json, &mut self.readings),
             Parser::Events(scanner) => scanner.push(bytes, &self.sources.events, &mut self.readings),
+            Parser::Untyped => {
+                self.parser = if begins_as_text(bytes) { Parser::Text } else { Parser::None };
+                self.push(bytes);
+            }
             Parser::Text => self.readings.add_content(bytes.len()),
             Parser::Encoded => self.readings.add_parts(bytes.len() as u64),
             Parser::None => {}
@@ -246,7 +255,8 @@ impl SourceGroup {
             }
             Parser::Lines(scanner) if is_whole => scanner.end(&mut self.readings),
             Parser::Events(scanner) if is_whole => scanner.end(&mut self.readings),
-            Parser::Json(_) | Parser::Lines(_) | Parser::Events(_) | Parser::Text | Parser::Encoded | Parser::None => {}
+            Parser::Json(_) | Parser::Lines(_) | Parser::Events(_) => {}
+            Parser::Text | Parser::Untyped | Parser::Encoded | Parser::None => {}
         }
     }
 }
@@ -276,22 +286,35 @@ fn find_format(headers: &HeaderMap) -> Option<BodyFormat> {
     }
 }
 
-/// Returns whether the body is a text, by its content type. The length of other bodies, such as sounds and archives,
-/// says nothing about their tokens.
-fn is_text(headers: &HeaderMap) -> bool {
-    const OTHERS: [&str; 9] = [
-        "audio/",
-        "image/",
-        "video/",
-        "font/",
-        "multipart/",
-        "application/octet-stream",
-        "application/zip",
-        "application/gzip",
-        "application/pdf",
-    ];
+/// What a body contains, by its content type.
+#[derive(Clone, Copy, PartialEq)]
+enum ContentKind {
+    Text,
+    /// The type says nothing.
+    Untyped,
+    /// The length of such bodies, for example sounds and archives, says nothing about their tokens.
+    Other,
+}
+
+/// Determines what the body contains.
+fn find_content(headers: &HeaderMap) -> ContentKind {
+    const OTHERS: [&str; 8] =
+        ["audio/", "image/", "video/", "font/", "multipart/", "application/zip", "application/gzip", "application/pdf"];
     let kind = headers.get(CONTENT_TYPE).map(|kind| kind.as_bytes().to_ascii_lowercase()).unwrap_or_default();
-    !OTHERS.iter().any(|other| kind.starts_with(other.as_bytes()))
+    if kind.starts_with(b"application/octet-stream") {
+        ContentKind::Untyped
+    } else if OTHERS.iter().any(|other| kind.starts_with(other.as_bytes())) {
+        ContentKind::Other
+    } else {
+        ContentKind::Text
+    }
+}
+
+/// Returns whether the first piece of a body is UTF-8 without control characters.
+fn begins_as_text(piece: &[u8]) -> bool {
+    // The piece may end within a character.
+    let is_utf8 = str::from_utf8(piece).map_or_else(|error| error.error_len().is_none(), |_| true);
+    is_utf8 && !piece.iter().any(|byte| byte.is_ascii_control() && !byte.is_ascii_whitespace())
 }
 
 /// A content coding that the scanner reads.

@@ -245,7 +245,7 @@ impl SourceKind {
 fn parse_certificate_name(text: &str) -> Result<CertificateName, TextFault> {
     match CertificateName::ALL.iter().find(|name| name.label() == text) {
         Some(name) => Ok(*name),
-        None => invalid_text(format!("`{text}` is no name in a certificate"), "write tls:subject or tls:san"),
+        None => invalid_text(format!("`{text}` is not a name in a certificate"), "write tls:subject or tls:san"),
     }
 }
 

@@ -27,8 +27,8 @@ use crate::proxy::head::headers;
 use crate::proxy::outbound::exchange;
 use crate::proxy::outbound::exchange::Exchange;
 use crate::proxy::outbound::http1::ProtocolFault;
-use crate::proxy::outbound::pool::PooledConnection;
 use crate::proxy::outbound::select::endpoint::StreamedResponse;
+use crate::proxy::outbound::switched::SwitchedServer;
 use crate::proxy::render::compress::encoder::EncoderFault;
 use crate::proxy::render::compress::stage::CompressionStage;
 use crate::proxy::words::refusal::Refusal;
@@ -72,7 +72,7 @@ enum BodySource {
     File(Box<FileBody>),
     /// A response without a body, after which the connection becomes a tunnel to this server. `None` once the tunnel
     /// has taken the connection.
-    Switched(Option<Box<PooledConnection>>),
+    Switched(Option<Box<SwitchedServer>>),
 }
 
 impl From<EncoderFault> for Refusal {
@@ -111,8 +111,8 @@ impl ResponseBody {
     }
 
     /// The body of a response that switches protocols.
-    pub fn switched(connection: Option<PooledConnection>) -> ResponseBody {
-        ResponseBody::new(BodySource::Switched(connection.map(Box::new)))
+    pub fn switched(server: Option<SwitchedServer>) -> ResponseBody {
+        ResponseBody::new(BodySource::Switched(server.map(Box::new)))
     }
 
     fn new(source: BodySource) -> ResponseBody {
@@ -167,10 +167,10 @@ impl ResponseBody {
         self.hides_length = true;
     }
 
-    /// Takes the connection to the server that has switched protocols.
-    pub fn take_switched(&mut self) -> Option<PooledConnection> {
+    /// Takes the server that has switched protocols.
+    pub fn take_switched(&mut self) -> Option<SwitchedServer> {
         match &mut self.source {
-            BodySource::Switched(connection) => connection.take().map(|connection| *connection),
+            BodySource::Switched(server) => server.take().map(|server| *server),
             _ => None,
         }
     }

@@ -1,7 +1,8 @@
-//! How many client connections there are, over all workers and per address (`max_connections`,
-//! `max_connections_per_ip`).
+//! How many client connections there are, over all workers and per client (`max_connections`,
+//! `max_connections_per_ip`). The addresses of an IPv6 /64 are one client, because a single host may have all of them.
 
 use crate::ends::End;
+use crate::net::client_network;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,14 +12,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Default)]
 pub struct ConnectionCount {
     pub(super) all: AtomicUsize,
-    by_ip: Mutex<HashMap<IpAddr, usize>>,
+    /// By [`client_network`].
+    by_client: Mutex<HashMap<IpAddr, usize>>,
     /// Connections that are closing to make room for others, and that still count.
     pub(super) closing: AtomicUsize,
     /// New connections that a worker without an idle one has refused: the other workers close as many.
     pub(super) wanted: AtomicUsize,
 }
 
-/// Counts one connection, among all and among those of an address, until it is dropped.
+/// Counts one connection, among all and among those of a client, until it is dropped.
 pub struct CountedConnection {
     count: Arc<ConnectionCount>,
     pub(super) peer: IpAddr,
@@ -48,8 +50,8 @@ impl ConnectionCount {
             self.all.fetch_sub(1, Ordering::Relaxed);
             return Err(End::MaxConnections);
         }
-        let mut by_ip = self.by_ip.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = by_ip.entry(peer).or_default();
+        let mut by_client = self.by_client.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = by_client.entry(client_network(peer)).or_default();
         if *count >= max_per_ip {
             self.all.fetch_sub(1, Ordering::Relaxed);
             return Err(End::MaxConnectionsPerIp);
@@ -59,16 +61,17 @@ impl ConnectionCount {
     }
 
     pub(super) fn of(&self, peer: IpAddr) -> usize {
-        self.by_ip.lock().unwrap_or_else(PoisonError::into_inner).get(&peer).copied().unwrap_or(0)
+        self.by_client.lock().unwrap_or_else(PoisonError::into_inner).get(&client_network(peer)).copied().unwrap_or(0)
     }
 
     fn remove_connection(&self, peer: IpAddr) {
         self.all.fetch_sub(1, Ordering::Relaxed);
-        let mut by_ip = self.by_ip.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = by_ip.get_mut(&peer) {
+        let mut by_client = self.by_client.lock().unwrap_or_else(PoisonError::into_inner);
+        let client = client_network(peer);
+        if let Some(count) = by_client.get_mut(&client) {
             *count -= 1;
             if *count == 0 {
-                by_ip.remove(&peer);
+                by_client.remove(&client);
             }
         }
     }

@@ -73,7 +73,7 @@ impl ConnectionRegistry {
     /// does.
     ///
     /// # Errors
-    /// There are `max` connections already and none is idle, or there are `max_per_ip` of that address.
+    /// There are `max` connections already and none is idle, or `max_per_ip` of that client.
     pub fn register(
         self: &Rc<Self>,
         peer: IpAddr,
@@ -208,7 +208,7 @@ impl ConnectionRegistry {
         self.count.all.load(Ordering::Relaxed)
     }
 
-    /// Returns how many connections there are of the address `peer`, over all workers.
+    /// Returns how many connections the client at `peer` has, over all workers.
     pub fn count_of(&self, peer: IpAddr) -> usize {
         self.count.of(peer)
     }
@@ -291,12 +291,12 @@ impl ConnectionTicket {
     /// Counts the connection for `client` from now on, and no longer for the address that it had.
     ///
     /// # Errors
-    /// There are `max_per_ip` connections of that address already.
+    /// There are `max_per_ip` connections of that client already.
     pub fn recount_for(&mut self, client: IpAddr, max_per_ip: usize) -> Result<(), End> {
-        if client != self.counted.peer {
+        if client_network(client) != client_network(self.counted.peer) {
             self.counted = CountedConnection::new(&self.connections.count, client, usize::MAX, max_per_ip)?;
-            self.registered.peer.set(client);
         }
+        self.registered.peer.set(client);
         Ok(())
     }
 
@@ -450,5 +450,21 @@ mod tests {
         registry.check_timers(5_000);
         assert!(idle.connection().is_over());
         assert!(other.register(ip(2), 1, 99).is_ok());
+    }
+
+    #[test]
+    fn the_addresses_of_a_network_are_one_client() {
+        let (registry, count) = registry();
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let register = |text: &str| registry.register(address(text), 99, 2).map(|(ticket, _)| ticket);
+        let (first, mut second) = (register("2001:db8::1").ok().unwrap(), register("2001:db8::2").ok().unwrap());
+        assert!(matches!(register("2001:db8:0:0:ffff::3"), Err(End::MaxConnectionsPerIp)));
+        let other = register("2001:db8:0:1::1").ok().unwrap();
+        assert_eq!(count.of(address("2001:db8::9")), 2);
+        // A proxy and its client may be in one network.
+        assert!(second.recount_for(address("2001:db8::7"), 2).is_ok());
+        assert!(second.recount_for(address("2001:db8:0:1::7"), 1).is_err());
+        drop((first, second, other));
+        assert_eq!(count.of(address("2001:db8::1")), 0);
     }
 }

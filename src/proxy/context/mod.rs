@@ -18,10 +18,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::Cache;
-use http::HeaderValue;
+use http::{HeaderValue, Response};
 
 use crate::auth::password_verifier::PasswordVerifier;
-use crate::config::ListenerSettings;
+use crate::config::{HeaderCase, ListenerSettings};
 use crate::limiting::Limiter;
 use crate::limiting::charges::manager::ChargeManager;
 use crate::limiting::store::settings::StoreSettings;
@@ -49,6 +49,7 @@ use crate::proxy::render::compress::worker::WorkerCompression;
 use crate::proxy::render::ratelimit::PolicyCache;
 use crate::proxy::words::delay::DelaySlots;
 use crate::proxy::words::failure_log::FailureLog;
+use crate::proxy::words::spelling::{ResponseSpelling, SpelledNames};
 use crate::snapshot::{CurrentSnapshot, Fleet, RouteCounters, Snapshot};
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::{Metrics, QuestionCounters};
@@ -170,11 +171,13 @@ pub struct ClientConnection {
     pub local_addr: SocketAddr,
     /// Result of the TLS handshake. `None` without TLS.
     pub tls: Option<Box<TlsPeer>>,
-    /// Reads the bytes of the connection to find what the HTTP parser repairs. Only if some route or the server has
-    /// `strictness = "strict"`.
+    /// Reads the bytes of the connection to find what the HTTP parser repairs, and the names of headers. Only if some route
+    /// or the server has `strictness = "strict"`, or with `header_case = "keep"`.
     pub inspector: Option<Box<RefCell<Inspector>>>,
     /// Interim response (103) to write before the final one, as long as nothing of that is written.
     pub interim: RefCell<Vec<u8>>,
+    /// The names of the headers of the response that is written next, if they keep their case (HTTP/1.1 only).
+    pub spelling: Cell<Option<Box<ResponseSpelling>>>,
     /// The tunnel that the connection becomes once its last response, a 101, is written.
     pub tunnel: Cell<Option<Box<dyn Upgrade>>>,
     caches: OnceCell<Box<ConnectionCaches>>,
@@ -205,7 +208,11 @@ impl ClientConnection {
         let view = worker.view();
         let ConnectionEnds { peer, local_addr, tls } = ends;
         let config = &view.snapshot.config;
-        let inspector = || Box::new(RefCell::new(Inspector::new(config.server.max_header_bytes)));
+        let keeps_case = config.server.header_case == HeaderCase::Keep;
+        let inspector = || {
+            let inspector = Inspector::new(config.server.max_header_bytes);
+            Box::new(RefCell::new(if keeps_case { inspector.keep_names() } else { inspector }))
+        };
         ClientConnection {
             ticket,
             listener,
@@ -215,11 +222,22 @@ impl ClientConnection {
             port: peer.port(),
             local_addr,
             tls,
-            inspector: config.is_strict_somewhere.then(inspector),
+            inspector: (config.is_strict_somewhere || keeps_case).then(inspector),
+            spelling: Cell::default(),
             interim: RefCell::default(),
             tunnel: Cell::default(),
             caches: OnceCell::new(),
             worker,
+        }
+    }
+
+    /// Has the head of the next response written with the names of its server. If a part of an earlier response is not
+    /// written yet, where the head begins is not known, and its names stay in lower case.
+    pub fn spell_response<B>(&self, response: &mut Response<B>) {
+        if let Some(names) = response.extensions_mut().remove::<SpelledNames>()
+            && self.connection().is_flushed()
+        {
+            self.spelling.set(Some(Box::new(ResponseSpelling::new(names))));
         }
     }
 

@@ -68,11 +68,16 @@ async fn respond(
         return Ok(Box::pin(respond_to_question(client, view, received, account)).await);
     }
     let mut request = RequestContext::new(&client, &view, received, account);
+    let has_head = !request.received.is_on_stream();
     let result = match service {
         Service::Grpc => Box::pin(handle_call(&mut request)).await,
         Service::Http | Service::Decide => handle_request(&mut request).await,
     };
-    Ok(finish_response(request, result))
+    let mut response = finish_response(request, result);
+    if has_head {
+        client.spell_response(&mut response);
+    }
+    Ok(response)
 }
 
 /// Answers another proxy, if necessary in a task that runs to its end even if that proxy leaves.

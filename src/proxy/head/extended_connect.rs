@@ -1,10 +1,11 @@
 //! Extended CONNECT (RFC 8441), which turns an HTTP/2 stream into a tunnel. The gateway translates it into the
 //! equivalent HTTP/1.1 upgrade request, including the WebSocket handshake, so that the rest of the code knows one kind
-//! of upgrade.
+//! of upgrade. For a server over HTTP/2, it translates an upgrade request into an extended CONNECT, and the response
+//! back.
 
-use http::header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::ext::Protocol;
 use sha1_smol::Sha1;
 
@@ -37,6 +38,19 @@ pub fn is_valid_response(request: &Parts, status: StatusCode, headers: &HeaderMa
     let Some(key) = request.headers.get(SEC_WEBSOCKET_KEY) else { return true };
     let accept = headers.get(SEC_WEBSOCKET_ACCEPT).map(|accept| accept.as_bytes());
     accept == Some(websocket_accept(key.as_bytes()).as_bytes())
+}
+
+/// Turns the response to an extended CONNECT into one that switches to `protocol`. `key`: the `Sec-WebSocket-Key` of
+/// the client, which needs the proof that its handshake was understood.
+pub fn translate_to_switch(response: &mut Response<()>, protocol: &HeaderValue, key: Option<&HeaderValue>) {
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.remove(CONTENT_LENGTH);
+    headers.insert(UPGRADE, protocol.clone());
+    headers.remove(SEC_WEBSOCKET_ACCEPT);
+    if let Some(accept) = key.and_then(|key| HeaderValue::try_from(websocket_accept(key.as_bytes())).ok()) {
+        headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
+    }
 }
 
 fn websocket_accept(key: &[u8]) -> String {

@@ -1,9 +1,11 @@
 //! Finds what the HTTP/1.1 parser repairs before validation can see it: bare line feeds, `Content-Length` beside
 //! `Transfer-Encoding` or sent twice, and a fragment or raw bytes in the target. The inspector reads all bytes of a client
-//! connection from head to head. It is used only if some route or the server has `strictness = "strict"`.
+//! connection from head to head. It is used only if some route or the server has `strictness = "strict"`, or if header
+//! names keep their case (`header_case`): then it remembers them.
 
 use crate::ends::End;
 use crate::proxy::head::reject::find_raw_target_fault;
+use crate::proxy::words::spelling::SpelledNames;
 use std::collections::VecDeque;
 
 use memchr::memchr;
@@ -19,6 +21,8 @@ pub struct Inspector {
     head: InspectedHead,
     /// Complete heads whose request has not been checked yet, oldest first.
     seen: VecDeque<SeenHead>,
+    /// The names of the current head, and of those in `seen`, if they keep their case.
+    names: Option<(SpelledNames, VecDeque<SpelledNames>)>,
     max_line: usize,
 }
 
@@ -67,8 +71,20 @@ impl Inspector {
             line: Vec::new(),
             head: InspectedHead::default(),
             seen: VecDeque::new(),
+            names: None,
             max_line,
         }
+    }
+
+    /// Remembers the names of headers as the client writes them.
+    pub fn keep_names(mut self) -> Inspector {
+        self.names = Some(Default::default());
+        self
+    }
+
+    /// Returns the names of the next head, in order of arrival. `None` if they are all in lower case, or not kept.
+    pub fn take_names(&mut self) -> Option<SpelledNames> {
+        self.names.as_mut()?.1.pop_front().filter(|names| !names.is_empty())
     }
 
     /// Returns the fault of the next head, in order of arrival. `length`: the body length that the parser found, `None`
@@ -180,9 +196,12 @@ impl Inspector {
             if let Some(fault) = find_raw_target_fault(text) {
                 self.head.fault.get_or_insert(fault);
             }
-        } else if matches!(text[0], b'c' | b'C' | b't' | b'T')
+        } else if (self.names.is_some() || matches!(text[0], b'c' | b'C' | b't' | b'T'))
             && let Some(colon) = memchr(b':', text)
         {
+            if let Some((names, _)) = &mut self.names {
+                names.add(&text[..colon]);
+            }
             self.read_header(&text[..colon], text[colon + 1..].trim_ascii());
         }
         self.head.lines += 1;
@@ -204,6 +223,9 @@ impl Inspector {
         }
         if chunked && lengths > 0 {
             fault.get_or_insert(End::TransferEncodingWithLength);
+        }
+        if let Some((names, seen)) = &mut self.names {
+            seen.push_back(std::mem::take(names));
         }
         self.seen.push_back(SeenHead { fault, length: if chunked { None } else { Some(length.unwrap_or(0)) } });
         self.state = match (fault, chunked, length) {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body::{Frame, SizeHint};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::ends::End;
@@ -19,8 +20,8 @@ use crate::ends::UpstreamFailureKind;
 use crate::proxy::connection::upload::Upload;
 use crate::proxy::outbound::http1::ProtocolFault;
 use crate::proxy::outbound::interim::InterimResponse;
-use crate::proxy::outbound::pool::PooledConnection;
 use crate::proxy::outbound::sender::RequestSender;
+use crate::proxy::outbound::switched::SwitchedServer;
 use crate::proxy::words::refusal::Refusal;
 
 /// Bytes of a response that are read and discarded. A server with more to send sees the connection close.
@@ -44,8 +45,8 @@ pub trait Exchange {
     /// Ends this exchange and returns the request, if it is safe to send it again.
     fn take_request(&mut self, idempotent: bool) -> Option<RequestSender>;
 
-    /// Returns the connection, once its server has switched protocols.
-    fn take_switched(&mut self) -> Option<PooledConnection>;
+    /// Returns the server's end of the tunnel, once the server has switched protocols.
+    fn take_switched(&mut self) -> Option<SwitchedServer>;
 
     /// Returns the interim responses that have arrived since the last call.
     fn take_interims(&mut self) -> Vec<InterimResponse>;
@@ -107,8 +108,8 @@ pub async fn discard_response(exchange: Rc<RefCell<dyn Exchange>>, response: Dur
         };
         if switches {
             let switched = exchange.borrow_mut().take_switched();
-            if let Some(lease) = switched {
-                discard_switched(lease).await;
+            if let Some(server) = switched {
+                discard_switched(server).await;
             }
             return;
         }
@@ -122,14 +123,12 @@ pub async fn discard_response(exchange: Rc<RefCell<dyn Exchange>>, response: Dur
     }
 }
 
-/// Ends the gateway's side of a connection that carries another protocol, and discards what arrives until the server
-/// ends its side, up to 1 MiB.
-pub async fn discard_switched(mut lease: PooledConnection) {
-    let connection = &mut lease.connection;
-    poll_fn(|cx| connection.poll_close_write(cx)).await;
-    let mut left = DISCARD_MAX;
-    while let Ok(count @ 1..) = poll_fn(|cx| connection.poll_receive(cx)).await {
-        connection.received.clear();
+/// Ends the gateway's side of a tunnel, and discards what arrives until the server ends its side, up to 1 MiB.
+pub async fn discard_switched(mut server: SwitchedServer) {
+    // An error means that the server has gone already.
+    let _ = server.shutdown().await;
+    let (mut left, mut buffer) = (DISCARD_MAX, vec![0; 8 * 1024]);
+    while let Ok(count @ 1..) = server.read(&mut buffer).await {
         match left.checked_sub(count) {
             Some(rest) => left = rest,
             None => return,

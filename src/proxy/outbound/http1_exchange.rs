@@ -19,6 +19,7 @@ use crate::proxy::outbound::http1::{ProtocolFault, ResponseHeadReader};
 use crate::proxy::outbound::interim::InterimResponse;
 use crate::proxy::outbound::pool::PooledConnection;
 use crate::proxy::outbound::sender::{RequestSender, SendEnd};
+use crate::proxy::outbound::switched::SwitchedServer;
 use crate::proxy::words::failure_log::UpstreamFailureLog;
 use crate::proxy::words::refusal::Refusal;
 
@@ -153,10 +154,10 @@ impl Exchange for Http1Exchange {
         }
     }
 
-    fn take_switched(&mut self) -> Option<PooledConnection> {
+    fn take_switched(&mut self) -> Option<SwitchedServer> {
         let mut lease = self.lease.take()?;
         lease.connection.end_bulk();
-        Some(lease)
+        Some(SwitchedServer::Connection(lease))
     }
 
     fn take_interims(&mut self) -> Vec<InterimResponse> {

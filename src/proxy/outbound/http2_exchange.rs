@@ -11,12 +11,13 @@ use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream};
 use http::header::CONTENT_LENGTH;
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 
 use crate::ends::{End, UpstreamFailureKind};
 use crate::proxy::connection::upload::Upload;
-use crate::proxy::head::headers;
+use crate::proxy::head::upgrade::UpgradeOffer;
+use crate::proxy::head::{extended_connect, headers};
 use crate::proxy::outbound::continue_timer::ContinueTimer;
 use crate::proxy::outbound::exchange::Exchange;
 use crate::proxy::outbound::http1::{ProtocolFault, never_has_body, parse_content_length};
@@ -25,8 +26,9 @@ use crate::proxy::outbound::http2::request;
 use crate::proxy::outbound::http2::response_data::ResponseData;
 use crate::proxy::outbound::http2::stream_end::AnsweredStream;
 use crate::proxy::outbound::interim::{InterimResponse, InterimResponses};
-use crate::proxy::outbound::pool::{PooledConnection, PooledStream};
+use crate::proxy::outbound::pool::PooledStream;
 use crate::proxy::outbound::sender::{RequestSender, SendEnd};
+use crate::proxy::outbound::switched::{SwitchedServer, SwitchedStream};
 use crate::proxy::words::failure_log::UpstreamFailureLog;
 use crate::proxy::words::refusal::Refusal;
 
@@ -43,6 +45,8 @@ pub struct Http2Exchange {
     /// The method is HEAD, so the response has no content.
     is_head: bool,
     upload: BodySender,
+    /// The tunnel that the request opens.
+    handshake: Option<Handshake>,
     response: Option<ResponseFuture>,
     body: Option<Rc<RefCell<ResponseData>>>,
     /// Bytes of the response body that are left, if that is known.
@@ -59,15 +63,33 @@ pub struct Http2Exchange {
     failure_log: Rc<UpstreamFailureLog>,
 }
 
+/// What a request that opens a tunnel needs of its head for the response.
+struct Handshake {
+    offer: UpgradeOffer,
+    /// The `Sec-WebSocket-Key` of the client.
+    key: Option<HeaderValue>,
+}
+
 impl Http2Exchange {
-    pub fn new(place: PooledStream, sender: RequestSender, failure_log: Rc<UpstreamFailureLog>) -> Http2Exchange {
+    /// `offer`: the protocol of the tunnel that the request opens.
+    pub fn new(
+        place: PooledStream,
+        sender: RequestSender,
+        offer: Option<UpgradeOffer>,
+        failure_log: Rc<UpstreamFailureLog>,
+    ) -> Http2Exchange {
         let held = sender.is_held().then(|| ContinueTimer::new(true));
         let (head, upload, announced) = sender.into_parts();
         if let Some(upload) = &upload {
             upload.progress().start_http2_stream();
         }
-        let request = request::convert_head(&head, place.is_secure(), &place.server().host);
+        let mut request = request::convert_head(&head, place.is_secure(), &place.server().host);
+        let handshake = offer.map(|offer| Handshake {
+            key: request.as_mut().and_then(|request| request::convert_to_connect(request, &offer)),
+            offer,
+        });
         Http2Exchange {
+            handshake,
             is_head: request.as_ref().is_some_and(|request| request.method() == Method::HEAD),
             request,
             head,
@@ -113,6 +135,66 @@ impl Http2Exchange {
             Ok(response) => Poll::Ready(Ok(response)),
             Err(error) => Poll::Ready(Err(self.convert_error(&error))),
         }
+    }
+
+    /// Sends the head of the request. Pending until the server allows its stream.
+    fn poll_send_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Refusal>> {
+        let Some(place) = &self.place else { return Poll::Ready(Err(End::UpstreamClosed.into())) };
+        if self.request.is_none() {
+            return Poll::Ready(Err(ProtocolFault::Http2.into()));
+        }
+        let opens_tunnel = self.handshake.is_some();
+        // A tunnel begins right behind the head, so a body has no place.
+        if opens_tunnel && !(self.upload.whole && place.connection().allows_tunnels()) {
+            return Poll::Ready(Err(End::UpstreamTunnel.into()));
+        }
+        let ends_stream = self.upload.whole && !opens_tunnel;
+        match ready!(place.connection().poll_send_head(cx, &mut self.request, ends_stream)) {
+            Ok((answer, stream)) => {
+                self.opened = true;
+                self.response = Some(answer);
+                self.upload.stream = Some(stream);
+                if self.upload.whole {
+                    self.upload.end = Some(SendEnd::Done);
+                }
+                Poll::Ready(Ok(()))
+            }
+            // Nothing was sent.
+            Err(error) => Poll::Ready(Err(self.mark_not_processed(&error))),
+        }
+    }
+
+    /// Takes the head of the final response apart from its body.
+    fn accept_response(&mut self, response: Response<RecvStream>) -> Result<Response<()>, Refusal> {
+        let (mut parts, body) = response.into_parts();
+        parts.version = http::Version::HTTP_11;
+        headers::trim_values(&mut parts.headers);
+        let handshake = self.handshake.take();
+        if let Some(Handshake { offer, key }) = handshake.as_ref().filter(|_| parts.status.is_success()) {
+            let mut response = Response::from_parts(parts, ());
+            extended_connect::translate_to_switch(&mut response, offer.header_value(), key.as_ref());
+            self.body = self.place.as_ref().map(|place| place.connection().open_response(body));
+            return Ok(response);
+        }
+        if let (Some(_), Some(stream)) = (handshake, &mut self.upload.stream) {
+            // No tunnel follows. If this fails, the server has ended the stream.
+            let _ = stream.send_data(Bytes::new(), true);
+        }
+        self.left = match parse_content_length(parts.headers.get_all(CONTENT_LENGTH).iter()) {
+            Ok(left) => left,
+            Err(fault) => return Err(self.reset_for_fault(fault)),
+        };
+        // Such a response is complete, even if the server ends the stream only with a later frame.
+        let ended = body.is_end_stream() || self.is_head || never_has_body(parts.status);
+        if ended {
+            self.left = Some(0);
+        }
+        self.body = self.place.as_ref().map(|place| place.connection().open_response(body));
+        self.upload.replay = None;
+        if ended {
+            self.complete_response();
+        }
+        Ok(Response::from_parts(parts, ()))
     }
 
     /// Resets the stream after a fault of the server.
@@ -171,23 +253,8 @@ impl Http2Exchange {
 
 impl Exchange for Http2Exchange {
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<()>, Refusal>> {
-        let Some(place) = &self.place else { return Poll::Ready(Err(End::UpstreamClosed.into())) };
         if self.response.is_none() {
-            if self.request.is_none() {
-                return Poll::Ready(Err(ProtocolFault::Http2.into()));
-            }
-            match ready!(place.connection().poll_send_head(cx, &mut self.request, self.upload.whole)) {
-                Ok((answer, stream)) => {
-                    self.opened = true;
-                    self.response = Some(answer);
-                    self.upload.stream = Some(stream);
-                    if self.upload.whole {
-                        self.upload.end = Some(SendEnd::Done);
-                    }
-                }
-                // Nothing was sent.
-                Err(error) => return Poll::Ready(Err(self.mark_not_processed(&error))),
-            }
+            ready!(self.poll_send_head(cx))?;
         }
         if self.held.as_mut().is_some_and(|timer| timer.poll_expired(cx)) {
             self.held = None;
@@ -202,29 +269,7 @@ impl Exchange for Http2Exchange {
             }
             answer = self.poll_response(cx);
         }
-        match ready!(answer) {
-            Ok(response) => {
-                let (mut parts, body) = response.into_parts();
-                self.left = match parse_content_length(parts.headers.get_all(CONTENT_LENGTH).iter()) {
-                    Ok(left) => left,
-                    Err(fault) => return Poll::Ready(Err(self.reset_for_fault(fault))),
-                };
-                // Such a response is complete, even if the server ends the stream only with a later frame.
-                let ended = body.is_end_stream() || self.is_head || never_has_body(parts.status);
-                if ended {
-                    self.left = Some(0);
-                }
-                parts.version = http::Version::HTTP_11;
-                headers::trim_values(&mut parts.headers);
-                self.body = self.place.as_ref().map(|place| place.connection().open_response(body));
-                self.upload.replay = None;
-                if ended {
-                    self.complete_response();
-                }
-                Poll::Ready(Ok(Response::from_parts(parts, ())))
-            }
-            Err(error) => Poll::Ready(Err(error)),
-        }
+        Poll::Ready(ready!(answer).and_then(|response| self.accept_response(response)))
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ProtocolFault>>> {
@@ -301,8 +346,9 @@ impl Exchange for Http2Exchange {
         Some(again)
     }
 
-    fn take_switched(&mut self) -> Option<PooledConnection> {
-        None
+    fn take_switched(&mut self) -> Option<SwitchedServer> {
+        let (body, sender, place) = (self.body.take()?, self.upload.stream.take()?, self.place.take()?);
+        Some(SwitchedServer::Stream(SwitchedStream::new(body, sender, place)))
     }
 
     fn take_interims(&mut self) -> Vec<InterimResponse> {

@@ -10,7 +10,7 @@
 //! - `exchange`: one request and its response on one connection, implemented by `http1_exchange` and `http2_exchange`
 //!   over the protocols in `http1` and `http2`; `sender`: the bytes of an HTTP/1.1 request; `continue_timer`: the wait for
 //!   `100 Continue`; `send_clock`: when a request was sent
-//! - `interim`: interim responses
+//! - `interim`: interim responses; `switched`: a server that has switched protocols
 //! - `health_check`: one check of one server
 //!
 //! To add a kind of failure, add a row to the table of ends.
@@ -32,3 +32,4 @@ pub(crate) mod retry_policy;
 pub(crate) mod select;
 pub(crate) mod send_clock;
 pub(crate) mod sender;
+pub(crate) mod switched;

@@ -50,10 +50,16 @@ pub fn check_framing(request: &mut RequestContext<'_>) -> Result<Option<End>, Re
     let Received { parts, body, .. } = &*request.received;
     let length = body.find_length();
     let inspector = request.client.inspector.as_ref();
-    let fault = inspector.and_then(|inspector| inspector.borrow_mut().take_fault(length));
+    let (fault, names) = match inspector.map(|inspector| inspector.borrow_mut()) {
+        Some(mut inspector) => (inspector.take_fault(length), inspector.take_names()),
+        None => (None, None),
+    };
     // After a repair, the bytes that follow were not inspected. After CONNECT, they may be meant for a tunnel (RFC
     // 9931, section 7).
     request.must_close = fault.is_some() || parts.method.as_str().eq_ignore_ascii_case(Method::CONNECT.as_str());
+    if let Some(names) = names {
+        request.received.parts.extensions.insert(names);
+    }
     Ok(fault)
 }
 

@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::proxy::connection::stream::Stream;
 use crate::proxy::context::ClientConnection;
+use crate::proxy::words::spelling::ResponseSpelling;
 
 /// The client's stream as a parser reads and writes it. `R` is the filter of the protocol.
 pub struct ClientIo<R> {
@@ -93,6 +94,37 @@ impl<R: ReadFilter> ClientIo<R> {
     }
 }
 
+impl<R> ClientIo<R> {
+    /// Writes `bufs`, whose head gets the names of `spelling`.
+    fn poll_write_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut spelling: Box<ResponseSpelling>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let at = bufs.iter().position(|buf| !buf.is_empty()).unwrap_or(0);
+        let (first, others) = match bufs.get(at..).and_then(<[IoSlice]>::split_first) {
+            Some((first, others)) => (&first[..], others),
+            None => (&[][..], &[][..]),
+        };
+        let is_head = spelling.take_head(first);
+        let rest = if is_head { &first[spelling.rest.len()..] } else { first };
+        let slices: Vec<IoSlice> =
+            [&spelling.rest[..], rest].map(IoSlice::new).into_iter().chain(others.iter().copied()).collect();
+        let sent_before = self.stream.sent_bytes();
+        let poll = self.stream.poll_write_gathered(cx, &slices, &self.client.worker.write_buffer);
+        self.report_write(sent_before, &poll);
+        if is_head {
+            let written = if let Poll::Ready(Ok(count)) = poll { count } else { 0 };
+            spelling.rest.drain(..written.min(spelling.rest.len()));
+            if !spelling.rest.is_empty() {
+                self.client.spelling.set(Some(spelling));
+            }
+        }
+        poll
+    }
+}
+
 impl<R: ReadFilter> AsyncRead for ClientIo<R> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         R::poll_read(&mut self, cx, buf)
@@ -106,6 +138,9 @@ impl<R: ReadFilter> AsyncWrite for ClientIo<R> {
         }
         self.client.connection().set_flushed(false);
         ready!(self.poll_early(cx))?;
+        if let Some(spelling) = self.client.spelling.take() {
+            return self.poll_write_head(cx, spelling, &[IoSlice::new(buf)]);
+        }
         let sent_before = self.stream.sent_bytes();
         let poll = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.report_write(sent_before, &poll);
@@ -123,6 +158,9 @@ impl<R: ReadFilter> AsyncWrite for ClientIo<R> {
         }
         self.client.connection().set_flushed(false);
         ready!(self.poll_early(cx))?;
+        if let Some(spelling) = self.client.spelling.take() {
+            return self.poll_write_head(cx, spelling, bufs);
+        }
         let ClientIo { stream, client, .. } = &mut *self;
         let sent_before = stream.sent_bytes();
         let poll = stream.poll_write_gathered(cx, bufs, &client.worker.write_buffer);

@@ -49,6 +49,7 @@ use crate::proxy::steps::shedding;
 use crate::proxy::steps::stated_headers;
 use crate::proxy::words::known_headers::KnownHeader;
 use crate::proxy::words::refusal::Refusal;
+use crate::proxy::words::spelling::SpelledNames;
 use crate::proxy::words::trace;
 use crate::route::path_map::PathMap;
 use crate::route::redirect::Redirect;
@@ -277,6 +278,9 @@ fn build_outgoing(
         });
     if let Some(parent) = request.account.log_entry().and_then(|entry| entry.traceparent()) {
         outgoing.head.find_span_id(&parent);
+    }
+    if let Some(names) = request.received.parts.extensions.get::<SpelledNames>() {
+        outgoing.head.respell(names);
     }
     OutgoingRequest {
         offer,

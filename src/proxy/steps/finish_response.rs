@@ -126,16 +126,18 @@ fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Respons
     }
     let (route, verdict) = (request.matched_route(), request.admission.verdict.as_ref());
     request.account.record_refusal(refusal.end, &request.client.worker.process.metrics);
-    // Operators find the refusals of limits by their id, whether the request is logged or not.
-    let id = match refusal.end.is_by_limit() {
+    // Operators find the refusals of limits by their id, whether the request is logged or not. An id that all responses
+    // have is on pages too.
+    let server = &request.view.snapshot.config.server;
+    let id = match refusal.end.is_by_limit() || server.answer_request_id {
         true => request.request_id.clone(),
         false => request.logged_id().cloned(),
     };
     let pages = match route {
         Some(route) => route.error_pages.as_deref(),
-        None => request.view.snapshot.config.server.error_pages.as_deref(),
+        None => server.error_pages.as_deref(),
     };
-    let hints = &request.view.snapshot.config.server.hints;
+    let hints = &server.hints;
     let format = ErrorFormat {
         format: request.error_format(),
         pages,

@@ -276,6 +276,13 @@ impl<'a> ForwardedRequest<'a> {
         if let Some(reason) = self.reason_to_send_again(&attempt, error) {
             return self.send_again(attempt, server, error, reason);
         }
+        if error.end == End::UpstreamTunnel {
+            // Nothing was sent. A client that offers a protocol says nothing about the health of the server.
+            self.servers.log_error(error, server.label());
+            self.state.end_place(None);
+            attempt.end_failed();
+            return NextStep::Finish(Err(error));
+        }
         server.record_error(self.outgoing.client);
         error.end.row().outcome.into_iter().for_each(|outcome| attempt.count_outcome(outcome));
         self.servers.log_error(error, server.label());
@@ -336,7 +343,7 @@ impl<'a> ForwardedRequest<'a> {
     }
 }
 
-/// Starts an exchange on `lease`. Over HTTP/1.1 the server may switch to a protocol of `offer`.
+/// Starts an exchange on `lease`. The server may switch to the protocol of `offer`.
 fn start_exchange(
     lease: ServerLease,
     sender: RequestSender,
@@ -349,7 +356,10 @@ fn start_exchange(
             let exchange = Http1Exchange::new(lease, sender, method.clone(), offer.clone(), failure_log.clone());
             Rc::new(RefCell::new(exchange))
         }
-        ServerLease::Stream(stream) => Rc::new(RefCell::new(Http2Exchange::new(stream, sender, failure_log.clone()))),
+        ServerLease::Stream(stream) => {
+            let exchange = Http2Exchange::new(stream, sender, offer.clone(), failure_log.clone());
+            Rc::new(RefCell::new(exchange))
+        }
     }
 }
 

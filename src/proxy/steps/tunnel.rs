@@ -18,7 +18,7 @@ use crate::proxy::connection::request_state::RequestWait;
 use crate::proxy::connection::upgrade::{IsOver, TunnelIo, TunnelPermit, Upgrade};
 use crate::proxy::context::ClientConnection;
 use crate::proxy::outbound::exchange;
-use crate::proxy::outbound::pool::PooledConnection;
+use crate::proxy::outbound::switched::SwitchedServer;
 use crate::route::Timeouts;
 
 /// Bytes read at once, into a buffer that all tunnels of a worker share. Each direction keeps what the other side does
@@ -29,7 +29,7 @@ const READ_MAX: usize = 32 * 1024;
 pub struct Tunnel {
     /// The client holds its tunnel until it runs.
     client: Weak<ClientConnection>,
-    upstream: PooledConnection,
+    upstream: SwitchedServer,
     account: Box<RequestAccount>,
     timeouts: Arc<Timeouts>,
     _permit: TunnelPermit,
@@ -59,7 +59,7 @@ impl Tunnel {
     /// Makes the tunnel of a request with a 101 response. It carries nothing until it [runs](Upgrade::run).
     pub fn new(
         client: &Rc<ClientConnection>,
-        upstream: PooledConnection,
+        upstream: SwitchedServer,
         mut account: Box<RequestAccount>,
         timeouts: Arc<Timeouts>,
         mut permit: TunnelPermit,
@@ -77,14 +77,14 @@ impl Tunnel {
             if is_over(cx) {
                 // Both sides learn of the end, if possible not by a reset.
                 let _ = Pin::new(&mut stream).poll_shutdown(cx);
-                let _ = Pin::new(&mut self.upstream.connection).poll_shutdown(cx);
+                let _ = Pin::new(&mut self.upstream).poll_shutdown(cx);
                 return Poll::Ready(());
             }
             let (up_before, down_before, waited) = (up.progress(), down.progress(), pace.is_waiting());
             let sent_before = stream.sent_bytes();
             let mut buffer = client.worker.tunnel_buffer.borrow_mut();
             buffer.resize(READ_MAX, 0);
-            let upstream = &mut self.upstream.connection;
+            let upstream = &mut self.upstream;
             let ends =
                 [up.poll(&mut stream, upstream, &mut buffer, cx), down.poll(upstream, &mut stream, &mut buffer, cx)];
             let carried = down.total - down_before.0;

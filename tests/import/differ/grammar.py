@@ -131,8 +131,9 @@ class Grammar:
             if bare != "/":
                 choices += [f"proxy_pass http://{up}/;", f"rewrite ^{bare}(.*)$ /$1 break; proxy_pass http://{up};", f"rewrite ^{bare}(.*)$ /new/$1 permanent;"]
         if not self.is_tame:
+            pattern = quote("^" + bare.strip('~^"') + "x")
             choices += ["return 200 $host;", "internal; return 200 x;", "empty_gif;", f"if ($http_x_color = red) {{ return 403; }} proxy_pass http://{up};", f"limit_except GET {{ deny all; }} proxy_pass http://{up};",
-                        f"rewrite ^{bare.strip('~^')}x /$1 last; proxy_pass http://{up};"]
+                        f"rewrite {pattern} /$1 last; proxy_pass http://{up};"]
         return self.rng.choice(choices)
 
     def nested(self, path):

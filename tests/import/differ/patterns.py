@@ -53,8 +53,8 @@ def random_text(rng, longest):
 
 
 def random_path(rng):
-    """Returns a path without dot segments, which the gateway does not forward."""
+    """Returns a path without dot segments and repeated slashes, which the gateway does not forward."""
     while True:
         text = "/" + random_text(rng, 5).lstrip("/")
-        if not {".", ".."} & set(text.split("/")):
+        if not {".", ".."} & set(text.split("/")) and "//" not in text:
             return urllib.parse.quote(text, safe="/~-._" + rng.choice(["", "&+@,"]))

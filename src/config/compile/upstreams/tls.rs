@@ -49,6 +49,7 @@ impl<'a> TransportOptions<'a> {
         let head_bounds = HeadBounds {
             headers: section.get(&upstream::MAX_HEADERS).unwrap_or(defaults.head_bounds.headers),
             bytes: section.get(&upstream::MAX_HEADER_BYTES).unwrap_or(defaults.head_bounds.bytes),
+            keeps_case: defaults.head_bounds.keeps_case,
         };
         let protocol = section.get(&upstream::PROTOCOL);
         let transport = TransportOptions { protocol, ..TransportOptions::for_urls(roots, head_bounds) };

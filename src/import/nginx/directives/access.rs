@@ -39,7 +39,11 @@ pub const GROUPS: [(&str, &[DirectiveRow]); 7] = [
     (
         "Client address",
         &[
-            translated("set_real_ip_from", "HSL", "one list for the whole gateway"),
+            translated(
+                "set_real_ip_from",
+                "HSL",
+                "one list for the whole gateway; if servers or locations have others, routes with limits or rules by address are closed",
+            ),
             translated(
                 "real_ip_header",
                 "HSL",

@@ -114,7 +114,7 @@ pub const GROUPS: [(&str, &[DirectiveRow]); 6] = [
             differs("add_trailer", "HSLi", "not available").listed(),
             differs("add_header_inherit", "HSLi", "not available").unless(&["on"]),
             differs("add_trailer_inherit", "HSLi", "not available").unless(&["on"]),
-            differs("expires", "HSLi", "not available").unless(&["off"]),
+            differs("expires", "HSLi", "write `cache_control`, or `response_headers`").unless(&["off"]),
         ],
     ),
     (

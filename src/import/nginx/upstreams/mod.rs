@@ -30,6 +30,8 @@ pub struct PassTarget {
     pub upstream: String,
     /// The path after the authority. Without one, nginx forwards the request's path unchanged.
     pub path: Option<String>,
+    /// The directive had variables: nginx sends this path for every request, and without a query.
+    pub is_fixed: bool,
     /// The value of `$proxy_host`.
     pub proxy_host: String,
     /// The argument names an `upstream` block.
@@ -58,9 +60,6 @@ pub fn define_target(
     let rest = if at.is_expanded { rest.strip_suffix("$request_uri").unwrap_or(rest) } else { rest };
     if !find_variables(rest).is_empty() {
         return Err("a server cannot depend on variables; write one route for each server".to_owned());
-    }
-    if at.is_expanded && rest.contains('/') && !rest.starts_with("unix:") {
-        return Err("with variables, nginx sends this path for every request; a route cannot".to_owned());
     }
     let (authority, path) = match rest.strip_prefix("unix:") {
         Some(socket) => match socket.split_once(':') {
@@ -102,7 +101,8 @@ pub fn define_target(
     let default_port = if ours == "https" { ":443" } else { ":80" };
     let proxy_host = authority.strip_suffix(default_port).unwrap_or(&authority).to_owned();
     let is_grpc = at.name == "grpc_pass";
-    Ok(PassTarget { upstream, path, proxy_host, is_block: block.is_some(), is_grpc })
+    let is_fixed = at.is_expanded && path.is_some();
+    Ok(PassTarget { upstream, path, is_fixed, proxy_host, is_block: block.is_some(), is_grpc })
 }
 
 const UNVERIFIED: &str = "tls = { verify = false }";

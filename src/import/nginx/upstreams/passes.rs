@@ -38,6 +38,16 @@ pub fn translate_pass(
         return Some((target, Some(format!("path = {}", quote_literal(&path)))));
     }
     let Some(path) = target.path.as_deref() else { return Some((target, None)) };
+    if target.is_fixed {
+        if !is_plain_path(path) {
+            let number = out.remarks.add(at, "with variables, nginx sends this path for every request; a route cannot");
+            body.close(number);
+            return None;
+        }
+        body.add_remark(out.remarks.add(at, "with variables, nginx sends no query to this path; Sluicegate sends it"));
+        let path = format!("path = {}", quote_literal(path));
+        return Some((target, Some(path)));
+    }
     match translate_rewrite(matcher, path) {
         Ok(rewrite) => {
             if let Some(why) = rewrite.differs {
@@ -120,6 +130,13 @@ fn is_start(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
+/// Returns whether a path has only characters that nginx and a route read alike.
+fn is_plain_path(text: &str) -> bool {
+    text.starts_with('/')
+        && !text.contains("//")
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte))
+}
+
 /// The prefixes that a route strips from a path and adds to it.
 #[derive(Debug, Default, PartialEq)]
 struct PathRewrite {
@@ -139,15 +156,10 @@ fn translate_rewrite(matcher: &LocationMatcher, uri: &str) -> Result<PathRewrite
             return Err("`proxy_pass` cannot have a path if the location is a regular expression");
         }
     };
-    let is_path = |text: &str| {
-        text.starts_with('/')
-            && !text.contains("//")
-            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte))
-    };
     if path == uri {
         return Ok(PathRewrite::default());
     }
-    if !is_path(uri) || !is_path(path) {
+    if !is_plain_path(uri) || !is_plain_path(path) {
         return Err("a rewrite between these two paths is not available");
     }
     // The last segments that both paths share stay.

@@ -21,6 +21,7 @@ use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::outbound::http1::body::BodyDecoder;
 use crate::proxy::outbound::interim::InterimResponses;
 use crate::proxy::words::refusal::Refusal;
+use crate::proxy::words::spelling::SpelledNames;
 use crate::upstream::HeadBounds;
 
 /// Most trailers of a response, and most headers that are parsed without an allocation.
@@ -214,7 +215,11 @@ fn parse_head(
     let headers = response.headers_mut();
     headers.reserve(parsed.headers.len() + OWN_HEADERS);
     let (mut said, mut body) = (ConnectionOptions::default(), BodyLength::default());
+    let mut names = SpelledNames::default();
     for field in parsed.headers.iter() {
+        if bounds.keeps_case {
+            names.add(field.name.as_bytes());
+        }
         let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| ProtocolFault::Head)?;
         if name == CONTENT_LENGTH {
             body.read_content_length(field.value)?;
@@ -226,6 +231,9 @@ fn parse_head(
         let start = field.value.as_ptr() as usize - received.as_ptr() as usize;
         let value = HeaderValue::from_maybe_shared(head.slice(start..start + field.value.len()));
         headers.append(name, value.map_err(|_| ProtocolFault::Head)?);
+    }
+    if !names.is_empty() {
+        response.extensions_mut().insert(names);
     }
     let body = body.decoder_for_response(status, method)?;
     let keep_alive = said.keeps_open(old) && !matches!(body, BodyDecoder::Close);

@@ -3,6 +3,8 @@
 use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version};
 
+use crate::proxy::words::spelling::SpelledNames;
+
 /// Initial capacity for a head; most heads fit.
 const HEAD_SIZE: usize = 1024;
 /// Hexadecimal digits of a span id.
@@ -97,6 +99,11 @@ impl RequestHead {
         let id_at = parent.rfind('-').and_then(|flags| flags.checked_sub(SPAN_ID));
         let position = memchr::memmem::find(&self.bytes, format!("\r\ntraceparent: {parent}\r\n").as_bytes());
         self.span_at = position.zip(id_at).map(|(line, id)| line + "\r\ntraceparent: ".len() + id);
+    }
+
+    /// Writes names of headers as the client has written them. The lines that depend on the attempt keep theirs.
+    pub fn respell(&mut self, names: &SpelledNames) {
+        names.respell_head(&mut self.bytes);
     }
 
     /// Takes the bytes for a server with the host `host`, and with this span id. A head that is the same for all

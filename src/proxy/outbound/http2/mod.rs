@@ -191,6 +191,11 @@ impl Http2Connection {
         Poll::Ready(sender.send_request(request.take().unwrap_or_default(), whole))
     }
 
+    /// Returns whether the server opens tunnels: it has announced extended CONNECT (RFC 8441).
+    pub fn allows_tunnels(&self) -> bool {
+        self.sender.is_extended_connect_protocol_enabled()
+    }
+
     /// Returns the data of a response on `stream`.
     pub fn open_response(&self, stream: RecvStream) -> Rc<RefCell<ResponseData>> {
         self.responses.open(stream, &self.frames)

@@ -1,7 +1,10 @@
 //! Converts the head of a request from HTTP/1.1 to HTTP/2.
 
-use http::header::{CONNECTION, HOST, TE, TRANSFER_ENCODING, UPGRADE};
+use h2::ext::Protocol;
+use http::header::{CONNECTION, HOST, SEC_WEBSOCKET_KEY, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
+
+use crate::proxy::head::upgrade::UpgradeOffer;
 
 /// Connection-specific headers, which HTTP/2 does not allow.
 const CONNECTION_HEADERS: [HeaderName; 5] = [
@@ -40,6 +43,16 @@ pub fn convert_head(head: &[u8], secure: bool, host: &HeaderValue) -> Option<Req
     *request.uri_mut() = uri;
     *request.headers_mut() = headers;
     Some(request)
+}
+
+/// Turns an upgrade request into the extended CONNECT (RFC 8441) that opens the same tunnel. Returns the
+/// `Sec-WebSocket-Key`, which only HTTP/1.1 has.
+pub fn convert_to_connect(request: &mut Request<()>, offer: &UpgradeOffer) -> Option<HeaderValue> {
+    *request.method_mut() = Method::CONNECT;
+    if let Ok(protocol) = offer.header_value().to_str() {
+        request.extensions_mut().insert(Protocol::from(protocol));
+    }
+    request.headers_mut().remove(SEC_WEBSOCKET_KEY)
 }
 
 /// Returns the lines before the empty line.

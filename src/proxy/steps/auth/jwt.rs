@@ -13,10 +13,15 @@ use crate::limiting::source::jwt::{PresentedToken, TokenClaims, TokenVerifier};
 use crate::proxy::account::request_context::RoutedRequest;
 use crate::proxy::steps::door::Door;
 use crate::proxy::steps::limits;
+use crate::proxy::words::jitter::add_jitter;
 use crate::proxy::words::refusal::Refusal;
 
 /// Longest time for which a request waits for newer keys.
 const KEYS_WAIT: Duration = Duration::from_secs(2);
+
+/// About when a client may try again while there are no keys. They are fetched as soon after a failure, or up to a minute
+/// later if the issuer has been down for a while.
+const KEYS_RETRY_MS: u64 = 5000;
 
 /// Waits until newer keys have been fetched, if the token needs them: for a bounded time, and only if the last keys were
 /// not fetched just now.
@@ -44,7 +49,7 @@ pub async fn verify_token<'a, D: Door<'a>>(
             }
             // Without keys nobody can be told whether the token is valid.
             if !auth.verifier.has_keys(clock::now_ms() / 1000) {
-                return Err(End::TokenKeys.into());
+                return Err(Refusal::retry_after(End::TokenKeys, Duration::from_millis(add_jitter(KEYS_RETRY_MS))));
             }
             door.verify_token(&auth.verifier).and_then(TokenClaims::into_only).ok_or(End::CredentialsInvalid)?
         }

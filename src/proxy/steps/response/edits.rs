@@ -34,10 +34,19 @@ pub fn rewrite_locations(headers: &mut HeaderMap, locations: &[(String, String)]
         let Some((before, url)) = url_at.and_then(|at| value.split_at_checked(at)) else { continue };
         let candidates = locations.iter().filter(|(from, _)| url.starts_with(from.as_str()));
         let Some((from, to)) = candidates.max_by_key(|(from, _)| from.len()) else { continue };
-        if let Ok(rewritten) = HeaderValue::from_str(&format!("{before}{to}{}", &url[from.len()..])) {
+        let rewritten = format!("{to}{}", &url[from.len()..]);
+        let dot = if names_host(&rewritten) && !names_host(to) { "/." } else { "" };
+        if let Ok(rewritten) = HeaderValue::from_str(&format!("{before}{dot}{rewritten}")) {
             headers.insert(name, rewritten);
         }
     }
+}
+
+/// Returns whether browsers read the start of a relative URL as a host, as in `//example.com`. A URL of the server that
+/// has two slashes after its host would become such a one.
+fn names_host(url: &str) -> bool {
+    let mut letters = url.chars().filter(|letter| *letter != '\t');
+    [letters.next(), letters.next()].iter().all(|letter| matches!(letter, Some('/' | '\\')))
 }
 
 #[cfg(test)]
@@ -88,6 +97,11 @@ mod tests {
             ("location", "http://app/v1/x", "/api/x"),
             ("location", "https://app/x", "https://app/x"),
             ("location", "/x", "/x"),
+            ("location", "http://app//evil.test/", "/.//evil.test/"),
+            ("location", "http://app/\\evil.test/", "/./\\evil.test/"),
+            ("location", "http://app/\t/evil.test/", "/./\t/evil.test/"),
+            ("location", "http://app/x//y", "/x//y"),
+            ("refresh", "5; url=http://app//evil.test/", "5; url=/.//evil.test/"),
             ("refresh", "0; URL=http://app/x", "0; URL=/x"),
             ("refresh", "5", "5"),
             ("x-location", "http://app/x", "http://app/x"),
