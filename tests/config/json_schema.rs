@@ -19,7 +19,9 @@ use crate::support::manual::Page;
 const SCHEMA: &str = "conf/schema.json";
 
 /// Mistakes that a schema cannot see, by their text: a schema knows no value of a string but its format, and no file.
-const BEYOND_SCHEMAS: [&str; 8] = [
+const BEYOND_SCHEMAS: [&str; 9] = [
+    // A single entry names a file.
+    "it must be a list of tables, or { file",
     // Bounds of durations, and of a size with a unit.
     "`max_header_bytes` in [server]: it must be from 8192",
     "it must be from 1ms",

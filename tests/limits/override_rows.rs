@@ -97,10 +97,10 @@ fn check_names_wrong_rows_and_what_a_file_cannot_be() {
         ("overrides = { key = \"a\", rate = \"1/h\" }", "a list of tables, or { file = \"PATH\" }"),
     ] {
         let (code, text) = check(limit, &[]);
-        assert!(code == 1 && text.contains(part), "{limit}: {code} {text}");
+        assert!(code == 2 && text.contains(part), "{limit}: {code} {text}");
     }
     let (code, text) = check("overrides = { file = \"rows\" }\nkey = \"ip6tiers\"", &[]);
-    assert!(code == 1 && text.contains("key"), "{text}");
+    assert!(code == 2 && text.contains("key"), "{text}");
 }
 
 /// The other gateway learns of the change without reading the set.

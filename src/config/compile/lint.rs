@@ -245,6 +245,7 @@ fn is_never_first(wide: &Limit, tight: &Limit) -> bool {
             && limit.after.is_none()
             && limit.charge_rules.is_none()
             && !limit.overrides.has_any()
+            && limit.key_rate.is_none()
     };
     let same_requests = wide.key == tight.key
         && wide.when == tight.when
