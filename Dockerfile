@@ -60,7 +60,7 @@ RUN set -eu; \
 FROM scratch
 ARG SLUICEGATE_REVISION=unknown
 LABEL org.opencontainers.image.title="Sluicegate" \
-      org.opencontainers.image.description="A reverse proxy with exact, distributed throttling built in" \
+      org.opencontainers.image.description="A reverse proxy and rate limit service with exact limits" \
       org.opencontainers.image.licenses="MIT OR Apache-2.0" \
       org.opencontainers.image.revision="${SLUICEGATE_REVISION}"
 COPY --from=build /image/ /

@@ -75,7 +75,7 @@ overload-bench: ## goodput and latency with servers of known capacity under over
 pgo: ## a profile-guided build, a tenth cheaper, as target/pgo/sluicegate
 	@benches/pgo.sh
 
-FUZZ = answer client config path proxy request rpc usage
+FUZZ = answer calls client config path proxy request rpc usage
 fuzz: ## random input for what reads input, FUZZ="path config" of it, SECONDS=60 each; needs cargo-fuzz
 	@fuzz/run.sh "$(or $(SECONDS),60)" $(FUZZ)
 

@@ -21,6 +21,8 @@ use rand::{Rng, SeedableRng};
 
 #[path = "targets/answer.rs"]
 mod answer;
+#[path = "targets/calls.rs"]
+mod calls;
 #[path = "targets/client.rs"]
 mod client;
 #[path = "targets/config.rs"]
@@ -129,4 +131,4 @@ macro_rules! targets {
     )*};
 }
 
-targets!(answer client config path proxy request rpc usage);
+targets!(answer calls client config path proxy request rpc usage);

@@ -1,4 +1,4 @@
-//! Sluicegate: a reverse proxy with exact, distributed throttling built in.
+//! Sluicegate: a reverse proxy and rate limit service with exact limits.
 //!
 //! `worker` accepts connections and `proxy` serves their requests. `route` matches a request to a route, `limiting`
 //! decides whether it passes, and `upstream` keeps the state of the servers. `config` compiles the config file, and a

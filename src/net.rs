@@ -55,6 +55,14 @@ impl fmt::Display for ListenAddr {
 }
 
 impl ListenAddr {
+    /// Returns whether only this machine reaches the address.
+    pub fn is_local(&self) -> bool {
+        match self {
+            ListenAddr::Tcp(addr) => addr.ip().is_loopback(),
+            ListenAddr::Unix(_) => true,
+        }
+    }
+
     /// Returns true if the system refuses to bind one of the addresses while the other is bound. Port 0 is a new port
     /// each time. Whether `[::]` includes the IPv4 addresses depends on a system setting, so that case is not
     /// recognized.

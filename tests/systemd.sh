@@ -148,7 +148,7 @@ check_reloads() {
     good_config 'max_connections = "many"' | put $config
     check "systemctl reload of a bad config fails" not inside systemctl reload $unit
     check "the journal says why" inside bash -c "journalctl -u $unit | grep -q 'sluicegate.toml:3.*many\|max_connections'"
-    check "the status says so" within 5 property StatusText 'the config does not load: generation [0-9]+ stays in force.*'
+    check "the status says so" within 5 property StatusText 'the config does not load: generation [0-9]+ stays active.*'
     check "it is active all the same" within 5 inside systemctl is-active $unit
     check "and answers" answers 200
     printf '[server]\nlisten = [' | put $config

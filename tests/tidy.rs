@@ -10,6 +10,7 @@ mod tidy {
     mod map;
     mod names;
     mod options;
+    mod prose;
     mod purity;
     mod reach;
     mod size;

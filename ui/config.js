@@ -47,6 +47,26 @@ function lineEditor(label) {
   } };
 }
 
+// Options whose values are secrets, and passwords in URLs.
+const SECRETS = /(\b(?:token|keys_secret|password|secret|key_secret)["']?\s*=\s*)("(?:[^"\\]|\\.)*"|'[^']*')|(:\/\/[^\s"'/@:]*:)([^\s"'/@]+)(?=@)/g;
+const MASK = "\u2022\u2022\u2022\u2022\u2022\u2022";
+
+// Replaces secrets by numbered dots. `restore` returns a text with the secrets again, except those that somebody replaced.
+function maskSecrets(text) {
+  const secrets = [];
+  const hide = (secret) => {
+    secrets.push(secret);
+    return `${MASK}${secrets.length}`;
+  };
+  const shown = text.replace(SECRETS, (whole, option, value, scheme, password) => {
+    // A variable or a file is a name, not a secret.
+    if (option) return /^["']\$\{/.test(value) ? whole : `${option}"${hide(value)}"`;
+    return password.startsWith("${") ? whole : `${scheme}${hide(password)}`;
+  });
+  const restore = (edited) => edited.replace(new RegExp(`"${MASK}(\\d+)"|${MASK}(\\d+)`, "g"), (whole, quoted, bare) => secrets[(quoted || bare) - 1] ?? whole);
+  return { shown, restore, count: secrets.length };
+}
+
 // Shows what a reload, a check or a save did.
 function showOutcome(result, done, answer) {
   const texts = [done];
@@ -72,13 +92,13 @@ function reloadPanel(refresh) {
   const run = async (dry) => {
     try {
       const answer = await (await request("POST", `/-/reload${dry ? "?dry_run=1" : ""}`)).json();
-      showOutcome(result, answer.changed ? (dry ? "The files would change the config:" : `Generation ${answer.generation} is in force.`) : "The files contain the config in force.", answer);
+      showOutcome(result, answer.changed ? (dry ? "The files would change the config:" : `Generation ${answer.generation} is active.`) : "The files contain the active config.", answer);
       refresh();
     } catch (error) {
       showProblem(result, error);
     }
   };
-  const node = section("Config in force", status.node, mistakes, el("div", { class: "row" }, ...withRole("edit", "A reload",
+  const node = section("Active config", status.node, mistakes, el("div", { class: "row" }, ...withRole("edit", "A reload",
     el("button", { type: "button", onclick: () => run(true) }, "Check the files"),
     el("button", { type: "button", onclick: async () => {
       if (await confirmAction("Reload the config?", "The gateway loads its files and applies them if they have no mistake.", "Reload")) run(false);
@@ -105,7 +125,13 @@ function filePanel(refresh) {
     el("button", { type: "button", onclick: () => save(false) }, "Save and apply"),
     el("button", { type: "button", onclick: () => open() }, "Discard changes"));
   const note = el("p", { class: "quiet" });
-  const node = section("Files", el("div", { class: "row" }, el("label", {}, "File", select)), note, editor.node, buttons, result.node);
+  let masked = null;
+  const reveal = el("button", { type: "button", hidden: true, onclick: () => {
+    editor.setText(masked.restore(area.value));
+    masked = null;
+    reveal.hidden = true;
+  } }, "Show secrets");
+  const node = section("Files", el("div", { class: "row" }, el("label", {}, "File", select), reveal), note, editor.node, buttons, result.node);
   let tag = null;
   let files = [];
   let editable = false;
@@ -114,7 +140,9 @@ function filePanel(refresh) {
     try {
       const response = await request("GET", path());
       tag = response.headers.get("etag");
-      editor.setText(await response.text());
+      masked = maskSecrets(await response.text());
+      editor.setText(masked.shown);
+      reveal.hidden = masked.count === 0;
       const file = files.find((one) => one.name === select.value) || {};
       const writable = editable && file.writable;
       area.readOnly = !writable;
@@ -127,7 +155,7 @@ function filePanel(refresh) {
   }
   const put = (dry) => {
     const headers = { "content-type": "application/toml", ...(tag ? { "if-match": tag } : {}) };
-    return request("PUT", `${path()}${dry ? "?dry_run=1" : ""}`, { body: area.value, headers });
+    return request("PUT", `${path()}${dry ? "?dry_run=1" : ""}`, { body: masked ? masked.restore(area.value) : area.value, headers });
   };
   const jump = (found) => (found.file && found.line && found.file.split("/").pop() === select.value.split("/").pop() ? () => editor.jump(found.line) : null);
   async function save(dry) {
@@ -140,12 +168,12 @@ function filePanel(refresh) {
         return;
       }
       const lines = showDiff(checked.changes && checked.changes.length ? checked.changes : checked.diff);
-      const effect = [el("p", {}, lines.length ? "The gateway writes the file and applies at once:" : "The gateway writes the file. It has the config in force."), diffList(lines)];
+      const effect = [el("p", {}, lines.length ? "The gateway writes the file and applies at once:" : "The gateway writes the file. It has the active config."), diffList(lines)];
       if (!(await confirmAction(`Save ${name}?`, effect, "Save and apply"))) return;
       const response = await put(false);
       const answer = await response.json();
       tag = response.headers.get("etag") || tag;
-      showOutcome(result, `Applied in ${showDuration(answer.applied_ms)}: generation ${answer.generation} is in force.`, answer);
+      showOutcome(result, `Applied in ${showDuration(answer.applied_ms)}: generation ${answer.generation} is active.`, answer);
       refresh();
     } catch (error) {
       if (error.status === 412) error.message = "Somebody else changed the file. Copy your text, discard your changes, and edit the new text.";
@@ -165,11 +193,11 @@ function historyPanel(refresh) {
   const node = section("History", list, result.node);
   let tag = null;
   const roll = async (generation) => {
-    if (!(await confirmAction(`Return to generation ${generation}?`, `The gateway applies the config of generation ${generation} in place of the one in force.`, "Return"))) return;
+    if (!(await confirmAction(`Return to generation ${generation}?`, `The gateway applies the config of generation ${generation} in place of the active one.`, "Return"))) return;
     try {
       const headers = { "content-type": "application/json", ...(tag ? { "if-match": tag } : {}) };
       const answer = await sendJson("POST", "/-/rollback", { generation }, { headers });
-      showOutcome(result, `Generation ${answer.generation} is in force.`, answer);
+      showOutcome(result, `Generation ${answer.generation} is active.`, answer);
       refresh();
     } catch (error) {
       showProblem(result, error);
@@ -181,7 +209,7 @@ function historyPanel(refresh) {
     const newest = (await response.json()).generations.sort((a, b) => b.generation - a.generation).slice(0, 20);
     list.replaceChildren(...newest.map((one, place) => el("li", {},
       `Generation ${one.generation}, ${showTime(one.loaded_at)}, by ${showText(one.trigger)}${one.token ? ` (${showText(one.token)})` : ""} `,
-      place === 0 ? mark("good", "in force") : one.restorable === false || !session.allows("edit") ? null : el("button", { type: "button", onclick: () => roll(one.generation) }, `Return to ${one.generation}`),
+      place === 0 ? mark("good", "active") : one.restorable === false || !session.allows("edit") ? null : el("button", { type: "button", onclick: () => roll(one.generation) }, `Return to ${one.generation}`),
       diffList(showDiff(one.diff)))));
   } };
 }

@@ -66,13 +66,19 @@ function bar(part, whole, label) {
     svg("rect", { width: share.toFixed(1), height: 10 }));
 }
 
-// What a cell shows: a text, { text, href, level, share }, { lines } of which each is a text or { text, href }, or
-// { toggle }, a button with this name that shows the row in full.
-function fillCell(cell, spec) {
+// What a cell shows: a text, { text, href, level, share, isMinor }, { lines } of which each is a text or { text, href }, { toggle }, a
+// button with this name that shows the row in full, or { acts }, buttons { id, text, label, kind } that call `act(id)`.
+function fillCell(cell, spec, act) {
   const key = JSON.stringify(spec);
   if (cell.shown === key) return;
   cell.shown = key;
-  const { text, href, level, share, lines, toggle } = typeof spec === "object" && spec !== null ? spec : { text: spec };
+  const { text, href, level, share, lines, toggle, acts, isMinor } = typeof spec === "object" && spec !== null ? spec : { text: spec };
+  // Narrow screens leave out what says nothing, and zeros.
+  cell.classList.toggle("none", Boolean(isMinor) || text === "\u2013" || text === "" || text === "0");
+  if (acts) {
+    cell.replaceChildren(el("div", { class: "acts" }, ...acts.map((one) => el("button", { type: "button", class: one.kind, "aria-label": one.label, onclick: () => act(one.id) }, one.text))));
+    return;
+  }
   if (toggle) {
     const button = el("button", { type: "button", "aria-expanded": "false", "aria-label": toggle, onclick: () => {
       button.setAttribute("aria-expanded", String(cell.parentElement.classList.toggle("open")));
@@ -95,8 +101,9 @@ function fillCell(cell, spec) {
 }
 
 // A table whose rows are updated in place. Rows keep their order until somebody sorts, so that nothing moves under a
-// pointer or the focus. `kind` is a class of the table. `columns`: { name, cell(row), value(row), number, kind }; a column with `value` can be sorted, and
-// `kind` is a class of its cells: `short` for texts that do not wrap, `wide` for those that need space.
+// pointer or the focus. `kind` is a class of the table. `columns`: { name, cell(row), value(row), number, kind, act(row, id) }; a column with `value` can be sorted,
+// `kind` is a class of its cells (`short` for texts that do not wrap, `wide` for those that need space), and `act` is what its buttons do.
+// Of more than `most` rows, a button shows as many more.
 function table({ caption, columns, key, empty, most = 500, kind = null }) {
   const body = el("tbody");
   const heads = columns.map((column) => {
@@ -110,7 +117,13 @@ function table({ caption, columns, key, empty, most = 500, kind = null }) {
   });
   // An empty table keeps its title.
   const none = el("div", { hidden: true }, el("p", { class: "caption" }, caption), el("p", { class: "quiet" }, empty || "Nothing yet."));
-  const more = el("p", { class: "quiet", hidden: true });
+  let shownMost = most;
+  let all = [];
+  const moreText = el("span");
+  const more = el("p", { class: "quiet", hidden: true }, moreText, " ", el("button", { type: "button", onclick: () => {
+    shownMost += most;
+    update(all);
+  } }, "Show more"));
   const grid = el("table", { class: kind }, el("caption", {}, caption), el("thead", {}, el("tr", {}, ...heads)), body);
   const rows = new Map();
   let data = new Map();
@@ -128,7 +141,8 @@ function table({ caption, columns, key, empty, most = 500, kind = null }) {
   }
 
   function update(list, replace) {
-    data = new Map(list.slice(0, most).map((row) => [key(row), row]));
+    all = list;
+    data = new Map(list.slice(0, shownMost).map((row) => [key(row), row]));
     for (const [name, row] of rows) {
       if (!data.has(name)) {
         row.remove();
@@ -144,32 +158,37 @@ function table({ caption, columns, key, empty, most = 500, kind = null }) {
         rows.set(name, row);
         body.append(row);
       } else if (replace) body.append(row);
-      columns.forEach((column, place) => fillCell(row.children[place], column.cell(value)));
+      columns.forEach((column, place) => fillCell(row.children[place], column.cell(value), (id) => column.act(data.get(name), id)));
     }
     grid.hidden = data.size === 0;
     none.hidden = data.size !== 0;
-    more.hidden = list.length <= most;
-    if (list.length > most) setText(more, `The first ${showNumber(most)} of ${showNumber(list.length)} are shown.`);
+    more.hidden = list.length <= shownMost;
+    setText(moreText, `The first ${showNumber(shownMost)} of ${showNumber(list.length)} are shown.`);
   }
   update([]);
   return { node: el("div", {}, grid, none, more), update };
 }
 
-// Asks once; `effect` is a text, or a list of elements. Resolves to true if the operator confirms; the focus starts at Cancel and returns to where it was.
-function confirmAction(title, effect, action) {
+// Asks once; `effect` is a text, or a list of elements, which may be fields. Resolves to true if the operator confirms; the
+// focus starts at the first field or at Cancel, and returns to where it was. `kind` is the class of the button that confirms.
+function confirmAction(title, effect, action, kind = "danger") {
   const dialog = document.getElementById("dialog");
   const before = document.activeElement;
   return new Promise((resolve) => {
     let confirmed = false;
     const cancel = el("button", { type: "button", onclick: () => dialog.close() }, "Cancel");
-    const go = el("button", { type: "button", class: "danger", onclick: () => { confirmed = true; dialog.close(); } }, action);
-    dialog.replaceChildren(el("h2", { id: "dialog-title" }, title), ...(typeof effect === "string" ? [el("p", {}, effect)] : effect), el("div", { class: "row" }, cancel, go));
+    const go = el("button", { type: "submit", class: kind }, action);
+    dialog.replaceChildren(el("form", { onsubmit: (event) => {
+      event.preventDefault();
+      confirmed = true;
+      dialog.close();
+    } }, el("h2", { id: "dialog-title" }, title), ...(typeof effect === "string" ? [el("p", {}, effect)] : effect), el("div", { class: "row" }, cancel, go)));
     dialog.onclose = () => {
       if (before && before.isConnected) before.focus();
       resolve(confirmed);
     };
     dialog.showModal();
-    cancel.focus();
+    (dialog.querySelector("input, select") || cancel).focus();
   });
 }
 
@@ -184,6 +203,12 @@ function outcome() {
 function choice(label, name, options, value) {
   const select = el("select", { name }, ...options.map(([id, text]) => el("option", { value: id, selected: id === value }, text)));
   return el("label", {}, showText(label), select);
+}
+
+// The way to this screen: each a name and its address; the last one is this screen.
+function trail(...steps) {
+  const items = steps.flatMap(([text, href], place) => [place ? " / " : null, el("a", { href }, text)]);
+  return el("p", { class: "trail" }, ...items);
 }
 
 function textField(label, name, value, more) {

@@ -46,7 +46,7 @@ function showPolicy(policy, algorithm) {
 function keyQuery(about, parts) {
   const own = keyNames(about, []).length;
   const names = (place) => (place < own ? ["key", "hash"] : ["tenant", "tenant_hash"]);
-  return parts.map(splitPart).map(({ value, isHash }, place) => (isHash ? `${names(place)[1]}=${encodeURIComponent(value)}` : `${names(place)[0]}=${encodeShown(value)}`)).join("&");
+  return parts.map(splitPart).map(({ value, isHash }, place) => (isHash ? `${names(place)[1]}=${encodeURIComponent(value)}` : `${names(place)[0]}=${encodeShown(value || "")}`)).join("&");
 }
 
 // The key as the body of a refund has it.
@@ -68,42 +68,25 @@ function refusalTable(caption, empty, more = []) {
     { name: "Cost", number: true, cell: (row) => showNumber(row.check.cost) },
     { name: "Left", number: true, cell: (row) => showNumber(row.check.remaining) },
     { name: "Would pass after", cell: (row) => showDuration(row.check.retry_after_ms) },
-    { name: "Request id", cell: (row) => showText(row.request_id || "\u2013", 60) },
+    { name: "Request id", cell: (row) => (row.request_id ? { text: showText(row.request_id, 60), href: requestLink(row.request_id) } : "\u2013") },
   ] });
 }
 
-// Finds the refusal that a user complains about, by the id that the response showed.
-function refusalFinder() {
-  const result = outcome();
-  const field = textField("Request id", "request_id", "", { required: true, maxlength: "256" });
-  const grid = refusalTable("Limits that refused this request", "No such request is among the last refusals.", [
-    { name: "Limit", cell: (row) => (row.check.key ? { text: `${showText(row.check.limit, 60)} (${showText(row.check.key)})`, href: keyLink(row.check.limit, row.check.key) } : showText(row.check.limit, 60)) },
-  ]);
-  grid.node.hidden = true;
-  return section("Find a refused request", el("form", { class: "row", onsubmit: async (event) => {
-    event.preventDefault();
-    try {
-      const id = encodeURIComponent(field.lastElementChild.value.trim());
-      const { refusals } = await getJson(`/-/refusals?request_id=${id}`);
-      result.node.replaceChildren();
-      grid.node.hidden = false;
-      grid.update(checksOf(refusals), true);
-    } catch (error) {
-      result.show("bad", error.message);
-    }
-  } }, field, el("button", { type: "submit" }, "Find")), result.node, grid.node);
-}
+// The column with the limit and its key, of refusals by several limits.
+const REFUSED_BY = { name: "Refused by", cell: (row) => (row.check.key ? { text: `${showText(row.check.limit, 60)} (${showText(row.check.key)})`, href: keyLink(row.check.limit, row.check.key) } : showText(row.check.limit, 60)) };
 
 function keyScreen(main, [limit, ...parts]) {
   const shown = parts.length ? parts.map((part) => showText(part)).join(", ") : "all requests";
+  const under = el("p", { class: "under" }, `Limit ${showText(limit, 80)}`);
   const first = section(null, el("p", { class: "quiet" }, "Loading\u2026"));
   const refused = el("div");
   let stop = () => {};
-  main.replaceChildren(el("h1", { tabindex: "-1" }, `Key ${shown}`), first, refused, el("p", {}, el("a", { href: limitLink(limit) }, `Limit ${showText(limit, 80)}`)));
+  main.replaceChildren(trail(["Limits", "#/limits"], [showText(limit, 80), limitLink(limit)]), el("h1", { tabindex: "-1" }, `Key ${shown}`), under, first, refused);
   getJson(`/-/limits/${encodeURIComponent(limit)}`).then((about) => {
+    setText(under, `of the limit ${showText(limit, 80)}: ${showBudget(about)}${about.mode === "shadow" ? ", in shadow mode, which never refuses" : ""}`);
     const why = whyUnknown(about, parts);
     if (why) first.replaceChildren(el("p", {}, why));
-    else if (first.isConnected) stop = showKey(first, about, parts, shown);
+    else if (first.isConnected) stop = showKey(first, keyTarget(about, parts));
   }).catch((error) => first.replaceChildren(el("p", { role: "alert" }, `The limit cannot be loaded: ${error.message}`)));
   getJson(`/-/refusals?limit=${encodeURIComponent(limit)}&n=200`).then(({ refusals }) => {
     const own = checksOf(refusals).filter(({ check }) => check.limit === limit && keyLink(limit, check.key || "all") === keyLink(limit, parts.join(",") || "all"));
@@ -114,16 +97,26 @@ function keyScreen(main, [limit, ...parts]) {
   return { close: () => stop() };
 }
 
+// What the next request of a key meets, in words.
+function describeNext(found) {
+  const wait = found.retry_after_ms;
+  if (found.admitted) return "passes now";
+  const why = found.ban && found.ban.banned ? "is refused by a ban" : "is refused";
+  const { override } = found;
+  if (override && override.blocked) return `${why}: an override has it ${describeOverride(override)}`;
+  if (wait === null || wait === undefined) return `${why} (${showText(found.reason || "blocked").replaceAll("_", " ")})`;
+  return `${why}; one passes in ${showDuration(wait)}, at ${new Date(Date.now() + wait).toLocaleTimeString("sv")}`;
+}
+
 // Shows the numbers of a key and what can be done about them, from the section `first`. Returns a function that stops it.
-function showKey(first, about, parts, shown) {
-  const name = showText(about.limit, 80);
-  const page = `/-/limits/${encodeURIComponent(about.limit)}`;
-  const path = `${page}/state?${keyQuery(about, parts)}`;
+function showKey(first, target) {
+  const { about, parts, state: path } = target;
   const result = outcome();
   const problem = el("p", { role: "alert" });
-  const state = el("p");
+  const state = el("p", { class: "story" });
   const meter = el("div", { class: "meter" });
-  const numbers = facts("facts", [["left", "Left"], ["reset", "Full again"], ["budget", "Budget"], ["next", "Next request"], ["name", "State key"]]);
+  const numbers = facts("cards plain", [["left", "Left"], ["budget", "Budget"], ["reset", "Full again"], ["override", "Override"], ...(about.ban ? [["ban", "Ban"]] : [])]);
+  const technical = facts("facts", [["name", "State key"]]);
   const load = async (signal) => {
     try {
       showState(await getJson(path, { signal }));
@@ -132,43 +125,37 @@ function showKey(first, about, parts, shown) {
       if (error.name !== "AbortError") setText(problem, `The numbers cannot be loaded: ${error.message}`);
     }
   };
+  const toolbar = el("div", { class: "row" });
+  let shownButtons = "";
+  // Buttons stay the same elements while they say the same, so that the focus stays.
+  function showButtons(override) {
+    const buttons = keyButtons(target, override);
+    const key = buttons.map(({ text }) => text).join();
+    if (shownButtons === key) return;
+    shownButtons = key;
+    const old = document.activeElement && toolbar.contains(document.activeElement) ? document.activeElement.id : null;
+    toolbar.replaceChildren(...(buttons.length ? buttons.map(({ id, text, kind }) => el("button", { type: "button", id, class: kind, onclick: () => KEY_ACTIONS[id](result, target, load) }, text))
+      : [needsRole("limits", "A change of this key")]));
+    if (old) (document.getElementById(old) || toolbar.firstElementChild).focus();
+  }
   function showState(found) {
     const known = found.policy && isNumber(found.remaining);
-    const wait = found.retry_after_ms;
-    const next = found.admitted ? "passes now" : wait === null || wait === undefined ? `is refused (${showText(found.reason)})` : `is refused; one passes in ${showDuration(wait)}, at ${new Date(Date.now() + wait).toLocaleTimeString("sv")}`;
-    state.replaceChildren(mark(found.admitted ? "good" : "warn", found.admitted ? "Admitted" : "Refused"), ` The next request of this key ${next}.`);
-    numbers.set("next", next);
-    numbers.set("left", known ? `${showNumber(found.remaining)} of ${showNumber(found.policy.quota)}` : "an override applies, without numbers");
+    state.replaceChildren(mark(found.admitted ? "good" : "warn", found.admitted ? "Admitted" : "Refused"), ` The next request of this key ${describeNext(found)}.`);
+    numbers.set("left", known ? `${showNumber(found.remaining)} of ${showNumber(found.policy.quota)}` : "\u2013", known ? "" : "an override applies, without numbers");
     numbers.set("reset", known ? (found.reset_ms === 0 ? "is full" : `in ${showDuration(found.reset_ms)}`) : "\u2013");
     numbers.set("budget", showPolicy(found.policy, about.algorithm));
-    numbers.set("name", showText(found.state_key || "not shown, because the key is a hash", 300));
+    numbers.set("override", found.override ? describeOverride(found.override) : "none", found.override ? `from the ${found.override.source === "live" ? "store" : "config"}` : "");
+    const { ban } = found;
+    if (ban) numbers.set("ban", ban.banned ? `for ${showDuration(ban.left_ms)} more` : "none", ban.banned ? `${count(ban.bans, "ban")} so far` : `after ${count(ban.refusals_left, "more refusal")}`);
+    technical.set("name", showText(found.state_key || "not shown, because the key is a hash", 300));
     if (known) meter.replaceChildren(bar(found.remaining, found.policy.quota, `${showShare(found.remaining, found.policy.quota)} of the budget is left`));
+    showButtons(found.override);
   }
-  async function act(title, effect, action, work, done) {
-    if (!(await confirmAction(title, effect, action))) return;
-    try {
-      result.show("good", done(await work()));
-      await load();
-    } catch (error) {
-      result.show("bad", `${action}: ${error.message}`);
-    }
-  }
-  const effect = keyNames(about, parts).length > keyNames(about, []).length ? "The shared budget stays as it is."
-    : about.tier_of ? "It counts IPv6 clients in networks of other sizes too. These are not reset, and may still refuse the next request."
-      : "The next request of this key has the full budget.";
-  const reset = el("button", { type: "button", id: "reset", onclick: () => act("Reset this key?", `The limit ${name} forgets what ${shown} has used. ${effect}`, "Reset",
-    async () => (await request("DELETE", path)).json(), () => `Reset: ${name} forgot ${shown}. ${effect}`) }, "Reset key");
-  const units = textField("Units", "units", "1", { type: "number", min: "1", max: "1000000000", required: true });
-  const refund = el("form", { class: "row", onsubmit: (event) => {
-    event.preventDefault();
-    const cost = Number(units.lastElementChild.value);
-    act("Refund units to this key?", `${shown} gets back ${count(cost, "unit")} of the limit ${name}, at most what it has used.`, "Refund",
-      () => sendJson("POST", `${page}/refund`, { key: keyBody(about, parts), cost }),
-      (answer) => (answer.applied ? `Refunded: ${count(cost, "unit")}.` : `Nothing was refunded: ${showText(answer.reason).replaceAll("_", " ")}.`));
-  } }, units, el("button", { type: "submit" }, "Refund"));
-  const override = overridePanel(result, about, parts, () => load());
-  first.replaceChildren(state, meter, el("div", { class: "row" }, ...withRole("limits", "Reset", reset), ...(session.allows("edit") && override.block ? [override.block] : [])), result.node, problem);
-  first.after(section("Numbers", numbers.node), section("Refund", ...withRole("limits", "A refund", refund)),
-    section("Override", ...withRole("edit", "An override", ...override.form)));
+  showButtons(null);
+  const idle = whyNoOverride(about, parts) || whyNoBlock(about, {});
+  const customers = parts.map((part) => el("li", {}, el("a", { href: customerLink(part) }, `All limits of ${showText(part)}`)));
+  first.replaceChildren(state, meter, toolbar, result.node, problem, ...(idle ? [el("p", { class: "quiet" }, idle)] : []), numbers.node);
+  first.after(section("More", el("ul", {}, ...customers, el("li", {}, el("a", { href: `${limitLink(about.limit)}` }, `All keys of ${target.name}`))),
+    el("details", {}, el("summary", {}, "Details"), technical.node)));
   return poll(2000, load);
 }

@@ -2,6 +2,8 @@
 
 // Up to so many limits are shown although they have no requests.
 const IDLE_SHOWN = 20;
+// Rows of a long list that are shown at first.
+const ROWS = 100;
 
 // Columns of a table of limits, without `more`.
 function limitColumns(more = []) {
@@ -9,12 +11,12 @@ function limitColumns(more = []) {
   const fixed = (column) => (more.length ? column : { ...column, value: undefined });
   return [
     { name: "Limit", value: (row) => row.limit, cell: (row) => ({ text: showText(row.limit, 60), href: limitLink(row.limit) }) },
-    { name: "Mode", value: (row) => row.mode || "", cell: (row) => (row.mode === "shadow" ? "shadow: never refuses" : showText(row.mode || "\u2013")) },
+    { name: "Mode", value: (row) => row.mode || "", cell: (row) => (row.mode === "shadow" ? "shadow: never refuses" : { text: showText(row.mode || "\u2013"), isMinor: true }) },
     ...more,
     rate("Asked", "asked_per_second"),
     rate("Refused", "refused_per_second"),
     rate("Would refuse", "would_refuse_per_second"),
-    rate("Without store", "without_store_per_second"),
+    rate("Decided without store", "without_store_per_second"),
   ].map(fixed);
 }
 
@@ -34,7 +36,7 @@ function limitsScreen(main) {
   } });
   const idle = el("input", { type: "checkbox", name: "idle", onchange: () => show() });
   const hidden = el("p", { class: "quiet" });
-  const grid = table({ caption: "Limits, and their rates per second", key: (row) => row.limit, empty: "No limit has such a name.", columns: limitColumns([
+  const grid = table({ caption: "Limits, and their rates per second", key: (row) => row.limit, empty: "No limit has such a name.", most: ROWS, columns: limitColumns([
     { name: "Budget", cell: showBudget },
     { name: "Per", value: (row) => row.key.join(", "), cell: (row) => showText(row.key.join(", ")) },
     { name: "Routes", number: true, value: (row) => row.routes.length, cell: (row) => showNumber(row.routes.length) },
@@ -95,7 +97,7 @@ function whatIfForm(name) {
     try {
       const found = await sendJson("POST", `/-/limits/${encodeURIComponent(name)}/what-if`, { ...(burst && { burst: Number(burst) }), ...(rate && { rate }) });
       const sizes = `${showText(found.now)} \u2192 ${showText(found.then)}`;
-      if (!isNumber(found.refused_min)) result.show("warn", sizes, `Nothing is proven: ${showText(found.unknown_because, 400)}.`);
+      if (!isNumber(found.refused_min)) result.show("warn", sizes, `No bound can be computed: ${showText(found.unknown_because, 400)}.`);
       else result.show("good", sizes, `In the last ${showDuration(1000 * found.seconds)}, ${showNumber(found.refused)} of ${count(found.decisions, "request")} were refused. It would have been ${found.refused_min === found.refused_max ? showNumber(found.refused_min) : `${showNumber(found.refused_min)} to ${showNumber(found.refused_max)}`}.`);
     } catch (error) {
       result.show("bad", error.message);
@@ -107,14 +109,15 @@ function limitScreen(main, [name]) {
   const result = outcome();
   const settings = facts("facts", [["budget", "Budget"], ["algorithm", "Algorithm"], ["key", "Per"], ["mode", "Mode"], ["cost", "Cost of a request"],
     ["missing", "Key part absent"], ["on_error", "Store unavailable"], ["routes", "Routes"]]);
-  const rates = facts("cards", [["asked", "Asked per second"], ["refused", "Refused per second"], ["would", "Would refuse per second"], ["total", "Refused since the start"]]);
-  const by = choice("Keys that were", "by", [["refused", "refused"], ["would_refuse", "to be refused (shadow)"], ["would_admit", "to be admitted (candidate)"], ["admitted", "admitted"]], "refused");
+  const rates = facts("cards large", [["asked", "Decisions per second"], ["refused", "Refused per second"], ["would", "Would refuse per second"], ["total", "Refused since the start"]]);
+  const by = choice("Keys that", "by", [["refused", "were refused"], ["would_refuse", "would be refused (shadow)"], ["would_admit", "would be admitted (candidate)"], ["admitted", "were admitted"]], "refused");
   const window = choice("in the last", "window", [["10s", "10 seconds"], ["1m", "minute"], ["10m", "10 minutes"]], "1m");
   const query = () => `limit=${encodeURIComponent(name)}&by=${by.lastElementChild.value}&window=${window.lastElementChild.value}&n=50`;
   const top = topKeys({ caption: "Keys with most requests", query, onlyOne: true });
   const finder = el("div");
   const form = el("form", { class: "row", onsubmit: (event) => event.preventDefault(), onchange: () => top.load(undefined, true) }, by, window);
-  main.replaceChildren(el("h1", { tabindex: "-1" }, `Limit ${showText(name, 80)}`), result.node, section(null, rates.node),
+  const banner = el("div");
+  main.replaceChildren(trail(["Limits", "#/limits"]), el("h1", { tabindex: "-1" }, `Limit ${showText(name, 80)}`), el("p", { class: "under" }), banner, result.node, rates.node,
     section(null, form, top.node), finder, whatIfForm(name), section("Settings", settings.node));
   const show = (event) => {
     const row = event.limits.list.find((limit) => limit.limit === name);
@@ -125,6 +128,8 @@ function limitScreen(main, [name]) {
   };
   getJson(`/-/limits/${encodeURIComponent(name)}`).then((limit) => {
     settings.set("budget", showBudget(limit));
+    setText(main.querySelector(".under"), `${showBudget(limit)} per ${showText(limit.key.join(", "), 120)}`);
+    if (limit.mode === "shadow") banner.replaceChildren(el("div", { class: "outcome warn" }, el("p", {}, limit.candidate_of ? `A candidate of ${showText(limit.candidate_of, 60)}: it refuses nobody. The list shows where the two differ.` : "In shadow mode: it refuses nobody. The list shows whom it would refuse.")));
     settings.set("algorithm", showText(limit.algorithm));
     settings.set("key", showText(limit.key.join(", ")));
     // Nobody is refused there, so the question is who would be.

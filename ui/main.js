@@ -1,13 +1,16 @@
 // Addresses, navigation, the age of what is shown, and announcements.
 
+// `icon`: the path of a picture of 24 by 24 units. Narrow windows show the first four screens, and the others on demand.
 const SCREENS = [
-  { path: "now", name: "Now", open: nowScreen },
-  { path: "routes", name: "Routes", open: routesScreen },
-  { path: "limits", name: "Limits", open: (main, parts) => (parts.length === 0 ? limitsScreen(main) : parts[1] === "key" ? keyScreen(main, [parts[0], ...parts.slice(2)]) : limitScreen(main, parts)) },
-  { path: "live", name: "Live", open: tapScreen },
-  { path: "upstreams", name: "Upstreams", open: upstreamsScreen },
-  { path: "config", name: "Config", open: configScreen },
-  { path: "tls", name: "TLS", open: tlsScreen },
+  { path: "now", name: "Now", icon: "M3 12h4l3-8 4 16 3-8h4", open: nowScreen },
+  { path: "customers", name: "Customers", icon: "M12 12a4 4 0 100-8 4 4 0 000 8zM4 21c0-4 4-6 8-6s8 2 8 6", open: customersScreen },
+  { path: "limits", icon: "M4 20V10M10 20V4M16 20v-8M22 20H2", name: "Limits", open: (main, parts) => (parts.length === 0 ? limitsScreen(main) : parts[1] === "key" ? keyScreen(main, [parts[0], ...parts.slice(2)]) : limitScreen(main, parts)) },
+  { path: "live", name: "Live", icon: "M4 6h16M4 12h10M4 18h13", open: tapScreen },
+  { path: "routes", name: "Routes", icon: "M5 19a2 2 0 100-4 2 2 0 000 4zM19 9a2 2 0 100-4 2 2 0 000 4zM7 17h6a4 4 0 000-8h4", open: routesScreen },
+  { path: "upstreams", name: "Upstreams", icon: "M4 4h16v6H4zM4 14h16v6H4zM8 7h.1M8 17h.1", open: upstreamsScreen },
+  { path: "gateways", name: "Gateways", icon: "M12 3v5M12 16v5M3 12h5M16 12h5M8 8h8v8H8z", open: gatewaysScreen },
+  { path: "config", name: "Config", icon: "M6 3h8l4 4v14H6zM9 12h6M9 16h6", open: configScreen },
+  { path: "tls", name: "TLS", icon: "M6 11h12v10H6zM9 11V7a3 3 0 016 0v4", open: tlsScreen },
 ];
 
 const main = document.getElementById("main");
@@ -57,6 +60,7 @@ function showScreen(focus) {
     else link.removeAttribute("aria-current");
   }
   screen = found.open(main, found.path === path ? parts : []);
+  toggleMore(false);
   const title = main.querySelector("h1");
   document.title = `${title.textContent} \u2013 Sluicegate`;
   if (focus) title.focus();
@@ -71,7 +75,9 @@ function showAge() {
   const refused = live.error && live.error.status ? live.error : null;
   const isOld = live.stream && !isLoggingIn && (live.event ? age > 3500 : refused);
   stale.hidden = !isOld;
-  setText(document.getElementById("freshness"), !live.event || isLoggingIn ? "" : isOld ? "not current" : "live");
+  const freshness = document.getElementById("freshness");
+  setText(freshness, !live.event || isLoggingIn ? "" : isOld ? "not current" : "live");
+  freshness.className = freshness.textContent === "live" ? "live" : "";
   if (!isOld) {
     if (live.event) announce("live", "The numbers are live again.");
     return;
@@ -105,15 +111,34 @@ function askLogin(why) {
 live.onEvent = (event) => {
   setText(document.getElementById("version"), showText(event.version, 20));
   setText(document.getElementById("gateway"), [event.host, session.role && `role ${session.role}`].filter(Boolean).map((text) => showText(text, 40)).join(" \u00b7 "));
+  showEnvironment(event);
   if (screen && screen.update) screen.update(event);
   showAge();
 };
 
+const COLORS = ["gray", "green", "blue", "orange", "red"];
+// The name of the environment, and its color as the edge of the page: a change in the wrong window is a costly mistake.
+function showEnvironment({ environment, environment_color: color }) {
+  const label = document.getElementById("environment");
+  label.hidden = !environment;
+  setText(label, environment ? showText(environment, 40) : "");
+  const known = COLORS.includes(color) ? color : "gray";
+  label.className = `environment ${known}`;
+  document.querySelector("header").className = environment ? `edge environment-${known}` : "";
+}
+
+function toggleMore(isOpen) {
+  const button = document.getElementById("more");
+  button.setAttribute("aria-expanded", String(isOpen));
+  button.parentElement.classList.toggle("open", isOpen);
+}
+
 function buildNavigation() {
   const list = document.getElementById("nav");
   for (const one of SCREENS) {
-    list.append(el("li", {}, el("a", { href: `#/${one.path}`, "data-path": one.path }, one.name)));
+    list.append(el("li", {}, el("a", { href: `#/${one.path}`, "data-path": one.path }, svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, svg("path", { d: one.icon })), one.name)));
   }
+  document.getElementById("more").addEventListener("click", (event) => toggleMore(event.currentTarget.getAttribute("aria-expanded") === "false"));
   document.getElementById("logout").addEventListener("click", () => askLogin("You are logged out in this tab."));
   // The address of the page is the screen, so the link must not change it.
   document.getElementById("skip").addEventListener("click", (event) => {

@@ -3,8 +3,8 @@
 const limitLink = (name) => `#/limits/${encodeURIComponent(name)}`;
 const names = (list, total) => list.map((name) => showText(name, 60)).join(", ") + (total > list.length ? ", \u2026" : "");
 
-// Evictions of keys in use are reported for so many seconds.
-const EVICTED_RECENTLY = 600;
+// What happened is reported for so many seconds.
+const RECENT = 600;
 
 // Judges an event of /-/live. Reasons are sorted: broken things first.
 function assess(event) {
@@ -14,8 +14,18 @@ function assess(event) {
   if (event.lifecycle === "draining") add("warn", "The gateway is stopping: it finishes requests and accepts no new ones.");
   if (!store.up) add("bad", "The limit store does not respond. Each limit now acts by its on_error setting.", "#/limits");
   else if (store.breaker > 0) add("warn", "A worker has stopped calling the limit store after errors, and tests whether it works again.", "#/limits");
-  if (isNumber(store.evicted_seconds_ago) && store.evicted_seconds_ago < EVICTED_RECENTLY) {
+  if (isNumber(store.evicted_seconds_ago) && store.evicted_seconds_ago < RECENT) {
     add("bad", `Memory is full: ${count(store.evicted_total, "key")} in use ${store.evicted_total === 1 ? "was" : "were"} evicted, so these clients have full budgets again. Raise max_keys of the store.`, "#/limits");
+  }
+  const { lost_log_lines: lost, descriptors, overrides } = event;
+  if (lost && isNumber(lost.seconds_ago) && lost.seconds_ago < RECENT) {
+    add("warn", `Log lines are missing: ${count(lost.total, "line")} since the start, the last ${showDuration(1000 * lost.seconds_ago)} ago. The disk, or what reads the log, is too slow.`, "#/now");
+  }
+  if (descriptors && isNumber(descriptors.open) && isNumber(descriptors.max) && descriptors.open > 0.8 * descriptors.max) {
+    add(descriptors.open > 0.95 * descriptors.max ? "bad" : "warn", `${showNumber(descriptors.open)} of ${showNumber(descriptors.max)} file descriptors are open. Raise LimitNOFILE, or close connections earlier.`, "#/tls");
+  }
+  if (overrides && overrides.rejected > 0) {
+    add("warn", `${count(overrides.rejected, "live override")} ${overrides.rejected === 1 ? "has a mistake and is" : "have mistakes and are"} skipped: the log says which.`, "#/limits");
   }
   if (servers.fail_open_count > 0) {
     add("bad", `No server is healthy in ${count(servers.fail_open_count, "upstream")}: ${names(servers.fail_open, servers.fail_open_count)}.`, "#/upstreams");
@@ -37,7 +47,7 @@ function assess(event) {
   }
   if (certificates.expiring_count > 3) add("warn", `${certificates.expiring_count - 3} more certificates expire within 14 days.`, "#/tls");
   if (reload && reload.result === "failure") {
-    add("warn", `The changed config was rejected (${count(reload.diagnostics_count, "mistake")}). Generation ${event.generation} stays in force.`, "#/config");
+    add("warn", `The changed config was rejected (${count(reload.diagnostics_count, "mistake")}). Generation ${event.generation} stays active.`, "#/config");
   }
   if (requests && requests.refused_per_second > 0.2 * requests.per_second && requests.refused_per_second >= 1) {
     const first = limits && limits.list[0];
@@ -130,8 +140,8 @@ function nowScreen(main) {
   keys.tabIndex = -1;
   const verdict = verdictPanel(() => keys.focus());
   const traffic = facts("cards large", [["rate", "Requests per second"], ["refused", "Refused per second"], ["failed", "Failed per second"],
-    ["p50", "Half respond within"], ["p99", "99 % respond within"]]);
-  const numbers = facts("cards", [["in_flight", "In progress"], ["store", "Limit store"], ["servers", "Healthy servers"], ["config", "Config generation"], ["uptime", "Running for"]]);
+    ["p50", "Median response time"], ["p99", "99 % respond within"]]);
+  const numbers = facts("cards plain", [["in_flight", "In progress"], ["store", "Limit store"], ["servers", "Healthy servers"], ["config", "Config generation"], ["changes", "Live overrides"], ["descriptors", "File descriptors"], ["uptime", "Running for"]]);
   const sparklines = Object.entries(TILE_SERIES).map(([tile, series]) => {
     const line = sparkline(series);
     traffic.attach(tile, line.node);
@@ -142,7 +152,7 @@ function nowScreen(main) {
   keys.append(top.node);
   const limits = table({ caption: "Limits that decided most, and their rates per second", key: (row) => row.limit, empty: "No route has a limit.",
     columns: limitColumns() });
-  main.replaceChildren(el("h1", { tabindex: "-1" }, "Now"), verdict.node, section(null, traffic.node, numbers.node), keys, chart.node,
+  main.replaceChildren(el("h1", { tabindex: "-1" }, "Now"), verdict.node, customerFinder(), traffic.node, chart.node, keys, section("State", numbers.node),
     section(null, limits.node, el("p", {}, el("a", { href: "#/limits" }, "All limits"))));
   const stop = poll(5000, (signal) => top.load(signal));
   return { close() {
@@ -159,9 +169,12 @@ function nowScreen(main) {
     traffic.set("p50", showDuration(requests.p50_ms), "estimate");
     traffic.set("p99", showDuration(requests.p99_ms), "estimate");
     numbers.set("in_flight", showNumber(requests.in_flight), "requests");
-    numbers.set("store", store.up ? "responds" : "unavailable", !store.shared ? "memory of this gateway" : store.gateways > 1 ? `Redis, shared by ${store.gateways} gateways` : "Redis");
+    numbers.set("store", store.up ? "responds" : "unavailable", !store.shared ? "memory of this gateway" : store.gateways > 1 ? `Redis, shared by ${store.gateways} gateways` : "Redis, one gateway");
     numbers.set("servers", servers.count === 0 ? "\u2013" : `${servers.count - servers.unhealthy_count} of ${servers.count}`, servers.count === 0 ? "no upstream is in use" : "");
     numbers.set("config", showNumber(event.generation), `loaded ${showAgo(event.loaded_at)}`);
+    const { overrides, descriptors } = event;
+    if (overrides) numbers.set("changes", showNumber(overrides.live), overrides.bans_total ? `${count(overrides.bans_total, "ban")} since the start` : "no bans since the start");
+    if (descriptors) numbers.set("descriptors", showNumber(descriptors.open), `of ${showNumber(descriptors.max)}`);
     numbers.set("uptime", showDuration(1000 * event.uptime_seconds), `version ${showText(event.version, 20)}`);
     limits.update(event.limits.list.slice(0, 8));
   } };

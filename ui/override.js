@@ -1,4 +1,5 @@
-// An override of one key, as an edit of the file that has the limit: checked, shown, confirmed, and in the history.
+// Whether a key can be blocked or get another budget, and the override as an edit of the file that has the limit: checked,
+// shown, confirmed, and in the history.
 
 // The key part of a wider tier, whose values an entry writes with the size of the network.
 function tierPart(about) {
@@ -26,8 +27,8 @@ function whyNoBlock(about, limits) {
   return next ? `The limit ${showText(next[0], 80)} comes after this one and decides the requests that it blocks. Block the key there.` : null;
 }
 
-// The entry as TOML; `parts` are those of the screen of a key.
-function overrideEntry(about, parts, option, size) {
+// The entry as TOML; `parts` are those of the screen of a key, and `more` are options beside the size.
+function overrideEntry(about, parts, option, size, more = []) {
   const why = whyNoOverride(about, parts);
   if (why) throw new Error(why);
   const left = [...parts];
@@ -39,7 +40,8 @@ function overrideEntry(about, parts, option, size) {
     return isHash ? `{ hash = ${JSON.stringify(value)} }` : `{ percent = ${JSON.stringify(encodeShown(value))} }`;
   });
   const amount = /^\d+$/.test(size) ? size : JSON.stringify(size);
-  return `{ key = [${values.join(", ")}], ${option} = ${amount} }`;
+  const options = [`${option} = ${amount}`, ...more.map(([name, value]) => `${name} = ${JSON.stringify(value)}`)];
+  return `{ key = [${values.join(", ")}], ${options.join(", ")} }`;
 }
 
 // The text of a file with the entry. `line`: that of `overrides` if it exists, else of the option `leading`.
@@ -62,7 +64,10 @@ async function findOrigin(origin) {
   return { name: found[0].name, line: Number(line) };
 }
 
-async function addOverride(result, limit, parts, size) {
+// The time when a duration of DURATIONS has passed, in whole seconds.
+const endOf = (length) => new Date(Date.now() + parseInt(length, 10) * UNIT_MS[length.slice(-1)]).toISOString().replace(/\.\d+Z$/, "Z");
+
+async function addOverride(result, limit, parts, size, { length = "", reason = "" } = {}) {
   let entry = "";
   try {
     const about = await getJson(`/-/limits/${encodeURIComponent(limit)}`);
@@ -70,11 +75,11 @@ async function addOverride(result, limit, parts, size) {
     const section = about.tier_of || limit;
     const options = limits[section];
     const leading = options.in_flight ? "in_flight" : "rate";
-    entry = overrideEntry(about, parts, leading, size);
+    entry = overrideEntry(about, parts, leading, size, [...(length ? [["until", endOf(length)]] : []), ...(reason ? [["note", reason]] : [])]);
     const idle = size === "0" ? whyNoBlock(about, limits) : null;
     if (idle) throw new Error(idle);
     const { pinned } = await getJson("/-/status");
-    if (isNumber(pinned)) throw new Error(`Generation ${pinned} is in force in place of the files. An edit would put the files in force: correct them first.`);
+    if (isNumber(pinned)) throw new Error(`Generation ${pinned} is active in place of the files. An edit would activate the files: correct them first.`);
     const { name, line } = await findOrigin((options.overrides || options[leading]).origin);
     const path = `/-/config/files/${encodeURIComponent(name)}`;
     const file = await request("GET", path);
@@ -83,27 +88,16 @@ async function addOverride(result, limit, parts, size) {
     const changes = (await put("?dry_run=1")).changes || [];
     if (!changes.length) throw new Error("The file would not change.");
     const lines = showDiff(changes);
-    if (changes.some((one) => one.kind !== "limit" || one.name !== section || one.option !== "overrides")) throw new Error(`The files differ from the config in force, so an edit would change more than this key: ${lines.slice(0, 5).join("; ")}. Reload them first.`);
-    if (!(await confirmAction(size === "0" ? "Block this key?" : "Override this key?", `${showText(name, 200)} is changed and applied at once. ${lines.join("; ")}`, "Save and apply"))) return;
+    if (changes.some((one) => one.kind !== "limit" || one.name !== section || one.option !== "overrides")) throw new Error(`The files differ from the active config, so an edit would change more than this key: ${lines.slice(0, 5).join("; ")}. Reload them first.`);
+    if (hasLeft(result)) return;
+    const shown = parts.length ? parts.map((part) => showText(part)).join(", ") : "all requests";
+    const effect = `${size === "0" ? `The limit ${showText(limit, 80)} refuses every request of ${shown}` : `The limit ${showText(limit, 80)} gives ${shown} the budget ${showText(size, 60)}`}${length ? ` until ${showTime(endOf(length))}` : ""}, on this gateway. The file ${showText(name, 200)} is changed and applied at once.`;
+    const details = el("details", {}, el("summary", {}, "The change as text"), el("pre", {}, lines.join("\n")));
+    if (!(await confirmAction(size === "0" ? "Block this key?" : "Override this key?", [el("p", {}, effect), details], "Save and apply"))) return;
     const { generation } = await put("");
-    result.show("good", `Applied: generation ${generation} is in force. Config, History returns to the one before.`);
+    result.show("good", `Applied: generation ${generation} is active. To undo, open Config → History.`);
   } catch (error) {
     const { diagnostics } = error.problem || {};
     result.show("bad", error.message, ...(diagnostics ? [diagnosticList(diagnostics)] : []), ...(entry ? [`The entry for overrides of this limit: ${entry}`] : []));
   }
-}
-
-function overridePanel(result, about, parts, refresh) {
-  const change = (size) => addOverride(result, about.limit, parts, size).then(refresh);
-  const size = textField("Size, such as 100/min, 0 or unlimited", "size", "", { required: true });
-  const quiet = (text) => el("p", { class: "quiet" }, text);
-  const why = whyNoOverride(about, parts);
-  const noBlock = why || whyNoBlock(about, {});
-  return {
-    block: noBlock ? null : el("button", { type: "button", id: "block", onclick: () => change("0") }, "Block key"),
-    form: why ? [quiet(why)] : [noBlock ? quiet(noBlock) : null, el("form", { class: "row", onsubmit: (event) => {
-      event.preventDefault();
-      change(size.lastElementChild.value.trim());
-    } }, size, el("button", { type: "submit" }, "Override"))],
-  };
 }

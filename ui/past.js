@@ -22,12 +22,16 @@ function linePath(numbers, x, y) {
 
 // A line of the last minutes. What it shows is in the chart, and in a table.
 function sparkline(series) {
-  const path = svg("path");
-  const node = svg("svg", { class: `spark ${series}`, viewBox: "0 0 60 20", preserveAspectRatio: "none", "aria-hidden": "true" }, path);
+  const [path, area] = [svg("path", { class: "line" }), svg("path", { class: "area" })];
+  const node = svg("svg", { class: `spark ${series}`, viewBox: "0 0 60 20", preserveAspectRatio: "none", "aria-hidden": "true" }, area, path);
   return { node, series, update(numbers) {
     const shown = numbers.slice(-SPARK_STEPS);
     const top = Math.max(0.001, ...shown.filter(isNumber));
-    path.setAttribute("d", linePath(shown, (place) => SPARK_STEPS - shown.length + place, (number) => 19 - (18 * number) / top));
+    const x = (place) => SPARK_STEPS - shown.length + place + 1;
+    const y = (number) => 19 - (18 * number) / top;
+    path.setAttribute("d", linePath(shown, x, y));
+    // Below a line with gaps, each step has its own area.
+    area.setAttribute("d", shown.map((number, place) => (place && isNumber(number) && isNumber(shown[place - 1]) ? `M${x(place - 1)} 20V${y(shown[place - 1]).toFixed(1)}L${x(place)} ${y(number).toFixed(1)}V20z` : "")).join(""));
   } };
 }
 
@@ -57,7 +61,7 @@ function pastChart(onPast) {
     load().catch(() => {});
   } }, range);
   const line = (name) => svg("svg", { viewBox: "0 0 40 12", "aria-hidden": "true", class: "chart" }, svg("path", { class: name, d: "M0 6H40" }));
-  const node = section("Requests per second", form,
+  const node = section(null, el("div", { class: "head" }, el("h2", {}, "Requests per second"), form),
     el("div", { class: "plot" }, el("div", { class: "scale", "aria-hidden": "true" }, highest, middle, el("span", {}, "0")), chart, el("div", { class: "times" }, from, until)),
     el("ul", { class: "legend" }, el("li", {}, line("all"), "all requests"), el("li", {}, line("refused"), "refused (dashed)"), el("li", {}, line("failed"), "failed (dotted)")),
     changes, el("details", {}, el("summary", {}, "Show as a table"), rows.node));

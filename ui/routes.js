@@ -29,7 +29,7 @@ function routesScreen(main) {
   let isFirst = true;
   const rate = (name, member) => ({ name, number: true, value: (row) => row[member], cell: (row) => showRate(row[member]) });
   const time = (name, member) => ({ name, number: true, value: (row) => row[member], cell: (row) => showDuration(row[member]) });
-  const grid = table({ caption: "Routes, and their rates per second in the last ten seconds", key: (row) => row.route, empty: "No route has requests.", columns: [
+  const grid = table({ caption: "Routes, and their rates per second in the last ten seconds", key: (row) => row.route, empty: "No route has requests.", most: ROWS, columns: [
     { name: "Route", value: (row) => row.route, cell: (row) => showText(row.route, 60) },
     { name: "Matches", cell: (row) => ({ lines: row.places.slice(0, 3).map((place) => showText(place, 60)) }) },
     { name: "Goes to", cell: (row) => describeAction(row.action) },

@@ -74,7 +74,7 @@ function tapScreen(main) {
       event.preventDefault();
       if (stream) close();
       else open();
-    } }, ...fields, start, clear), result.node, counts, grid.node), refusalFinder());
+    } }, ...fields, start, clear), result.node, counts, grid.node), customerFinder());
   return { close() {
     close();
     clearTimeout(waiting);

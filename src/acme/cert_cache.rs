@@ -111,7 +111,7 @@ impl CertCache {
                 match entry {
                     Some(entry) => {
                         entry.copy = FileCopy::Unsaved;
-                        tracing::warn!(name, "{what}: it will be written again, the certificate in use is whole");
+                        tracing::warn!(name, "{what}: writing it again; the certificate in use is intact");
                     }
                     None => tracing::warn!(name, "{what}: another will be ordered in its place"),
                 }

@@ -77,10 +77,12 @@ impl OrderError {
     pub fn remedy(&self, name: &str) -> String {
         match self {
             OrderError::Challenge { kind: ChallengeKind::TlsAlpn01, .. } => {
-                format!("port 443 of {name} must lead, for anybody, to a listener with `tls` of this gateway")
+                format!("port 443 of {name} must reach a listener with `tls` of this gateway from the public internet")
             }
             OrderError::Challenge { kind: ChallengeKind::Http01, .. } => {
-                format!("port 80 of {name} must lead, for anybody, to a listener without `tls` of this gateway")
+                format!(
+                    "port 80 of {name} must reach a listener without `tls` of this gateway from the public internet"
+                )
             }
             OrderError::Challenge { kind: ChallengeKind::Dns01, .. } => format!(
                 "all servers of the zone of {name} must have the record within `dns_wait` after `dns_program` has ended"

@@ -13,6 +13,7 @@ use crate::admin::lifecycle::SharedState;
 use crate::admin::limits::LimitsApi;
 use crate::admin::live_hub::LiveHub;
 use crate::admin::metrics_text::CachedMetrics;
+use crate::admin::peers::CachedGateways;
 use crate::reload::job::ReloadJob;
 use crate::snapshot::{CurrentSnapshot, Fleet};
 use crate::telemetry::metrics::Metrics;
@@ -40,4 +41,5 @@ pub struct CachedPages {
     pub(super) config: GenerationText,
     pub(super) config_of_editors: GenerationText,
     pub(super) live: LiveHub,
+    pub(super) gateways: CachedGateways,
 }

@@ -45,10 +45,18 @@ pub struct UsageLedger {
 /// The usage of a memory store.
 #[derive(Default)]
 struct LocalUsage {
-    days: BTreeMap<LedgerDay, BTreeMap<Box<str>, DayUsage>>,
+    days: BTreeMap<LedgerDay, LocalDay>,
     /// Number of keys in all days.
     keys: usize,
     is_changed: bool,
+}
+
+/// The usage of a limit on one day.
+#[derive(Default)]
+struct LocalDay {
+    /// For how many days it is kept.
+    kept_days: u16,
+    keys: BTreeMap<Box<str>, DayUsage>,
 }
 
 /// Content of the file.
@@ -149,12 +157,10 @@ impl UsageLedger {
         for recorded in self.recorders.collect() {
             self.count_lost(self.pending.borrow_mut().add(recorded));
         }
-        let today = clock::now_ms().div_euclid(DAY_MS);
         match config.store.is_shared() {
             true => self.save_in_redis(&config.store.prefix).await,
-            false => self.save_locally(today).await,
+            false => self.save_locally().await,
         }
-        self.pending.borrow_mut().forget_before(today - 1);
     }
 
     async fn save_in_redis(&self, prefix: &str) {
@@ -193,19 +199,19 @@ impl UsageLedger {
         self.failing.set(failure.is_some());
     }
 
-    async fn save_locally(&self, today: i64) {
+    async fn save_locally(&self) {
         let Some(mut local) = self.lock_local().await else { return };
         let mut pending = self.pending.borrow_mut();
         for day in pending.list_days() {
             while let Some(batch) = pending.next_batch(&day) {
-                let lost = local.add(&day, batch.keys);
+                let lost = local.add((&day, batch.kept_days), batch.keys);
                 if lost > 0 {
                     self.lost.with_label_values(&[&day.limit]).inc_by(lost);
                 }
                 pending.finish_batch(&day);
             }
         }
-        local.drop_expired(today);
+        local.drop_expired(clock::now_ms().div_euclid(DAY_MS));
     }
 
     /// Locks the usage of the memory store, once the thread that writes the file has finished. `None` if that takes too
@@ -291,15 +297,17 @@ fn file_of(config: &Config) -> Option<PathBuf> {
 
 impl LocalUsage {
     /// Adds the usage of keys. Returns the number of decisions for which there is no space.
-    fn add(&mut self, day: &LedgerDay, keys: Vec<(Box<str>, DayUsage)>) -> u64 {
+    fn add(&mut self, (day, kept_days): (&LedgerDay, u16), keys: Vec<(Box<str>, DayUsage)>) -> u64 {
         let mut lost = 0;
+        let local = self.days.entry(day.clone()).or_default();
+        local.kept_days = kept_days;
         for (key, usage) in keys {
             self.is_changed = true;
-            if let Some(known) = self.days.get_mut(day).and_then(|known| known.get_mut(&key)) {
+            if let Some(known) = local.keys.get_mut(&key) {
                 known.add(usage);
             } else if self.keys < LOCAL_KEYS_MAX {
                 self.keys += 1;
-                self.days.entry(day.clone()).or_default().insert(key, usage);
+                local.keys.insert(key, usage);
             } else {
                 lost += usage.admitted + usage.refused;
             }
@@ -309,18 +317,16 @@ impl LocalUsage {
 
     fn drop_expired(&mut self, today: i64) {
         let now_s = today * (DAY_MS / 1000);
-        self.days.retain(|day, _| day.expires_s() > now_s);
-        self.keys = self.days.values().map(BTreeMap::len).sum();
+        self.days.retain(|day, local| day.expires_s(local.kept_days) > now_s);
+        self.keys = self.days.values().map(|local| local.keys.len()).sum();
     }
 
     /// Reads the page that begins with the key at index `start`.
     fn read_page(&self, day: &LedgerDay, start: usize) -> UsagePage {
-        // The retention of the limit may have changed since.
-        let same = self.days.iter().filter(|(known, _)| known.limit == day.limit && known.day == day.day);
-        let all: Vec<(&Box<str>, &DayUsage)> = same.flat_map(|(_, keys)| keys).collect();
-        let keys = all.iter().skip(start).take(PAGE).map(|(key, usage)| (key.to_string(), **usage)).collect();
-        let next = (all.len() > start.saturating_add(PAGE)).then(|| (start + PAGE).to_string());
-        UsagePage { keys, next }
+        let Some(LocalDay { keys, .. }) = self.days.get(day) else { return UsagePage::default() };
+        let page = keys.iter().skip(start).take(PAGE).map(|(key, usage)| (key.to_string(), *usage)).collect();
+        let next = (keys.len() > start.saturating_add(PAGE)).then(|| (start + PAGE).to_string());
+        UsagePage { keys: page, next }
     }
 
     fn read_file(file: &Path) -> Result<LocalUsage, String> {
@@ -341,18 +347,18 @@ impl LocalUsage {
         for SavedDay { limit, date, kept_days, keys } in saved.days {
             let Some(day) = parse_day(&date) else { continue };
             let keys = keys.into_iter().filter_map(|(key, text)| Some((key.into_boxed_str(), DayUsage::parse(&text)?)));
-            usage.add(&LedgerDay { limit, day, kept_days }, keys.collect());
+            usage.add((&LedgerDay { limit, day }, kept_days), keys.collect());
         }
         usage.is_changed = false;
         Ok(usage)
     }
 
     fn write_file(&mut self, file: &Path) {
-        let of_day = |(day, keys): (&LedgerDay, &BTreeMap<Box<str>, DayUsage>)| SavedDay {
+        let of_day = |(day, local): (&LedgerDay, &LocalDay)| SavedDay {
             limit: day.limit.clone(),
             date: day.date(),
-            kept_days: day.kept_days,
-            keys: keys.iter().map(|(key, usage)| (key.to_string(), usage.to_string())).collect(),
+            kept_days: local.kept_days,
+            keys: local.keys.iter().map(|(key, usage)| (key.to_string(), usage.to_string())).collect(),
         };
         let saved = SavedUsage { version: VERSION, days: self.days.iter().map(of_day).collect() };
         let prefix = format!(".{}.new-", file.file_name().unwrap_or_default().to_string_lossy());
@@ -372,10 +378,10 @@ mod tests {
     fn usage_in_a_file_is_the_same_after_a_restart_and_expires() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("store.json.usage");
-        let day = |day| LedgerDay { limit: "l".to_owned(), day, kept_days: 2 };
+        let day = |day| LedgerDay { limit: "l".to_owned(), day };
         let usage = DayUsage { admitted: 2, refused: 1, units: -3 };
         let mut local = LocalUsage::default();
-        assert_eq!(local.add(&day(7), vec![("ip=::1".into(), usage), ("ip=::1".into(), usage)]), 0);
+        assert_eq!(local.add((&day(7), 2), vec![("ip=::1".into(), usage), ("ip=::1".into(), usage)]), 0);
         local.write_file(&file);
         let mut again = LocalUsage::read_file(&file).unwrap();
         let sum = DayUsage { admitted: 4, refused: 2, units: -6 };
@@ -393,10 +399,10 @@ mod tests {
 
     #[test]
     fn pages_cover_all_keys_once() {
-        let day = LedgerDay { limit: "l".to_owned(), day: 7, kept_days: 2 };
+        let day = LedgerDay { limit: "l".to_owned(), day: 7 };
         let mut local = LocalUsage::default();
         let keys = (0..2500).map(|key| (format!("ip={key:05}").into_boxed_str(), DayUsage::default())).collect();
-        local.add(&day, keys);
+        local.add((&day, 2), keys);
         let (mut found, mut start) = (0, 0);
         loop {
             let page = local.read_page(&day, start);

@@ -3,10 +3,10 @@
 //! into force. The admin API changes single entries. With a memory store, they are in this process, and in its state
 //! file if there is one.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use prometheus::IntGaugeVec;
@@ -15,17 +15,17 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use crate::admin::store_link::StoreLink;
 use crate::config::Config;
 use crate::labels::labels;
-use crate::limiting::clock;
 use crate::limiting::limit::Limit;
-use crate::limiting::overrides::{ENTRIES_MAX, HashChange, RawOverrides};
+use crate::limiting::overrides::row_table::ReplacedRows;
+use crate::limiting::overrides::{ENTRIES_MAX, HashChange, LIVE_ENTRIES_MAX, Overrides, RawOverrides};
 use crate::limiting::store::Store;
 use crate::snapshot::CurrentSnapshot;
 use crate::telemetry::metrics::StoreMetrics;
 
 pub struct LiveOverrides {
     known: RefCell<KnownOverrides>,
-    /// Incremented with each change by the admin API: what was read before is outdated.
-    changes: Cell<u64>,
+    /// The change in the list of changes that was read last.
+    last_change: RefCell<Option<String>>,
     metrics: StoreMetrics,
 }
 
@@ -60,8 +60,10 @@ pub enum OverrideFault {
 struct KnownOverrides {
     /// The entries in force, by limit.
     good: BTreeMap<String, RawOverrides>,
-    /// The contents that were read last, with mistakes, by limit.
-    read: BTreeMap<String, RawOverrides>,
+    /// The overrides that have the entries in `good`, by limit. Those of a new config get them when it is loaded.
+    tables: BTreeMap<String, Weak<Overrides>>,
+    /// Entries that were changed since the reading under way began, by limit. What it finds of them is outdated.
+    changed: BTreeMap<String, BTreeSet<String>>,
     /// Incremented with each change of `good`.
     revision: u64,
     /// Current mistakes by limit; each is logged once.
@@ -88,7 +90,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 impl LiveOverrides {
     /// Creates the series of the limits of `config`.
     pub fn new(metrics: StoreMetrics, config: &Config) -> LiveOverrides {
-        let overrides = LiveOverrides { known: RefCell::default(), changes: Cell::default(), metrics };
+        let overrides = LiveOverrides { known: RefCell::default(), last_change: RefCell::default(), metrics };
         overrides.apply_known(config);
         overrides
     }
@@ -118,15 +120,13 @@ impl LiveOverrides {
     /// Applies known overrides to the limits of a config. Entries that no longer fit their limit are dropped; the next
     /// reading reports them.
     pub fn apply_known(&self, config: &Config) {
-        let KnownOverrides { good, read, are_local, revision, .. } = &mut *self.known.borrow_mut();
+        let KnownOverrides { good, tables, are_local, revision, .. } = &mut *self.known.borrow_mut();
         // The entries of one store are not about another.
         if *are_local == config.store.is_shared() {
             *are_local = !config.store.is_shared();
             *revision += 1;
             good.clear();
         }
-        // The limit may read the same contents in another way now.
-        read.clear();
         self.metrics.live_overrides.reset();
         self.metrics.rejected_overrides.reset();
         for limit in config.limits.iter() {
@@ -136,10 +136,9 @@ impl LiveOverrides {
             self.metrics.rejected_overrides.with_label_values(&[&limit.name]).set(0);
         }
         for limit in config.limits.iter() {
-            let Some(raw) = good.get_mut(&limit.name) else { continue };
-            if let Some(mistakes) = limit.overrides.set_live(&limit.key, raw, None).describe() {
-                tracing::warn!(limit = limit.name, "live overrides left out, as they do not fit the limit: {mistakes}");
-            }
+            let raw = good.entry(limit.name.clone()).or_default();
+            tables.remove(&limit.name);
+            synchronize(limit, raw, tables);
         }
     }
 
@@ -161,28 +160,18 @@ impl LiveOverrides {
         if let Some(value) = value {
             limit.overrides.check_entry(&limit.key, field, value).map_err(OverrideFault::Invalid)?;
         }
-        // Another spelling would count as a mistake beside the new entry. In a large set it is not searched for.
-        let spellings = {
-            let known = self.known.borrow();
-            let known = known.read.get(&limit.name).or(known.good.get(&limit.name));
-            let small = known.filter(|raw| raw.len() <= ENTRIES_MAX);
-            small.map(|raw| limit.overrides.find_spellings(&limit.key, raw, field)).unwrap_or_default()
-        };
-        let change = HashChange { field, value, spellings };
-        let key = override_key(config, limit);
-        let Some(outcome) = store.change_hash(&key, &change).await else {
+        // Another spelling would count as a mistake beside the new entry.
+        let spelling = limit.overrides.find_spelling(field);
+        let change = HashChange { field, value, spellings: spelling.into_iter().collect() };
+        let Some(outcome) = store.change_hash(&override_key(config, limit), &change).await else {
             return self.change_local(config, limit, &change);
         };
-        self.changes.update(|changes| changes + 1);
         let existed = outcome.map_err(OverrideFault::Unavailable)?;
-        let is_small = self.known.borrow().good.get(&limit.name).is_none_or(|known| known.len() <= ENTRIES_MAX);
-        let read = if is_small { store.read_hashes(std::slice::from_ref(&key)).await } else { None };
-        let read = read.into_iter().flatten().next().and_then(Result::ok);
-        let is_applied = read.is_some();
-        if let Some(raw) = read {
-            self.changes.update(|changes| changes + 1);
-            self.accept_reading(config, [(limit.name.clone(), raw)].into());
+        // The other gateways read the entry in the hash. Without the hint, they find it with their next reading.
+        if let Some(Err(failure)) = store.announce_change(&change_list_key(config), &limit.name, field).await {
+            tracing::warn!("cannot announce a change of the live overrides to the other gateways: {failure}");
         }
+        let is_applied = self.apply_change(limit, &change).is_ok();
         Ok(ChangedOverride { existed, keeper: OverrideKeeper::Redis, is_applied })
     }
 
@@ -193,36 +182,80 @@ impl LiveOverrides {
         limit: &Arc<Limit>,
         change: &HashChange<'_>,
     ) -> Result<ChangedOverride, OverrideFault> {
-        let mut known = self.known.borrow_mut();
-        let raw = known.good.entry(limit.name.clone()).or_default();
-        let mut existed = raw.remove(change.field.as_bytes()).is_some();
-        change.spellings.iter().for_each(|other| existed |= raw.remove(other).is_some());
-        if let Some(value) = change.value {
-            if raw.len() >= ENTRIES_MAX {
-                raw.retain(|field, value| !is_over(limit, field, value));
-            }
-            if raw.len() >= ENTRIES_MAX {
-                let what = format!("`{}` has {ENTRIES_MAX} live overrides; remove some", limit.name);
+        let existed = {
+            let mut known = self.known.borrow_mut();
+            let raw = known.good.entry(limit.name.clone()).or_default();
+            let written = change.spellings.iter().map(Vec::as_slice).chain([change.field.as_bytes()]);
+            let existed = written.into_iter().any(|field| raw.contains_key(field));
+            if change.value.is_some() && !existed && raw.len() >= LIVE_ENTRIES_MAX {
+                let what = format!("`{}` has {LIVE_ENTRIES_MAX} live overrides; remove some", limit.name);
                 return Err(OverrideFault::Invalid(what));
             }
-            raw.insert(change.field.as_bytes().to_vec(), value.as_bytes().to_vec());
+            existed
+        };
+        self.apply_change(limit, change).map_err(OverrideFault::Invalid)?;
+        let keeper = if config.store.state.is_some() { OverrideKeeper::StateFile } else { OverrideKeeper::Memory };
+        Ok(ChangedOverride { existed, keeper, is_applied: true })
+    }
+
+    /// Applies a change of one entry, without a look at the others.
+    fn apply_change(&self, limit: &Arc<Limit>, change: &HashChange<'_>) -> Result<(), String> {
+        let KnownOverrides { good, tables, changed, revision, .. } = &mut *self.known.borrow_mut();
+        let raw = good.entry(limit.name.clone()).or_default();
+        synchronize(limit, raw, tables);
+        let changed = changed.entry(limit.name.clone()).or_default();
+        for other in &change.spellings {
+            limit.overrides.change_live(&limit.key, raw, (other, None))?;
+            changed.extend(String::from_utf8(other.clone()));
         }
-        let skipped = limit.overrides.set_live(&limit.key, raw, None);
+        let entry = (change.field.as_bytes(), change.value.map(str::as_bytes));
+        let result = limit.overrides.change_live(&limit.key, raw, entry);
+        changed.insert(change.field.to_owned());
+        *revision += 1;
         let entries = i64::try_from(raw.len()).unwrap_or(i64::MAX);
         self.metrics.live_overrides.with_label_values(&[&limit.name]).set(entries);
-        known.revision += 1;
-        let is_saved = config.store.state.is_some();
-        match skipped.describe().filter(|_| change.value.is_some()) {
-            Some(mistakes) => Err(OverrideFault::Invalid(mistakes)),
-            None => {
-                let keeper = if is_saved { OverrideKeeper::StateFile } else { OverrideKeeper::Memory };
-                Ok(ChangedOverride { existed, keeper, is_applied: true })
+        result
+    }
+
+    /// Applies the changes that other gateways announced since the last call.
+    async fn follow_changes(&self, config: &Config, store: &Store) {
+        let last = self.last_change.borrow().clone();
+        let read = store.read_changes(&change_list_key(config), last.as_deref()).await.and_then(Result::ok);
+        // After a failure, and with another store, only changes from now on are followed; the readings find the others.
+        *self.last_change.borrow_mut() = read.as_ref().map(|(last, _)| last.clone());
+        let Some((_, changes)) = read else { return };
+        for limit in config.limits.iter() {
+            let fields = changes.iter().filter(|(name, _)| *name == limit.name).map(|(_, field)| field.clone());
+            let fields: Vec<String> = fields.collect::<BTreeSet<String>>().into_iter().collect();
+            if fields.is_empty() {
+                continue;
+            }
+            let Some(Ok(values)) = store.read_fields(&override_key(config, limit), &fields).await else { continue };
+            for (field, value) in fields.iter().zip(values) {
+                let spellings = limit.overrides.find_spelling(field).into_iter().collect();
+                let value = value.as_deref().map(String::from_utf8_lossy);
+                // A mistake is counted and logged by the next reading.
+                let _ = self.apply_change(limit, &HashChange { field, value: value.as_deref(), spellings });
             }
         }
     }
 
-    /// Reads the hashes periodically. Never returns.
+    /// Reads the hashes and the list of changes periodically. Never returns.
     pub async fn run(self: Rc<LiveOverrides>, current: CurrentSnapshot, link: Rc<StoreLink>) {
+        // A large hash takes a while to read, during which single changes apply.
+        tokio::join!(self.read_all(&current, &link), self.follow_all_changes(&current, &link));
+    }
+
+    async fn follow_all_changes(&self, current: &CurrentSnapshot, link: &StoreLink) {
+        let mut ticks = interval(READ_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.follow_changes(&current.load_full().config, &link.store()).await;
+        }
+    }
+
+    async fn read_all(&self, current: &CurrentSnapshot, link: &StoreLink) {
         let mut failing = false;
         let mut pause = Duration::ZERO;
         let mut ticks = interval(READ_INTERVAL);
@@ -231,7 +264,8 @@ impl LiveOverrides {
             ticks.tick().await;
             // A large set takes longer to read, so it is read less often.
             sleep(pause).await;
-            let (snapshot, before) = (current.load_full(), self.changes.get());
+            let snapshot = current.load_full();
+            self.known.borrow_mut().changed.clear();
             let Some(OverrideReading { found, failure }) = read_overrides(&link.store(), &snapshot.config).await else {
                 self.known.borrow_mut().logged.clear();
                 failing = false;
@@ -242,59 +276,50 @@ impl LiveOverrides {
                 PAUSE_PER_FIELD.saturating_mul(u32::try_from(fields.saturating_sub(ENTRIES_MAX)).unwrap_or(u32::MAX));
             // A reload may have happened meanwhile; new limits wait for the next reading.
             let now = current.load();
-            if now.config.store == snapshot.config.store && self.changes.get() == before {
+            if now.config.store == snapshot.config.store {
                 self.accept_reading(&now.config, found);
             }
             if let Some(failure) = &failure
                 && !failing
             {
-                tracing::warn!("cannot read the overrides in Redis, those known stay in force: {failure}");
+                tracing::warn!("cannot read overrides from Redis; keeping the last known ones: {failure}");
             }
             failing = failure.is_some();
         }
     }
 
     fn accept_reading(&self, config: &Config, mut found: BTreeMap<String, Result<RawOverrides, String>>) {
-        let KnownOverrides { good, read, revision, logged, logged_at, .. } = &mut *self.known.borrow_mut();
+        let KnownOverrides { good, tables, changed, revision, logged, logged_at, .. } = &mut *self.known.borrow_mut();
         for limit in config.limits.iter() {
             let Some(found) = found.remove(&limit.name) else { continue };
             let (entries, rejected) = (self.metrics.live_overrides.clone(), self.metrics.rejected_overrides.clone());
             let count = |gauge: IntGaugeVec, count: usize| {
                 gauge.with_label_values(&[&limit.name]).set(i64::try_from(count).unwrap_or(i64::MAX));
             };
-            // What the server has, of which only a part applies if entries have mistakes.
-            let is_known = found.as_ref().is_ok_and(|raw| {
-                read.get(&limit.name).map_or(raw.is_empty() && !good.contains_key(&limit.name), |known| raw == known)
-            });
-            if is_known && !logged.contains_key(&limit.name) {
-                count(entries, good.get(&limit.name).map_or(0, RawOverrides::len));
-                count(rejected, 0);
-                continue;
-            }
             let mistakes = match found {
-                Ok(raw) => {
-                    let mut kept = raw.clone();
-                    let skipped = limit.overrides.set_live(&limit.key, &mut kept, good.get(&limit.name));
-                    if good.get(&limit.name).map_or(!kept.is_empty(), |known| *known != kept) {
-                        match good.get(&limit.name).map_or(0, RawOverrides::len) {
-                            before @ 1.. if kept.is_empty() => {
-                                tracing::warn!(limit = limit.name, before, "the overrides in Redis are gone");
-                            }
-                            _ => tracing::info!(
-                                limit = limit.name,
-                                entries = kept.len(),
-                                "overrides in Redis are in force"
-                            ),
+                Ok(mut raw) => {
+                    let known = good.entry(limit.name.clone()).or_default();
+                    synchronize(limit, known, tables);
+                    for field in changed.remove(&limit.name).unwrap_or_default() {
+                        match known.get(field.as_bytes()) {
+                            Some(value) => drop(raw.insert(field.into_bytes(), value.clone())),
+                            None => drop(raw.remove(field.as_bytes())),
                         }
-                        *revision += 1;
                     }
-                    count(entries, kept.len());
+                    let before = known.len();
+                    let ReplacedRows { changed, rejected: skipped } =
+                        limit.overrides.replace_live(&limit.key, known, &raw);
+                    match known.len() {
+                        _ if changed == 0 => {}
+                        0 => tracing::warn!(limit = limit.name, before, "the overrides in Redis are gone"),
+                        entries => tracing::info!(limit = limit.name, entries, "overrides in Redis are active"),
+                    }
+                    *revision += u64::from(changed > 0);
+                    count(entries, known.len());
                     count(rejected, skipped.count);
-                    good.insert(limit.name.clone(), kept);
-                    read.insert(limit.name.clone(), raw);
                     skipped
                         .describe()
-                        .map(|mistakes| format!("live overrides skipped, the others are in force: {mistakes}"))
+                        .map(|mistakes| format!("live overrides skipped, the others are active: {mistakes}"))
                 }
                 Err(mistake) => {
                     count(rejected, 1);
@@ -316,16 +341,26 @@ impl LiveOverrides {
     }
 }
 
-/// Returns whether the time of an entry has passed.
-fn is_over(limit: &Limit, field: &[u8], value: &[u8]) -> bool {
-    let entry = str::from_utf8(field).ok().zip(str::from_utf8(value).ok());
-    let entry = entry.and_then(|(field, value)| limit.overrides.check_entry(&limit.key, field, value).ok());
-    entry.and_then(|entry| entry.until_ms).is_some_and(|until_ms| until_ms <= clock::now_ms())
+/// Gives the limit the entries that are in force, if it does not have them: between the load of a config and its
+/// activation, changes apply to the limit of the old one.
+fn synchronize(limit: &Limit, known: &mut RawOverrides, tables: &mut BTreeMap<String, Weak<Overrides>>) {
+    if tables.get(&limit.name).is_some_and(|table| table.as_ptr() == Arc::as_ptr(&limit.overrides)) {
+        return;
+    }
+    if let Some(mistakes) = limit.overrides.set_live(&limit.key, known).describe() {
+        tracing::warn!(limit = limit.name, "live overrides left out, as they do not fit the limit: {mistakes}");
+    }
+    tables.insert(limit.name.clone(), Arc::downgrade(&limit.overrides));
 }
 
 /// Returns the key of the hash of a limit.
 fn override_key(config: &Config, limit: &Limit) -> String {
     format!("{}:overrides:{}", config.store.prefix, limit.name)
+}
+
+/// Returns the key of the list of changes.
+fn change_list_key(config: &Config) -> String {
+    format!("{}:override-changes", config.store.prefix)
 }
 
 /// Reads the hashes; `None` if the store has none.

@@ -13,7 +13,7 @@ use crate::admin::cached::TimeBudget;
 use crate::labels::labels;
 use crate::proxy::render::compress::negotiate::select_algorithm;
 use crate::route::compress::{CompressSettings, CompressionAlgorithm};
-use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::{Metrics, ShownSeries};
 
 labels! {
     /// Format of the text, by its media type.
@@ -84,15 +84,20 @@ impl CachedMetrics {
     ///
     /// # Errors
     /// If a family cannot be encoded.
-    pub fn get_or_make(&self, format: MetricsFormat, is_gzip: bool, metrics: &Metrics) -> prometheus::Result<Bytes> {
+    pub fn get_or_make(
+        &self,
+        (format, is_gzip): (MetricsFormat, bool),
+        metrics: &Metrics,
+        which: ShownSeries,
+    ) -> prometheus::Result<Bytes> {
         let mut texts = self.made.borrow_mut();
         let slot = &mut texts[format as usize * 2 + usize::from(is_gzip)];
-        let text = match self.effort.run_within(|| make_text(format, is_gzip, metrics)) {
+        let text = match self.effort.run_within(|| make_text((format, is_gzip), metrics, which)) {
             Some(text) => text?,
             None => match slot {
                 Some(text) => return Ok(text.clone()),
                 // The first in this form, while others take the time.
-                None => make_text(format, is_gzip, metrics)?,
+                None => make_text((format, is_gzip), metrics, which)?,
             },
         };
         *slot = Some(text.clone());
@@ -100,10 +105,14 @@ impl CachedMetrics {
     }
 }
 
-fn make_text(format: MetricsFormat, is_gzip: bool, metrics: &Metrics) -> prometheus::Result<Bytes> {
+fn make_text(
+    (format, is_gzip): (MetricsFormat, bool),
+    metrics: &Metrics,
+    which: ShownSeries,
+) -> prometheus::Result<Bytes> {
     let text = match format {
-        MetricsFormat::Text => metrics.render()?,
-        MetricsFormat::OpenMetrics => metrics.render_openmetrics().into_bytes(),
+        MetricsFormat::Text => metrics.render(which)?,
+        MetricsFormat::OpenMetrics => metrics.render_openmetrics(which).into_bytes(),
     };
     let text = if is_gzip { compress(&text).map_err(|error| prometheus::Error::Msg(error.to_string()))? } else { text };
     Ok(text.into())

@@ -4,7 +4,7 @@
 //! Input: requests on TCP or a Unix socket; at most a bounded number of connections, bytes and seconds (`slots`,
 //! `serve`, `cached`). `access` authorizes requests and records changes; `inspected_stream` rejects ambiguous framing.
 //! Output: the pages of the table in `pages`, each group in one file, there or here: `status` shows the
-//! process, `pages::limits` decides, shows, resets and refunds without a proxied request (`limits`), and so on.
+//! process, `pages::limits` decides, shows, resets and refunds without a proxied request (`limits`), `peers` lists all gateways of the store, and so on.
 //! `lifecycle` holds the state that the control thread reports, and `store_link` its connection to the store.
 //!
 //! To add a page, write an async function of a `PageRequest` (`page_request`) that returns a response (`response`) or a
@@ -27,6 +27,7 @@ mod metrics_text;
 mod openapi;
 mod page_request;
 mod pages;
+mod peers;
 mod problem;
 mod response;
 mod runbook;
@@ -72,6 +73,7 @@ impl AdminServer {
         pages::create_series(&context.metrics);
         let server = AdminServer { context: Rc::new(context), slots: Rc::default(), open: None };
         server.open_audit_log();
+        spawn_local(peers::write_summaries(server.context.clone()));
         server
     }
 

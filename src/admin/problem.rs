@@ -95,6 +95,11 @@ impl Problem {
     }
 }
 
+/// Returns the response to a query with a mistake.
+pub fn bad_query(detail: impl Into<String>) -> Problem {
+    Problem::new(StatusCode::BAD_REQUEST, detail)
+}
+
 /// Refuses a query with a parameter that occurs twice, except those in `lists`: one of them would be ignored.
 pub fn refuse_repeated(query: &str, lists: &[&str]) -> Result<(), Problem> {
     let names = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| pair.split('=').next().unwrap_or(pair));
@@ -102,7 +107,7 @@ pub fn refuse_repeated(query: &str, lists: &[&str]) -> Result<(), Problem> {
     match names.filter(|name| !lists.contains(name)).find(|name| !earlier.insert(*name)) {
         Some(name) => {
             let detail = format!("the parameter `{name}` occurs twice; send it once");
-            Err(Problem::new(StatusCode::BAD_REQUEST, detail))
+            Err(bad_query(detail))
         }
         None => Ok(()),
     }

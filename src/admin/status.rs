@@ -22,7 +22,7 @@ use crate::limiting::clock;
 use crate::limiting::source::jwt::remote_keys::KeyStatus;
 use crate::net::ListenAddr;
 use crate::reload::job::{ReloadJob, ReloadOrder, ReloadOutcome, Trigger};
-use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::{Metrics, ShownSeries};
 use crate::tls::{ListedCertificate, ServerTls};
 
 /// Maximum number of certificates in the status, and of names of each.
@@ -51,7 +51,9 @@ pub async fn show_readiness(request: PageRequest) -> Result<AdminResponse, Probl
 pub async fn show_metrics(request: PageRequest) -> Result<AdminResponse, Problem> {
     let (context, headers) = (&request.context, &request.head.headers);
     let (format, is_gzip) = (MetricsFormat::negotiate(headers), accepts_gzip(headers));
-    let text = context.cached.metrics.get_or_make(format, is_gzip, &context.metrics);
+    let which =
+        if context.current.load().config.admin.shows_unused_series { ShownSeries::All } else { ShownSeries::Used };
+    let text = context.cached.metrics.get_or_make((format, is_gzip), &context.metrics, which);
     let mut answer = match text {
         Ok(body) => typed_response(StatusCode::OK, format.label(), body),
         Err(error) => return Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),

@@ -101,16 +101,18 @@ fn list_endpoints(upstream: &UpstreamState, roster: &[Member], server: &Server, 
             "state": "unresolved",
             "reason": outcome,
             "returns_in_ms": null,
+            "for_ms": null,
         })];
     }
     let place = |member: &Member| {
-        let HealthReport { health, reason, ejection } = member.state.report_health(now_ms);
+        let HealthReport { health, reason, ejection, since_ms } = member.state.report_health(now_ms);
         let mut place = json!({
             "server": server.origin.to_string(),
             "weight": member.weight,
             "state": health.label(),
             "reason": reason,
             "returns_in_ms": ejection.map(|ejection| ejection.until_ms.saturating_sub(now_ms)),
+            "for_ms": since_ms.map(|since_ms| now_ms.saturating_sub(since_ms)),
         });
         if let Some(rule) = &member.caps {
             let bound = |max: u32| Some(max).filter(|max| *max < u32::MAX);

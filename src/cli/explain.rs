@@ -179,7 +179,7 @@ fn parse_descriptor(words: &[String], hits: i64) -> Result<DescriptorInput, Stri
     }
     let entry = |word: &String| match word.split_once('=') {
         Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
-        None => Err(format!("`{word}` is no entry of a descriptor; write KEY=VALUE")),
+        None => Err(format!("`{word}` is not an entry of a descriptor; write KEY=VALUE")),
     };
     Ok(DescriptorInput { entries: words.iter().map(entry).collect::<Result<_, _>>()?, hits })
 }

@@ -57,7 +57,7 @@ const VERSION: &str = match option_env!("SLUICEGATE_BUILD") {
 };
 
 #[derive(Parser)]
-#[command(name = "sluicegate", version = VERSION, about = "A reverse proxy with exact, distributed throttling built in.")]
+#[command(name = "sluicegate", version = VERSION, about = "A reverse proxy and rate limit service with exact limits.")]
 #[command(after_help = manual::help_text(), arg_required_else_help = true, disable_help_subcommand = true)]
 struct Cli {
     #[command(flatten)]
@@ -152,7 +152,7 @@ enum Command {
     /// Report what each key of a limit used on each day, if the limit keeps its usage
     #[command(after_help = operate::usage::HELP)]
     Usage(operate::usage::UsageOptions),
-    /// Put an earlier config of a running gateway in force
+    /// Activate an earlier config of a running gateway
     #[command(after_help = operate::rollback::HELP)]
     Rollback(operate::rollback::RollbackOptions),
     /// Show the state of a running gateway: config, store, servers, certificates

@@ -1,6 +1,7 @@
 //! `sluicegate help` and `sluicegate schema`: the table of options as text for people, and as JSON Schema for editors.
 
 use std::fmt::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
@@ -14,6 +15,9 @@ use crate::limiting::algorithm::SPECS;
 
 /// The page of the manual that has every option.
 const PAGE: &str = "docs/reference/options.md";
+
+/// Where the Debian package installs the manual. Elsewhere, paths are those of the source.
+const INSTALLED: &str = "/usr/share/doc/sluicegate";
 
 pub const HELP: &str = "\
 Examples:
@@ -89,16 +93,24 @@ fn describe_entry(entry: &OptionEntry) -> String {
     if let Some(end) = option.end {
         rows.push(("reason", format!("{} in metrics and logs, when it refuses a request", end.label())));
     }
-    rows.push(("manual", format!("{PAGE}#{}", entry.anchor())));
+    let root = if Path::new(INSTALLED).join(PAGE).exists() { format!("{INSTALLED}/") } else { String::new() };
+    rows.push(("manual", format!("{root}{PAGE}#{}", entry.anchor())));
     if !option.guide.is_empty() {
         // From a link of the options page to a path from the root of the project.
         let path = match option.guide.strip_prefix("../") {
-            Some(rest) => format!("docs/{rest}"),
-            None => format!("docs/reference/{}", option.guide),
+            Some(rest) => format!("{root}docs/{rest}"),
+            None => format!("{root}docs/reference/{}", option.guide),
         };
         rows.push(("", path));
     }
-    let mut text = format!("{}\n\n  {}.\n\n", entry.path(), to_plain(option.meaning));
+    if !option.sample.is_empty() {
+        rows.push(("example", format!("{} = {}", option.name, option.sample)));
+    }
+    let mut text = format!("{}\n\n  {}.\n", entry.path(), to_plain(option.meaning));
+    if !option.change_when.is_empty() {
+        let _ = writeln!(text, "  {}.", to_plain(option.change_when));
+    }
+    text.push('\n');
     for (term, value) in rows {
         let _ = writeln!(text, "  {term:TERM_WIDTH$}{}", to_plain(&value));
     }

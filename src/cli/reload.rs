@@ -80,7 +80,7 @@ pub fn request_reload(file: &Path, dry_run: bool) -> ExitCode {
     if diagnostics.is_empty() {
         eprintln!("error: {addr} answered {}: {}", reply.status, answer["detail"].as_str().unwrap_or(&reply.body));
     } else {
-        eprintln!("the config was not loaded: generation {} stays in force", answer["generation"]);
+        eprintln!("the config was not loaded: generation {} stays active", answer["generation"]);
     }
     ExitCode::from(RUNTIME)
 }
@@ -105,12 +105,12 @@ fn print_outcome(answer: &Value, dry_run: bool) -> String {
     let summary = answer["summary"].as_str().unwrap_or_default();
     match (answer["changed"] == true, dry_run) {
         (false, _) if answer["pinned"].is_u64() => format!(
-            "unchanged: a rollback keeps generation {} in force in place of the files, until you save a change",
+            "unchanged: a rollback keeps generation {} active in place of the files, until you save a change",
             answer["pinned"]
         ),
-        (false, _) => format!("unchanged: generation {generation} is in force"),
+        (false, _) => format!("unchanged: generation {generation} is active"),
         (true, true) => format!("would change: {summary}"),
-        (true, false) => format!("reloaded: generation {generation} is in force: {summary}"),
+        (true, false) => format!("reloaded: generation {generation} is active: {summary}"),
     }
 }
 

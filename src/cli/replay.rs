@@ -8,6 +8,7 @@ use clap::Args;
 
 use crate::cli::check::ReportFormat;
 use crate::cli::{BAD_CONFIG, ConfigFile, RUNTIME, report_bad_config};
+use crate::config::find_closest;
 use crate::limiting::algorithm::{SPECS, Spec};
 use crate::replay::ReplayRequest;
 use crate::replay::report::plot::draw_outcome;
@@ -76,6 +77,9 @@ pub struct ReplayOptions {
     /// Number of keys to list per limit, those with the most refusals
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=1000))]
     top: u16,
+    /// Report this limit only; by default all, and of more than 20 those that refused something
+    #[arg(long, value_name = "NAME")]
+    limit: Option<String>,
     /// Host of requests whose log line has none
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
@@ -96,6 +100,14 @@ pub fn run_replay(args: &ReplayOptions) -> ExitCode {
         }
         other => other.flatten(),
     };
+    if let Some(name) = &args.limit
+        && config.limits.find(name).is_none()
+    {
+        let close = find_closest(name, config.limits.iter().map(|limit| limit.name.as_str()));
+        let help = close.map(|close| format!("; did you mean `{close}`?")).unwrap_or_default();
+        eprintln!("error: --limit: there is no limit `{name}`{help}");
+        return ExitCode::from(BAD_CONFIG);
+    }
     let options = ReplayRequest {
         top: usize::from(args.top),
         host,
@@ -116,7 +128,7 @@ pub fn run_replay(args: &ReplayOptions) -> ExitCode {
         return ExitCode::from(RUNTIME);
     }
     let answer = match args.format {
-        ReportFormat::Text => outcome.to_text(),
+        ReportFormat::Text => outcome.to_text(args.limit.as_deref()),
         ReportFormat::Json => format!("{}\n", outcome.to_json()),
     };
     // The reader may have closed the pipe.

@@ -20,6 +20,7 @@ mod diagnostics;
 mod documents;
 mod effective;
 mod examples;
+mod habits;
 mod hints;
 mod origin;
 mod reader;
@@ -48,12 +49,12 @@ pub(crate) use crate::config::closest::find_closest;
 pub use crate::config::diagnostics::codes::all_codes;
 pub use crate::config::diagnostics::report::{Place, Report};
 pub use crate::config::effective::{
-    EffectiveFormat, ListItem, WrittenConfig, WrittenMatcher, WrittenOption, WrittenSection, default_text,
+    EffectiveFormat, ListItem, ListedLimit, WrittenConfig, WrittenMatcher, WrittenOption, WrittenSection, default_text,
 };
 pub use crate::config::shorthand::{ProxyArguments, proxy_text};
 use crate::config::source::SourceTexts;
 pub use crate::config::texts::{LoadedFile, OverlayKind, SourceLine, TextOverlay};
-pub use crate::config::unreadable::{FILE_SIZE_MAX, open_file};
+pub use crate::config::unreadable::{FILE_SIZE_MAX, open_file, read_rows};
 pub(crate) use crate::config::values::{parse_duration, parse_rate, percent_decode};
 use http::HeaderValue;
 
@@ -495,4 +496,18 @@ pub struct Admin {
     pub key_display: KeyDisplay,
     /// File in which changes and refused attempts are logged.
     pub audit: Option<PathBuf>,
+    /// False if `/metrics` leaves out series that have counted nothing.
+    pub shows_unused_series: bool,
+    /// Name of the environment, and its color in the dashboard.
+    pub environment: Option<(String, EnvironmentColor)>,
+}
+
+labels! {
+    /// Color of the name of an environment.
+    EnvironmentColor:
+    Gray = "gray",
+    Green = "green",
+    Blue = "blue",
+    Orange = "orange",
+    Red = "red",
 }

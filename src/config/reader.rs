@@ -353,6 +353,10 @@ impl OptionValue for Rate {
     const NOTHING: Rate = Rate { count: 1, per_ms: 1 };
 
     fn read(section: &Section, option: &ConfigOption, node: &Node) -> Option<Rate> {
+        if let Value::Integer(value) = node.value {
+            let what = format!("it must be a string with a period, found the integer {value}");
+            return section.report_fault(option.name, node, &what, &format!("write {} = \"{value}/s\"", option.name));
+        }
         section.parse_node(option.name, node, values::parse_rate)
     }
 }

@@ -132,6 +132,11 @@ impl SourceTexts {
         texts.len() - 1
     }
 
+    /// Returns whether there is a text of that name.
+    pub fn has_source(&self, name: &str) -> bool {
+        self.texts.borrow().iter().any(|text| text.name == name)
+    }
+
     /// Resolves a path that source `file` contains.
     pub fn resolve_path(&self, file: usize, path: &str) -> PathBuf {
         self.source(file).dir.join(path)

@@ -12,6 +12,9 @@ use rustix::fs::OFlags;
 /// Maximum size of a file, in bytes.
 pub const FILE_SIZE_MAX: u64 = 16 * 1024 * 1024;
 
+/// Maximum size of a file with overrides, in bytes: 256 for each of a million.
+const ROWS_SIZE_MAX: u64 = 256 * 1024 * 1024;
+
 /// Why a file has no text; displays as a clause: "it is a directory".
 #[derive(Debug, PartialEq)]
 pub struct Unreadable {
@@ -84,6 +87,14 @@ fn permission_remedy(path: &Path) -> String {
 /// Opens a file without blocking. A named pipe that replaced the file since it was checked reads as empty.
 pub fn open_file(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)
+}
+
+/// Reads a file with the overrides of a limit.
+///
+/// # Errors
+/// Why it cannot be read.
+pub fn read_rows(path: &Path) -> Result<String, Unreadable> {
+    String::from_utf8(read_bytes(path, ROWS_SIZE_MAX)?).map_err(|error| Unreadable::not_utf8(path, &error))
 }
 
 /// Reads a regular file of at most `max` bytes.

@@ -9,6 +9,7 @@ use http::uri::Authority;
 use ipnet::IpNet;
 use regex::{Regex, RegexBuilder};
 
+use crate::config::habits;
 use crate::limiting::algorithm::params::{PERIOD_MAX_MS, Rate};
 use crate::limiting::key::{Key, KeyPart};
 use crate::limiting::source::{Source, SourceKind, SourceOrigin};
@@ -36,10 +37,15 @@ const RATE_HELP: &str = "write a count per period: \"10/s\", \"5/10s\", \"1000/m
 const DURATION_HELP: &str = "write a whole number and its unit: \"30ms\", \"2s\", \"1m\", \"1h\", \"1d\"";
 const SIZE_HELP: &str = "write a whole number of bytes, or with a unit: \"64KiB\", \"10MiB\", \"1GiB\", \"1MB\"";
 
+/// Returns the help for a text that is no rate: what it seems to mean, or what a rate looks like.
+fn rate_help(text: &str) -> String {
+    habits::rewrite_rate(text).map_or_else(|| RATE_HELP.to_owned(), |better| format!("write \"{better}\""))
+}
+
 /// Parses `10/s`, `5/10s`, `1000/min`, `10000/day`.
 pub fn parse_rate(text: &str) -> Result<Rate, TextFault> {
     let Some((count, period)) = text.split_once('/') else {
-        return invalid_text(format!("`{text}` is not a rate"), RATE_HELP);
+        return invalid_text(format!("`{text}` is not a rate"), rate_help(text));
     };
     let (count, period) = (count.trim(), period.trim());
     let count = match count.parse::<i64>() {
@@ -50,7 +56,7 @@ pub fn parse_rate(text: &str) -> Result<Rate, TextFault> {
                 "use a `deny` list or a `respond` route to refuse always",
             );
         }
-        _ => return invalid_text(format!("`{count}` is not a positive whole number"), RATE_HELP),
+        _ => return invalid_text(format!("`{count}` is not a positive whole number"), rate_help(text)),
     };
     let (number, unit) = period.split_at(period.bytes().take_while(u8::is_ascii_digit).count());
     let Some(unit_ms) = unit_ms(unit.trim_start()) else {
@@ -86,7 +92,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, TextFault> {
         return invalid_text(format!("`{text}` has no unit"), DURATION_HELP);
     }
     let Some(unit_ms) = unit_ms(unit) else {
-        return invalid_text(format!("unknown unit `{unit}`"), DURATION_HELP);
+        let better = habits::rewrite_duration(text).map(|better| format!("write \"{better}\""));
+        return invalid_text(format!("unknown unit `{unit}`"), better.unwrap_or_else(|| DURATION_HELP.to_owned()));
     };
     match number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_ms)) {
         Some(ms) => Ok(Duration::from_millis(ms)),
@@ -117,7 +124,8 @@ pub fn parse_size(text: &str) -> Result<u64, TextFault> {
     }
 }
 
-fn unit_ms(unit: &str) -> Option<u64> {
+/// Returns the length of a unit of time.
+pub fn unit_ms(unit: &str) -> Option<u64> {
     Some(match unit {
         "ms" => 1,
         "s" | "sec" | "second" | "seconds" => 1000,
@@ -246,7 +254,7 @@ pub fn parse_key_part(text: &str) -> Result<KeyPart, TextFault> {
             KeyPart::Source(source) if source.kind().origin() != SourceOrigin::Request => sources.push(source),
             _ => {
                 return invalid_text(
-                    format!("every request has `{piece}`, so it is no alternative"),
+                    format!("every request has `{piece}`, so it is not an alternative"),
                     "alternatives are different places of one value, like \"form:user | json:/user\"; for requests without any of \
                      them write a second limit, with a `when`",
                 );
@@ -258,6 +266,9 @@ pub fn parse_key_part(text: &str) -> Result<KeyPart, TextFault> {
 
 fn parse_single_part(text: &str) -> Result<KeyPart, TextFault> {
     let help = || {
+        if let Some(better) = habits::rewrite_key_part(text) {
+            return format!("write \"{better}\"");
+        }
         let forms = Key::SOURCES.iter().map(|kind| kind.form());
         format!("key parts are {}, {}", forms.collect::<Vec<_>>().join(", "), KeyPart::ALL)
     };

@@ -258,7 +258,7 @@ impl Listeners {
         for listener in self.open.iter().filter(|open| !self.inherited.has(open.addr())) {
             let access = config.listener(listener.addr()).map(|settings| listener.set_access(&settings.access));
             if let Some(Err(error)) = access {
-                tracing::error!("{error}; `mode`, `owner` and `group` of the listener are not in force");
+                tracing::error!("{error}; `mode`, `owner` and `group` of the listener are not active");
             }
         }
         self.exchange_quic(config);

@@ -59,6 +59,7 @@ use crate::control::listeners::Listeners;
 use crate::control::process_overload::OverloadMonitor;
 use crate::control::reload::Reloader;
 use crate::control::reload::fetchers::Fetchers;
+use crate::control::reload::override_files::follow_override_files;
 use crate::control::resolve::HostnameUpdater;
 use crate::control::signals::StopSignals;
 pub use crate::control::source::ConfigSource;
@@ -274,7 +275,12 @@ async fn start_gateway(
     };
     spawn_reports((usage, &metrics), &workers.overload, &current, fleet).map_err(Error::Metrics)?;
     spawn_local(dns.clone().run());
-    spawn_store_tasks(&metrics, &current, (overrides.clone(), link.clone(), ledger.clone()), store_state);
+    spawn_store_tasks(
+        &metrics,
+        &current,
+        (overrides.clone(), link.clone(), ledger.clone()),
+        (store_state, loader.clone()),
+    );
     if let Some(settings) = &snapshot.config.server.access_log {
         workers.access_log.open_target(settings);
     }
@@ -346,12 +352,15 @@ fn spawn_store_tasks(
     metrics: &Metrics,
     current: &CurrentSnapshot,
     (overrides, link, ledger): (Rc<LiveOverrides>, Rc<StoreLink>, Rc<UsageLedger>),
-    state: Rc<StoreState>,
+    (state, loader): (Rc<StoreState>, Rc<Loader>),
 ) {
     spawn_local(restart_on_panic(metrics.store.task_restarts.clone(), move || ledger.clone().run()));
     let inputs = (overrides, current.clone(), link);
     let run_overrides = move || inputs.0.clone().run(inputs.1.clone(), inputs.2.clone());
     spawn_local(restart_on_panic(metrics.store.task_restarts.clone(), run_overrides));
+    let (files, of_files) = (metrics.store.clone(), current.clone());
+    let follow_files = move || follow_override_files(of_files.clone(), loader.clone(), files.clone());
+    spawn_local(restart_on_panic(metrics.store.task_restarts.clone(), follow_files));
     let current = current.clone();
     spawn_local(restart_on_panic(metrics.store.task_restarts.clone(), move || state.clone().run(current.clone())));
 }

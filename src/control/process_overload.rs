@@ -109,7 +109,9 @@ fn warn_of_idle_conditions(rule: &OverloadRule, measurement: &Measurement) {
     ] {
         if is_idle {
             let name = condition.label();
-            tracing::warn!("server.overload.{name} is idle: this system does not tell it; mount /proc, or remove it");
+            tracing::warn!(
+                "server.overload.{name} is inactive: this system does not report it; mount /proc, or remove the option"
+            );
         }
     }
 }

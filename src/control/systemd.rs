@@ -35,7 +35,7 @@ pub fn notify_reloading() {
 pub fn notify_reloaded(generation: u64, has_failed: bool) {
     let status = match has_failed {
         false => format!("serving generation {generation} of the config"),
-        true => format!("the config does not load: generation {generation} stays in force, see the log"),
+        true => format!("the config does not load: generation {generation} stays active, see the log"),
     };
     send_states(&[NotifyState::Ready, NotifyState::Status(&status)]);
 }

@@ -53,7 +53,7 @@ ends! {
         .setting("repeated")
         .means("a value that a limit reads is [ambiguous](keys.md#repeated-and-ambiguous-values)");
     NotInteger = limit(400, InvalidArgument, "not_integer", "a value that the limit reads must be an integer (digits only)")
-        .setting("not_integer").means("a value that a limit reads as an [integer](keys.md#integers) is none");
+        .setting("not_integer").means("a value that should be an [integer](keys.md#integers) is not one");
     BodyKeyMalformed = limit(400, InvalidArgument, "unreadable_key", "the request body does not match its content type")
         .means("a limit cannot read its [key from the body](keys.md#keys-from-the-body): it is malformed (400), too long (413, `max_key_body`) or of another type (415)");
     BodyKeyTooLong = limit(413, InvalidArgument, "unreadable_key",
@@ -108,11 +108,11 @@ ends! {
         "this route is at its concurrency limit; try again shortly")
         .setting("max_in_flight").means("the route serves as many requests as it may");
     UpstreamBreaker = breaker("upstream_breaker")
-        .means("the [circuit breaker](overload.md#circuit-breaker) of the upstream refuses requests");
+        .means("the [circuit breaker](circuit-breakers.md#circuit-breaker) of the upstream refuses requests");
     RouteBreaker = breaker("route_breaker")
-        .means("the [circuit breaker](overload.md#circuit-breaker) of the route refuses requests");
+        .means("the [circuit breaker](circuit-breakers.md#circuit-breaker) of the route refuses requests");
     OverloadQps = overload("overload_qps")
-        .means("the [process is overloaded](overload.md#process-overload): too many requests per second");
+        .means("the [process is overloaded](circuit-breakers.md#process-overload): too many requests per second");
     OverloadInFlight = overload("overload_in_flight").means("the process is overloaded: too many requests in flight");
     OverloadLatency = overload("overload_latency").means("the process is overloaded: responses take too long");
     OverloadLoad = overload("overload_load").means("the process is overloaded: the load average is too high");
@@ -155,7 +155,7 @@ ends! {
         .means("a connection did not begin with a PROXY header");
     HeaderTimeout = cut(Client, 408, "header_timeout", "").setting("header_timeout")
         .means("the head did not arrive in time");
-    LeftInHead = cut(Client, 499, "client_left", "").means("the client left before the end of its head");
+    LeftInHead = cut(Client, 499, "client_left", "").means("the client disconnected before it had sent all headers");
     MalformedHead = cut(Client, 400, "malformed_head", "the request line or a header is malformed")
         .means("the head is not HTTP");
     HeadTooLarge = cut(Client, 431, "head_too_large", "the request head has more bytes or headers than allowed here")
@@ -217,7 +217,7 @@ ends! {
     ClientLeft = EndRow::new(Client, 499, "client_left",
         "the client disconnected before the end of the request body").grpc(Cancelled)
         .outcome(UpstreamOutcome::ClientLeft).refund(Refund::Abort)
-        .means("the client left before the response, or before its end");
+        .means("the client disconnected before the response, or before its end");
     ClientTimeout = EndRow::new(Client, 504, "client_timeout",
         "the upstream server did not respond within the deadline of the client (grpc-timeout)").grpc(DeadlineExceeded)
         .outcome(UpstreamOutcome::ClientTimeout).refund(Refund::Abort)
@@ -294,7 +294,7 @@ ends! {
         .outcome(UpstreamOutcome::Timeout).failure(UpstreamFailureKind::Timeout).retry(RetryReason::Timeout)
         .setting("response_timeout").means("the server did not start its response in time");
     UpstreamCutOff = EndRow::new(Upstream, 0, "upstream_cut_off", "the upstream response was cut off")
-        .failure(UpstreamFailureKind::CutOff).means("the server broke off its response");
+        .failure(UpstreamFailureKind::CutOff).means("the server aborted its response");
 
     // Heads that servers could read in two ways, or that cannot be forwarded.
 

@@ -190,6 +190,9 @@ pub struct LimitReport {
     /// Keys that are refused often are banned: when, and for how long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ban: Option<String>,
+    /// Responses that reset the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clear_on: Option<String>,
     /// Keys with many decisions are decided from leases: when, and how long a lease lasts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<String>,

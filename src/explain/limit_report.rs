@@ -29,6 +29,7 @@ pub fn describe_limit(limit: &Limit, before_auth: bool) -> LimitReport {
         before_auth,
         after: limit.after.clone(),
         ban: limit.ban.as_ref().map(|ban| ban.rule.describe()),
+        clear_on: limit.charge_rules.as_ref().and_then(|rules| rules.clear_on.as_ref()).map(ToString::to_string),
         lease: limit.store_ref.lease.map(|terms| terms.describe()),
         candidate_of: limit.candidate_of.clone(),
         tier_of: limit.tier_of.clone(),
@@ -83,31 +84,47 @@ impl LimitFacts<'_> {
         set_effect(report, effect, detail);
     }
 
+    /// Adds the rate that the request states.
+    fn describe_stated_rate(&self, report: &mut LimitReport) {
+        let limit = self.limit();
+        let Some(rate) = &limit.key_rate else { return };
+        let own = match rate.budget_for(self.facts, limit.repeated) {
+            Ok(OverrideBudget::Rule(rule)) => {
+                report.rule = rule.describe();
+                rule.describe()
+            }
+            Ok(OverrideBudget::Blocked) => "blocked".to_owned(),
+            Ok(OverrideBudget::Unlimited) => "unlimited".to_owned(),
+            Err(_) => return,
+        };
+        report.overridden = Some(format!("{own}, by {} ({})", rate.source, rate.describe()));
+    }
+
     fn describe_override(&self, report: &mut LimitReport) {
         let limit = self.limit();
+        self.describe_stated_rate(report);
         if !limit.overrides.has_any() {
             return;
         }
         let names = limit.budget_names("", self.facts, true).ok();
         let values = names.and_then(|names| names.values);
         let own = values.and_then(|values| limit.overrides.find_at(&values, || self.facts.now_ms()));
-        report.overridden = own.map(|OverrideEntry { budget, until_ms, note }| {
-            let mut text = match budget {
-                OverrideBudget::Rule(rule) => {
-                    report.rule = rule.describe();
-                    rule.describe()
-                }
-                OverrideBudget::Blocked => "blocked".to_owned(),
-                OverrideBudget::Unlimited => "unlimited".to_owned(),
-            };
-            if let Some(until) = until_ms.and_then(|until_ms| Timestamp::from_millisecond(until_ms).ok()) {
-                let _ = write!(text, " until {until}");
+        let Some(OverrideEntry { budget, until_ms, note }) = own else { return };
+        let mut text = match budget {
+            OverrideBudget::Rule(rule) => {
+                report.rule = rule.describe();
+                rule.describe()
             }
-            if let Some(note) = note {
-                let _ = write!(text, " ({note})");
-            }
-            text
-        });
+            OverrideBudget::Blocked => "blocked".to_owned(),
+            OverrideBudget::Unlimited => "unlimited".to_owned(),
+        };
+        if let Some(until) = until_ms.and_then(|until_ms| Timestamp::from_millisecond(until_ms).ok()) {
+            let _ = write!(text, " until {until}");
+        }
+        if let Some(note) = note {
+            let _ = write!(text, " ({note})");
+        }
+        report.overridden = Some(text);
     }
 
     /// Returns why there is no result of the limit.

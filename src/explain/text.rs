@@ -164,6 +164,7 @@ fn write_limits(text: &mut String, limits: &[LimitReport]) {
         facts.extend((limit.over != "refuse").then(|| format!("over {}", limit.over)));
         facts.extend(limit.after.as_ref().map(|base| format!("after {base}")));
         facts.extend(limit.ban.clone());
+        facts.extend(limit.clear_on.as_ref().map(|outcomes| format!("reset by {outcomes}")));
         facts.extend(limit.lease.clone());
         facts.extend(limit.before_auth.then(|| "before auth".to_owned()));
         write_line(text, "", &format!("{indent}{}", facts.join(", ")));

@@ -30,8 +30,8 @@ pub enum Evaluation {
     UnreadableBody(UnreadableBody),
     /// An override blocks this state key.
     Blocked(ChainState, String),
-    /// An override exempts the key.
-    Unlimited,
+    /// An override exempts the key. The check is there if its usage is kept.
+    Unlimited(Option<Box<Check>>),
 }
 
 /// How the answer of a limit counts if limits are evaluated one after another.
@@ -60,13 +60,13 @@ pub fn link_chains(limits: &[Arc<Limit>], evaluations: &mut [Evaluation]) {
                 base_of[index] = base;
                 continue;
             }
-            (Some(Evaluation::Check(check)), Evaluation::Unlimited) => {
+            (Some(Evaluation::Check(check)), Evaluation::Unlimited(_)) => {
                 check.role.base = true;
                 Evaluation::NotApplicable
             }
             (
                 Some(Evaluation::Blocked(chain_state, _)),
-                Evaluation::Check(_) | Evaluation::Shared(_) | Evaluation::Unlimited,
+                Evaluation::Check(_) | Evaluation::Shared(_) | Evaluation::Unlimited(_),
             ) => {
                 *chain_state = ChainState::HandedOver;
                 continue;

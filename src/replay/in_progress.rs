@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use crate::grpc::GRPC;
 use crate::limiting::decision::Check;
 use crate::limiting::limit::Limit;
-use crate::limiting::limit::charge_rules::{RequestEnd, ResponseTail};
+use crate::limiting::limit::request_end::{RequestEnd, ResponseTail};
 use crate::limiting::limit::settle::BodyUsage;
 use crate::replay::tightest::NumberRefund;
 

@@ -185,7 +185,7 @@ fn check_routed(counts: &Counts, sources: &LogSources) -> Result<(), String> {
     let remedy = if *no_host > 0 {
         "the log contains no host, so no route with `host` matches: set one with --host NAME"
     } else {
-        "look at `host`, `path` and `methods` of the routes, or use the config that was in force when this log was written"
+        "look at `host`, `path` and `methods` of the routes, or use the config that was active when this log was written"
     };
     let name = &sources.all[place.source].name;
     Err(format!(

@@ -163,6 +163,14 @@ impl Tally {
         self.of_auth > 0 && self.seen == 0 && self.count_unknown() == 0
     }
 
+    /// Returns whether the limit refused, delayed or could not evaluate a request, or differs from the one that it is a
+    /// candidate of.
+    pub fn has_effect(&self) -> bool {
+        let [_, would_refuse, would_admit] = self.effects;
+        self.refused + self.delayed + self.count_unknown() + would_refuse + would_admit > 0
+            || self.seen > 0 && !self.can_judge()
+    }
+
     /// Returns whether the log shows enough about concurrency: for at least nine in ten requests.
     pub fn can_judge(&self) -> bool {
         self.missing.blurred * 10 <= self.seen + self.missing.blurred

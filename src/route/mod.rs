@@ -24,7 +24,7 @@ pub(crate) mod cors;
 pub(crate) mod decide;
 mod edges;
 pub(crate) mod error_pages;
-pub(crate) mod matcher;
+pub mod matcher;
 pub(crate) mod mirror;
 pub(crate) mod mismatch;
 pub(crate) mod order;

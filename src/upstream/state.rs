@@ -29,6 +29,8 @@ pub struct ServerState {
     avoid_until_ms: AtomicU64,
     /// When a connection to it was last established. 0: never.
     connected_ms: AtomicU64,
+    /// Since when it has been down or refusing connections.
+    lost_ms: AtomicU64,
     /// There were errors since the last success.
     failing: AtomicBool,
     /// When the server joined or returned. 0: it was there at the start.
@@ -70,6 +72,8 @@ pub struct HealthReport {
     pub health: Health,
     pub reason: Option<&'static str>,
     pub ejection: Option<Ejection>,
+    /// Since when the server has been unusable.
+    pub since_ms: Option<u64>,
 }
 
 /// An ejection in force.
@@ -176,7 +180,9 @@ impl ServerState {
     /// Records that the server accepted no connection, for `reason`.
     pub fn record_refused(&self, now_ms: u64, reason: &'static str) {
         self.lock().refusal = Some(reason);
-        self.refuses.store(true, Ordering::Relaxed);
+        if !self.refuses.swap(true, Ordering::Relaxed) && !self.down.load(Ordering::Relaxed) {
+            self.lost_ms.store(now_ms, Ordering::Relaxed);
+        }
         self.avoid_until_ms.store(now_ms + AVOID_MS, Ordering::Relaxed);
     }
 
@@ -230,8 +236,10 @@ impl ServerState {
         let mut history = self.lock();
         history.checks.record_check(rule, result);
         let down = history.checks.failure().is_some();
-        if self.down.swap(down, Ordering::Relaxed) && !down {
-            self.begun_ms.store(now_ms.max(1), Ordering::Relaxed);
+        match (self.down.swap(down, Ordering::Relaxed), down) {
+            (true, false) => self.begun_ms.store(now_ms.max(1), Ordering::Relaxed),
+            (false, true) if !self.refuses.load(Ordering::Relaxed) => self.lost_ms.store(now_ms, Ordering::Relaxed),
+            _ => {}
         }
     }
 
@@ -249,22 +257,26 @@ impl ServerState {
 
     /// Returns the state of the server as operators see it.
     pub fn report_health(&self, now_ms: u64) -> HealthReport {
+        let lost_ms = Some(self.lost_ms.load(Ordering::Relaxed));
         if self.down.load(Ordering::Relaxed) {
             let reason = self.lock().checks.failure().map(CheckFault::label);
-            return HealthReport { health: Health::Down, reason, ejection: None };
+            return HealthReport { health: Health::Down, reason, ejection: None, since_ms: lost_ms };
         }
         let until_ms = self.ejected_until_ms.load(Ordering::Relaxed);
         if now_ms < until_ms {
             let history = self.lock();
             let reason = history.reason.map(EjectReason::label);
             let ejection = Some(Ejection { until_ms, for_ms: history.for_ms });
-            return HealthReport { health: Health::Ejected, reason, ejection };
+            let since_ms = Some(until_ms.saturating_sub(history.for_ms));
+            return HealthReport { health: Health::Ejected, reason, ejection, since_ms };
         }
-        let (health, reason) = match self.refuses.load(Ordering::Relaxed) {
-            true => (Health::Refusing, self.lock().refusal),
-            false => (Health::Up, None),
-        };
-        HealthReport { health, reason, ejection: None }
+        match self.refuses.load(Ordering::Relaxed) {
+            true => {
+                let reason = self.lock().refusal;
+                HealthReport { health: Health::Refusing, reason, ejection: None, since_ms: lost_ms }
+            }
+            false => HealthReport { health: Health::Up, reason: None, ejection: None, since_ms: None },
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, ServerHistory> {
@@ -276,6 +288,20 @@ impl ServerState {
 mod tests {
     use super::*;
     use crate::upstream::health::CheckKind;
+
+    #[test]
+    fn a_server_is_unusable_since_its_first_failure() {
+        let state = ServerState::default();
+        let since = |now_ms| state.report_health(now_ms).since_ms;
+        assert_eq!(since(900), None);
+        state.record_refused(1_000, "refused");
+        state.record_refused(5_000, "refused");
+        assert_eq!(since(9_000), Some(1_000));
+        state.record_connected(10_000);
+        assert_eq!(since(11_000), None);
+        state.record_refused(12_000, "refused");
+        assert_eq!(since(13_000), Some(12_000));
+    }
 
     #[test]
     fn a_check_shows_that_connections_are_accepted_if_it_got_one() {

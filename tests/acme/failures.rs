@@ -37,7 +37,7 @@ fn pauses_after_failures_outlive_the_gateway() {
     let gateway = setting.start();
     wait_until("the order failed", || orders(&gateway, "challenge_failed") == 1.0);
     let log = gateway.log();
-    for words in ["by tls-alpn-01: ", "by http-01: ", "port 80 of www.test must lead", "next attempt in "] {
+    for words in ["by tls-alpn-01: ", "by http-01: ", "port 80 of www.test must reach", "next attempt in "] {
         assert!(log.contains(words), "{words}: {log}");
     }
     assert_eq!(pebble.count("Added order"), 2, "one order for each challenge");

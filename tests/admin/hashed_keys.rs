@@ -259,6 +259,6 @@ fn a_live_override_may_name_a_hash() {
     assert_eq!(send(&gateway, "authorization: bad one\r\n"), 200);
     let digits = hash(&gateway, "token", "key=bad%20one");
     let _: i64 = run_command(&mut redis.client(), &["HSET", "sg:overrides:token", &format!("%#{digits}"), "rate=0"]);
-    wait_until("the override is in force", || send(&gateway, "authorization: bad one\r\n") == 429);
+    wait_until("the override is active", || send(&gateway, "authorization: bad one\r\n") == 429);
     assert_eq!(send(&gateway, "authorization: good one\r\n"), 200);
 }

@@ -1,5 +1,5 @@
 //! The admin listener: its API, keys given by the hash of a log, live overrides of limits, the commands of operators, the most refused keys,
-//! the last refusals, estimates of changed limits, malformed requests, floods, and the effective config.
+//! the list of gateways, the last refusals, estimates of changed limits, malformed requests, floods, and the effective config.
 
 mod api;
 mod effective_config;
@@ -8,6 +8,7 @@ mod hashed_keys;
 mod malformed_requests;
 mod operators;
 mod overrides;
+mod peers;
 mod refusals;
 mod refused_requests;
 mod top;

@@ -295,5 +295,5 @@ fn a_rollback_goes_to_the_config_before() {
     assert_eq!(run_json(&gateway, &["key", "show", "daily", "acme"])["policy"]["quota"], 100);
     let status = run(&gateway, &["status"]);
     assert!(status.contains("! a rollback keeps generation"), "{status}");
-    assert!(run(&gateway, &["rollback", "--list"]).contains("in force"));
+    assert!(run(&gateway, &["rollback", "--list"]).contains("active"));
 }

@@ -148,14 +148,14 @@ fn an_unavailable_store_and_a_replaced_store() {
     assert_eq!(quota(&gateway, "a"), 5);
 
     first.kill();
-    wait_until("the loss is logged", || gateway.log().contains("those known stay in force"));
+    wait_until("the loss is logged", || gateway.log().contains("keeping the last known ones"));
     assert_eq!(quota(&gateway, "a"), 5);
     first.restart();
     wait_until("the store is back", || std::net::TcpStream::connect(("127.0.0.1", first.port)).is_ok());
     assert_soon(&gateway, "a", 2);
     set(&mut first.client(), "a", 6);
     assert_soon(&gateway, "a", 6);
-    assert_eq!(gateway.log().matches("those known stay in force").count(), 1, "{}", gateway.log());
+    assert_eq!(gateway.log().matches("keeping the last known ones").count(), 1, "{}", gateway.log());
 
     gateway.reload_with(&first.url(), &second.url().replace("redis:", "redis+cluster:"));
     assert_eq!(quota(&gateway, "a"), 7, "the overrides of the new store apply from its first request on");
@@ -193,7 +193,7 @@ fn many_mistakes_are_one_short_line_of_the_log_however_often_they_change() {
     spoil(4000);
     std::thread::sleep(2 * SOON);
     assert_eq!(lines().len(), 1, "another set of mistakes waits for ten seconds");
-    assert_eq!(quota(&gateway, "a"), 5, "the entry without a mistake is in force");
+    assert_eq!(quota(&gateway, "a"), 5, "the entry without a mistake is active");
     wait_until("the new set of mistakes is logged", || lines().len() == 2);
     assert!(lines()[1].contains("8000 mistakes"), "{}", lines()[1]);
 }
@@ -210,7 +210,7 @@ fn a_bad_entry_is_skipped_and_counted_and_the_others_apply() {
     write("acme", "rate=7/day;note=launch");
     write("evil", "rate=0");
     assert_soon(&gateway, "a", 7);
-    wait_until("both are in force", || gateway.metric("live_overrides", &[("limit", "a")]) == Some(2.0));
+    wait_until("both are active", || gateway.metric("live_overrides", &[("limit", "a")]) == Some(2.0));
     assert_eq!(status("evil"), 429);
     // A typing error lifts no block, and the others change nevertheless.
     write("evil", "rate=O");
@@ -222,7 +222,7 @@ fn a_bad_entry_is_skipped_and_counted_and_the_others_apply() {
     });
     assert_eq!((status("evil"), status("new")), (429, 200));
     assert_eq!(gateway.admin("/-/status").json()["rejected_overrides"], serde_json::json!({ "a": 2 }));
-    assert!(gateway.log().contains("live overrides skipped, the others are in force: evil: "), "{}", gateway.log());
+    assert!(gateway.log().contains("live overrides skipped, the others are active: evil: "), "{}", gateway.log());
     // An entry that has ended leaves the key to the numbers of the limit.
     let soon = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(8);
     write("acme", &format!("rate=9/day; until={soon}; note=trial"));
@@ -250,7 +250,7 @@ fn thirty_thousand_entries_are_in_force() {
     }
     set(&mut client, "a", 6);
     let gateway = gateway(&at(&server.url()), &["a"]);
-    wait_until("all are in force", || gateway.metric("live_overrides", &[("limit", "a")]) == Some(30_001.0));
+    wait_until("all are active", || gateway.metric("live_overrides", &[("limit", "a")]) == Some(30_001.0));
     assert_eq!(quota(&gateway, "a"), 6);
     set(&mut client, "a", 7);
     wait_until("a change applies", || quota(&gateway, "a") == 7);

@@ -1,7 +1,8 @@
 //! Requests that the admin listener refuses: invalid ones, and those without the token.
 
 use super::api::{LIMITS, fetch, fetch_with, start};
-use crate::support::gateway::Gateway;
+use crate::support::client::get;
+use crate::support::gateway::{Gateway, config};
 use crate::support::wait_until;
 
 #[test]
@@ -128,4 +129,50 @@ fn all_but_probes_and_metrics_need_the_token() {
     assert_eq!(open.map(|path| gateway.admin(path).status()), [200, 200, 401]);
     let scraped = fetch_with(&gateway, "GET", "/metrics", "authorization: bearer secret-secret\r\n", "");
     assert!(scraped.status() == 200 && scraped.text().contains("sluicegate_config_info"));
+}
+
+#[test]
+fn metrics_need_a_token_where_other_machines_reach_them() {
+    let routes = "[[route]]\npath = \"/\"\nupstream = \"echo:\"\n";
+    let status = |listen: &str, admin: &str| {
+        let text = config("", routes).replace("[admin]\n", &format!("[admin]\n{admin}"));
+        let gateway = Gateway::with_config(&text.replace("listen = \"127.0.0.1:0\"", listen));
+        (gateway.admin("/metrics").status(), gateway.admin("/livez").status())
+    };
+    let (token, everywhere, here) =
+        ("token = \"secret-secret-secret\"\n", "listen = \"0.0.0.0:0\"", "listen = \"127.0.0.1:0\"");
+    assert_eq!(status(everywhere, token), (401, 200));
+    assert_eq!(status(everywhere, &format!("metrics_need_token = false\n{token}")), (200, 200));
+    assert_eq!(status(everywhere, ""), (200, 200));
+    assert_eq!(status(here, token), (200, 200));
+}
+
+#[test]
+fn unused_series_are_left_out_if_the_config_says_so() {
+    let routes: String = (0..200)
+        .map(|n| {
+            format!("[[route]]\nname = \"r{n}\"\npath = \"/r{n}\"\nrespond = {{ body = \"in\" }}\nlimits = [\"l\"]\n")
+        })
+        .collect();
+    let limit = "[limit.l]\nrate = \"1000/s\"\n";
+    let with = |admin: &str| {
+        let text = config("", &format!("{limit}{routes}")).replace("[admin]\n", &format!("[admin]\n{admin}"));
+        Gateway::with_config(&text)
+    };
+    let (all, used) = (with(""), with("unused_series = false\n"));
+    let lines = |gateway: &Gateway| gateway.metrics().lines().count();
+    let families = |gateway: &Gateway| -> Vec<String> {
+        gateway.metrics().lines().filter_map(|line| line.strip_prefix("# TYPE ")).map(str::to_owned).collect()
+    };
+    assert_eq!(families(&all), families(&used), "every family stays");
+    assert!(lines(&all) > 5 * lines(&used), "{} and {} lines", lines(&all), lines(&used));
+    assert_eq!(used.fetch(&get("/r7", "")).status(), 200);
+    let metrics = used.metrics();
+    let has = |family: &str, route: &str| {
+        let is_series = |line: &&str| line.starts_with(family) && line.contains(&format!("route=\"{route}\""));
+        metrics.lines().any(|line| is_series(&line))
+    };
+    for family in ["sluicegate_requests_total{", "sluicegate_request_duration_seconds_count{"] {
+        assert_eq!([has(family, "r7"), has(family, "r150")], [true, false], "{family}");
+    }
 }

@@ -106,6 +106,57 @@ fn each_decision_refund_and_block_is_counted_and_a_restart_keeps_them() {
 }
 
 #[test]
+fn exempt_keys_and_refunds_of_tenants_are_counted_under_their_names() {
+    let limits = r#"
+[limit.daily]
+algorithm = "fixed_window"
+rate = "2/day"
+key = "header:x-api-key"
+missing = "skip"
+usage = "90d"
+overrides = [{ key = ["free"], rate = "unlimited" }]
+
+[limit.other]
+rate = "1/day"
+key = "header:x-other"
+missing = "skip"
+
+[limit.shared]
+rate = "100/day"
+key = "all"
+fair = { key = "header:x-tenant" }
+usage = "90d"
+
+[[route]]
+path = "/"
+respond = { body = "in" }
+limits = ["daily", "other"]
+"#;
+    let gateway = Gateway::start(limits);
+    let statuses: Vec<u16> = (0..5).map(|_| send(&gateway, "free", "/")).collect();
+    assert_eq!(statuses, [200; 5]);
+    // Another limit refuses the second of these.
+    let both = || {
+        let head = "GET / HTTP/1.1\r\nhost: a\r\nx-api-key: free\r\nx-other: o\r\n\r\n";
+        gateway.client().fetch(head, "").status()
+    };
+    assert_eq!([both(), both()], [200, 429]);
+    assert_eq!(one(&gateway, "free"), [6, 0, 6]);
+
+    let body =
+        r#"{"operation": "take", "decisions": [{"limits": ["shared"], "key": {"header:x-tenant": "t"}, "cost": 7}]}"#;
+    let taken = fetch(&gateway, "POST", "/-/decide", body).json();
+    let receipt = taken["decisions"][0]["limits"][0]["receipt"].as_str().unwrap_or_else(|| panic!("{taken}"));
+    let refund = fetch(&gateway, "POST", "/-/limits/shared/refund", &json!({ "receipt": receipt }).to_string());
+    assert_eq!(refund.json()["applied"], true, "{}", refund.text());
+    let (code, text) = output(&gateway, &["shared", "--format", "csv"]);
+    // One row, of the tenant, with nothing left of its charge.
+    let rows: Vec<&str> = text.lines().skip(1).collect();
+    assert!(code == 0 && rows.len() == 1 && rows[0].contains("header:x-tenant=t"), "{text}");
+    assert!(rows[0].ends_with(",1,0,0"), "{text}");
+}
+
+#[test]
 fn gateways_with_one_redis_add_up_and_a_lost_reply_counts_nothing_twice() {
     let redis = RedisServer::start(&[]);
     let text = format!("[store]\nurl = \"{}\"\ndeadline = \"1s\"\n{LIMITS}", redis.url());
@@ -137,6 +188,26 @@ fn gateways_with_one_redis_add_up_and_a_lost_reply_counts_nothing_twice() {
     assert_eq!(keys.len(), 1, "{keys:?}");
     let seconds: i64 = redis::cmd("TTL").arg(&keys[0]).query(&mut client).unwrap();
     assert!((90 * 86_400..=91 * 86_400).contains(&seconds), "{seconds}");
+}
+
+/// A reload that changes how long usage is kept loses nothing of the day, and Redis keeps the day for the new time.
+#[test]
+fn a_changed_retention_continues_the_day() {
+    const DAY_S: i64 = 86_400;
+    let redis = RedisServer::start(&[]);
+    let text = format!("[store]\nurl = \"{}\"\n{LIMITS}", redis.url());
+    let gateway = Gateway::start(&text);
+    gateway.wait_for_store();
+    let mut admitted = 0;
+    for kept_days in [90, 7, 30] {
+        gateway.reload_with("usage = \"", &format!("usage = \"{kept_days}d\" # "));
+        assert_eq!(send(&gateway, "acme", "/"), 200);
+        admitted += 1;
+        assert_eq!(one(&gateway, "acme"), [admitted, 0, admitted], "{kept_days} days");
+        let keys: Vec<String> = redis::cmd("KEYS").arg("sg:usage:daily:*").query(&mut redis.client()).unwrap();
+        let ttl: i64 = redis::cmd("TTL").arg(&keys[0]).query(&mut redis.client()).unwrap();
+        assert!((kept_days * DAY_S..=(kept_days + 1) * DAY_S).contains(&ttl), "{kept_days} days: {ttl}");
+    }
 }
 
 #[test]

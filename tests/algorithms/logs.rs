@@ -363,15 +363,15 @@ fn only_the_last_slot_is_refunded() {
 fn units_are_refunded_without_a_receipt() {
     use crate::support::limiting as make;
     let rules = [
-        make::bucket(1, 20),
+        make::rules::bucket(1, 20),
         Rule::Gcra(Gcra { rate: 1, per_ms: 3_600_000, burst: 20, refunds: true }),
-        make::window(20),
-        make::log(20, false),
-        make::log(20, true),
-        make::leaky(20, true),
-        make::sliding(20, 60_000, 2),
-        make::sliding(20, 60_000, 10),
-        make::calendar(20, sluicegate::limiting::algorithm::calendar::CalendarUnit::Hour),
+        make::rules::window(20),
+        make::rules::log(20, false),
+        make::rules::log(20, true),
+        make::rules::leaky(20, true),
+        make::rules::sliding(20, 60_000, 2),
+        make::rules::sliding(20, 60_000, 10),
+        make::rules::calendar(20, sluicegate::limiting::algorithm::calendar::CalendarUnit::Hour),
     ];
     for rule in rules {
         let name = format!("{rule:?}");

@@ -146,7 +146,7 @@ fn a_file_of_keys_is_read_again_when_it_changes() {
     let [old, new] = [&first, &second].map(|key| key.bearer(&json!({ "sub": "anna" })));
     assert_eq!([status(&gateway, &old), status(&gateway, &new)], [200, 401]);
     write_atomically(&gateway.dir.path().join("keys.json"), &set(&second));
-    wait_until("the new file is in force", || status(&gateway, &new) == 200);
+    wait_until("the new file is active", || status(&gateway, &new) == 200);
     assert_eq!(status(&gateway, &old), 401);
 }
 

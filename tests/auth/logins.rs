@@ -102,7 +102,7 @@ fn a_changed_file_applies_at_once_and_a_broken_one_does_not() {
     assert_eq!([status(&gateway, &basic("alice", "old")), status(&gateway, &basic("bob", "b"))], [200; 2]);
     let changed = format!("{}{}", bcrypt("alice", "new"), bcrypt("carol", "c"));
     write_atomically(&users, &changed);
-    wait_until("the new password is in force", || status(&gateway, &basic("alice", "new")) == 200);
+    wait_until("the new password is active", || status(&gateway, &basic("alice", "new")) == 200);
     // Both passwords had been verified within the hour.
     assert_eq!([status(&gateway, &basic("alice", "old")), status(&gateway, &basic("bob", "b"))], [401; 2]);
     assert_eq!(status(&gateway, &basic("carol", "c")), 200);

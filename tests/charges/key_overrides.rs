@@ -75,8 +75,8 @@ fn slots_of_a_key_change_live() {
     let gateway = gateway(Some(&server), &upstream.url(), "algorithm = \"concurrency\"\nin_flight = 1\n");
     let mut redis = server.client();
     let applied = |count| {
-        let line = "overrides in Redis are in force";
-        wait_until("the overrides are in force", || gateway.log().matches(line).count() == count);
+        let line = "overrides in Redis are active";
+        wait_until("the overrides are active", || gateway.log().matches(line).count() == count);
     };
     redis.hset("sg:overrides:x", "acme", "in_flight=2").unwrap();
     applied(1);

@@ -343,7 +343,7 @@ fn slots_of_requests_that_are_cut_are_released() {
             let path = gateway.dir.path().join("sluicegate.toml");
             let text = std::fs::read_to_string(&path).unwrap().replace(&server.url(), &other.url());
             std::fs::write(&path, text).unwrap();
-            wait_until("the other store is in force", || gateway.log().contains("config reloaded"));
+            wait_until("the other store is active", || gateway.log().contains("config reloaded"));
             let more = sent_to(&gateway, "/hang", 10);
             wait_until("they run", || leases(&other) == 10);
             drop(more);

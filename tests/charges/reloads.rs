@@ -47,7 +47,7 @@ fn reload(gateway: &Gateway, from: &str, to: &str) {
     let reloads = || gateway.log().matches("config reloaded").count();
     let seen = reloads();
     std::fs::write(&path, text.replace(from, to)).unwrap();
-    wait_until("the edit is in force", || reloads() > seen);
+    wait_until("the edit is active", || reloads() > seen);
 }
 
 fn remaining(gateway: &Gateway) -> i64 {
@@ -161,7 +161,7 @@ fn overrides_go_with_the_redis_they_stood_in() {
     let limit = "rate = \"10/h\"";
     let () = redis.client().hset("sg:overrides:one", "all", "rate=0").unwrap();
     let gateway = Gateway::start(&config(&redis.url(), &upstream.url(), limit));
-    wait_until("the override is in force", || gateway.get("/").status() == 429);
+    wait_until("the override is active", || gateway.get("/").status() == 429);
     reload(&gateway, &redis.url(), "memory:");
     assert_eq!(gateway.get("/").status(), 200);
 }

@@ -20,6 +20,16 @@ const CASES: &[(&str, &[&str])] = &[
         "[limit.a]\nrate = \"1/s\"\nkey = [\"form:a\", \"json:/a\"]\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
         &["SG0204"],
     ),
+    (
+        "[limit.a]\nrate = \"header:x-rate\"\nrate_within = [\"1/s\", \"9/s\"]\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\n\
+         limits = \"a\"",
+        &["SG0301"],
+    ),
+    (
+        "[limit.a]\nrate = \"1/s\"\noverrides = { file = \"tests/config/rows.txt\" }\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\n\
+         limits = \"a\"",
+        &["SG0217"],
+    ),
     ("[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nrequest_headers.set = { x-user = \"{user}\" }", &["SG0216"]),
     ("[server]\nclient_address = \"x-real-ip\"", &["SG0307"]),
     ("[acme]\nterms_agreed = true\nstate = \"/var/lib/x\"", &["SG0205"]),

@@ -73,8 +73,11 @@ pub fn frame_of(entry: &OptionEntry) -> Frame {
             frame("[[admin.tokens]]\n", others.iter().filter(is_other).copied().collect::<String>(), ROUTE)
         }
         "admin" => {
-            let beside =
-                if ["metrics_need_token", "edit"].contains(&key) { "token = \"0123456789abcdef\"\n" } else { "" };
+            let beside = match key {
+                "metrics_need_token" | "edit" => "token = \"0123456789abcdef\"\n",
+                "environment_color" => "environment = \"test\"\n",
+                _ => "",
+            };
             frame("[admin]\n", beside, ROUTE)
         }
         "store" => {
@@ -221,6 +224,8 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
                 "cost" | "costs" => "rate = \"10/s\"\nburst = 1000000000\n".to_owned(),
                 "algorithm" => "rate = \"10/day\"\n".to_owned(),
                 "distinct" => "algorithm = \"sliding_log\"\nrate = \"10/day\"\n".to_owned(),
+                "rate_within" => "rate = \"header:x-rate\"\nrate_within = [\"10/day\", \"20/day\"]\n".to_owned(),
+                "rates" => "rate = \"header:x-plan\"\nrates = { free = \"10/day\" }\n".to_owned(),
                 "weights" | "prices" | "ask_usage" => format!("{limit}settle = \"openai\"\n"),
                 _ => limit,
             };
@@ -259,6 +264,9 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
         "limit.cost.reserve" => frame(format!("[limit.l]\n{limit}[limit.l.cost.reserve]\n"), "", after),
         "limit.weights" => {
             frame(format!("[limit.l]\n{limit}settle = \"openai\"\n[limit.l.weights.default]\n"), "", after)
+        }
+        "limit.overrides" if key == "file" => {
+            frame(format!("[limit.l]\n{limit}[[limit.l.overrides]]\n"), "file = \"tests/config/rows.txt\"\n", after)
         }
         "limit.overrides" => {
             let amount = if key == "in_flight" { "" } else { "rate = \"5/s\"\n" };

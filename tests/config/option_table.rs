@@ -70,12 +70,14 @@ pub fn allows(of: &ValueType, value: TomlType) -> bool {
 
 /// Returns the meaning of a config: everything except its files and lines.
 pub fn meaning(config: &Config) -> String {
-    let parts: [&dyn Debug; 15] = [
+    let parts: [&dyn Debug; 17] = [
         &config.server,
         &config.listeners,
         &config.admin.listen,
         &config.admin.tokens,
         &config.admin.metrics_need_token,
+        &config.admin.shows_unused_series,
+        &config.admin.environment,
         &config.admin.edit,
         &config.admin.audit,
         &config.acme,
@@ -116,6 +118,29 @@ fn each_default_is_the_value_of_an_absent_option() {
     }
     assert_none(&mistakes);
     assert!(compared > 120, "{compared}");
+}
+
+/// The options that people change have an example that loads and changes something, and say who would choose it.
+#[test]
+fn each_example_loads_and_is_not_the_default() {
+    let mut mistakes = Vec::new();
+    let entries: Vec<OptionEntry> = options().into_iter().filter(|entry| !entry.option.sample.is_empty()).collect();
+    for entry in &entries {
+        let (frame, key, sample) = (frame_of(entry), entry.option.name, entry.option.sample);
+        let text = frame.with(key, Some(sample));
+        if let Err(report) = load_text("test", &text) {
+            mistakes.push(format!("{} = {sample}: {report}\n{text}", entry.path()));
+        }
+        let why = entry.option.change_when;
+        if why.len() < 20 || why.ends_with('.') || !why.starts_with(|c: char| c.is_uppercase() || c == '`') {
+            mistakes.push(format!("{}: {why:?} is no sentence without its period", entry.path()));
+        }
+        if entry.option.default == DefaultValue::Value(sample) {
+            mistakes.push(format!("{}: the example is the default", entry.path()));
+        }
+    }
+    assert_none(&mistakes);
+    assert!(entries.len() >= 60, "{}", entries.len());
 }
 
 #[test]
@@ -227,6 +252,7 @@ fn item_of(path: &str, number: usize) -> Option<String> {
             format!("\"header:x-{number}\"")
         }
         "route.split" => format!("{{ upstream = \"http://127.0.0.1:{}\" }}", 3000 + number),
+        "limit.rate_within" => format!("\"{}/day\"", number + 1),
         "limit.overrides" => format!("{{ key = \"{address}\", rate = \"5/s\" }}"),
         "admin.tokens" => format!("{{ name = \"t{number}\", token = \"0123456789abcdef{number}\", role = \"read\" }}"),
         "server.resolver" => format!("\"{address}\""),
@@ -239,7 +265,7 @@ fn item_of(path: &str, number: usize) -> Option<String> {
 
 #[test]
 fn a_list_may_have_as_many_items_as_the_table_says() {
-    const FAULTS: [&str; 5] = ["parts", "never used", "more than", "limits on one route", "entries"];
+    const FAULTS: [&str; 6] = ["not two rates", "parts", "never used", "more than", "limits on one route", "entries"];
     let mut tried = 0;
     for entry in options() {
         let most = entry.option.value_type().alternatives().find_map(|of| match of {

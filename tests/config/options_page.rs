@@ -32,7 +32,7 @@ fn describe(entry: &OptionEntry) -> String {
     let option = entry.option;
     let mut text = option.meaning.to_owned();
     if !option.guide.is_empty() {
-        text += &format!(" ([guide]({}))", option.guide);
+        text += &format!(" ([{}]({}))", topic_of(option.guide), option.guide);
     }
     if !option.metric.is_empty() {
         text += &format!("; metric `{}`", option.metric);
@@ -40,11 +40,38 @@ fn describe(entry: &OptionEntry) -> String {
     if let Some(end) = option.end {
         text += &format!(", reason `{}`", end.label());
     }
-    text + match option.live_change {
+    text += match option.live_change {
         LiveChange::NextRequest => "",
         LiveChange::NewConnections => " *(new connections)*",
         LiveChange::NextStart => " *(restart)*",
+    };
+    if !option.change_when.is_empty() {
+        text += &format!(". {}. Example: `{} = {}`", option.change_when, option.name, option.sample);
     }
+    text
+}
+
+/// Returns the heading that a link of the page leads to.
+fn topic_of(link: &str) -> String {
+    let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+    let path = match file.strip_prefix("../") {
+        Some(rest) => format!("docs/{rest}"),
+        None => format!("docs/reference/{file}"),
+    };
+    // Its own anchors, and those of headings.
+    let page = if file.is_empty() { HEAD.to_owned() } else { std::fs::read_to_string(&path).unwrap() };
+    let own_anchor = format!("<a id=\"{anchor}\">");
+    let after = page.find(&own_anchor).filter(|_| !anchor.is_empty()).unwrap_or_default();
+    let mut headings = page[after..].lines().filter(|line| line.starts_with('#'));
+    let found = headings.find(|line| after > 0 || anchor.is_empty() || anchor_of(line) == anchor);
+    found.unwrap_or_else(|| panic!("{link}: no such heading")).trim_start_matches('#').trim().replace('`', "")
+}
+
+/// Returns the anchor that mdBook and GitHub give a heading.
+fn anchor_of(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = text.chars().filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_' | ' '));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
 fn row(entry: &OptionEntry) -> String {

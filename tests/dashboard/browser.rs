@@ -105,7 +105,7 @@ fn check_screens(scheme: &str) {
     std::fs::create_dir(&shots).unwrap();
     run_script("screens.js", &[&address(&gateway), shots.to_str().unwrap(), scheme]);
     let taken: Vec<_> = std::fs::read_dir(&shots).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert_eq!(taken.len(), 18, "there are 9 screens, wide and narrow");
+    assert_eq!(taken.len(), 24, "there are 12 screens, wide and narrow");
     if let Some(kept) = std::env::var_os("SCREENSHOTS") {
         for shot in taken {
             std::fs::copy(&shot, Path::new(&kept).join(shot.file_name().unwrap())).unwrap();
@@ -137,6 +137,15 @@ fn the_most_refused_key_is_reset_with_the_keyboard() {
     let keystrokes = run_script("walk.js", &[&address(&gateway)]);
     assert!(keystrokes.contains("keystrokes"), "{keystrokes}");
     assert_eq!(left(), Value::from(2));
+}
+
+#[test]
+fn a_customer_is_found_by_a_request_id_and_helped() {
+    let gateway = refusing_gateway("");
+    let refused = gateway.fetch(&get("/", "x-key: gold\r\n"));
+    let id = refused.json()["request_id"].as_str().unwrap().to_owned();
+    run_script("customer.js", &[&address(&gateway), &id]);
+    assert_eq!(gateway.fetch(&get("/", "x-key: gold\r\n")).status(), 200);
 }
 
 #[test]

@@ -3,9 +3,9 @@ const assert = require("node:assert");
 const fs = require("node:fs");
 const vm = require("node:vm");
 
-const source = ["text.js", "key.js", "override.js", "config.js"].map((name) => fs.readFileSync(`${process.argv[2]}/${name}`, "utf8")).join("\n");
-const sandbox = {};
-const page = vm.runInNewContext(`${source}\n({ whyUnknown, whyNoOverride, whyNoBlock, overrideEntry, withOverride, addOverride, keyQuery, keyBody })`, sandbox);
+const source = ["text.js", "actions.js", "key.js", "override.js", "config.js"].map((name) => fs.readFileSync(`${process.argv[2]}/${name}`, "utf8")).join("\n");
+const sandbox = { session: { allows: () => true }, el: (name, attributes, ...children) => children.filter(Boolean).join(" ") };
+const page = vm.runInNewContext(`${source}\n({ whyUnknown, whyNoOverride, whyNoBlock, overrideEntry, withOverride, addOverride, keyQuery, keyBody, keyButtons, maskSecrets, session: { allows: () => true } })`, sandbox);
 
 const plain = { limit: "x", key: ["header:x-a"], fair: null, mode: "enforce", over: "refuse", candidate_of: null, tier_of: null };
 const two = { ...plain, key: ["header:x-a", "cookie:b | query:c"] };
@@ -51,6 +51,22 @@ for (const [change, why] of [[{ mode: "shadow" }, /shadow/], [{ candidate_of: "y
 assert.match(page.whyNoBlock(plain, { x: {}, y: { after: { value: "x" } } }), /limit y comes after/);
 assert.match(page.whyNoBlock(wider, { y: { after: { value: "x" } } }), /limit y comes after/);
 
+// The buttons of a key: a block only where it refuses something, and never without saying what it undoes.
+const buttons = (about, parts, override) => page.keyButtons({ about, parts }, override).map(({ id }) => id).join();
+assert.strictEqual(buttons(plain, ["header:x-a=v"], null), "reset,block,override,refund");
+assert.strictEqual(buttons(plain, ["header:x-a=v"], { source: "live", blocked: true }), "reset,remove,override,refund");
+assert.strictEqual(buttons(plain, ["header:x-a=v"], { source: "config", blocked: true }), "reset,override,refund");
+assert.strictEqual(buttons({ ...plain, mode: "shadow" }, ["header:x-a=v"], null), "reset,override,refund");
+assert.strictEqual(buttons(fair, ["header:x-tenant=a"], null), "reset,refund");
+
+// Secrets of a file are numbered dots on the screen, and come back when it is saved.
+const secret = 'token = "one"\nkeys_secret=\'two\'\nx = { token = "th\\"ree", a = 1 }\nurl = "redis://me:four@h/1"\ntoken = "${file:/run/t}"\nurl = "redis://me:${P}@h"\nbudget_token = "five"\n';
+const masked = page.maskSecrets(secret);
+for (const word of ["one", "two", "ree", "four"]) assert.ok(!masked.shown.includes(word), masked.shown);
+for (const word of ["${file:/run/t}", "${P}", "a = 1", "redis://me:"]) assert.ok(masked.shown.includes(word), masked.shown);
+assert.strictEqual(masked.restore(masked.shown), secret.replace("'two'", "'two'"));
+assert.ok(masked.restore(masked.shown.replace(/"\u2022+1"/, '"new"')).startsWith('token = "new"\n'));
+
 // The numbers of a tenant are found by its name.
 assert.strictEqual(page.keyQuery({ ...fair, key: ["ip"] }, ["ip=::1", "header:x-tenant=a"]), "key=%3A%3A1&tenant=a");
 assert.strictEqual(page.keyQuery(two, ["header:x-a=v", "cookie:b|query:c#0123456789abcdef"]), "key=v&hash=0123456789abcdef");
@@ -78,27 +94,30 @@ for (const [text, line, exists] of [
 ]) assert.throws(() => edit(text, line, exists), /by hand/, text);
 
 // A whole edit: what is asked before it is saved, or the reason against it.
-async function change({ size = "0", pinned = null, changes, limits = {} }) {
+let written = "";
+async function change({ size = "0", pinned = null, changes, limits = {}, more }) {
   const said = [];
   Object.assign(sandbox, {
     getJson: async (path) => ({
       "/-/limits/x": plain, "/-/status": { pinned }, "/-/config/files": { files: [{ name: "main.toml" }] },
       "/-/config": { config: { limit: { x: { rate: { value: "1/s", origin: "/etc/main.toml:2" } }, ...limits } } },
     })[path],
-    request: async (method) => ({ text: async () => '[limit.x]\nrate = "1/s"\n', headers: { get: () => "tag" }, json: async () => (method === "PUT" ? { changes } : null) }),
+    request: async (method, path, options) => { written = method === "PUT" ? options.body : written; return { text: async () => '[limit.x]\nrate = "1/s"\n', headers: { get: () => "tag" }, json: async () => (method === "PUT" ? { changes } : null) }; },
     confirmAction: async (title, text) => { said.push(`ask: ${title} ${text}`); return false; },
   });
-  await page.addOverride({ show: (level, ...texts) => said.push(`${level}: ${texts.join(" ")}`) }, "x", ["header:x-a=v"], size);
+  await page.addOverride({ show: (level, ...texts) => said.push(`${level}: ${texts.join(" ")}`) }, "x", ["header:x-a=v"], size, more);
   return said.join("\n");
 }
 const own = { kind: "limit", name: "x", option: "overrides", text: "limit x: overrides: added" };
 (async () => {
-  assert.match(await change({ changes: [own] }), /^ask: Block this key\? main.toml .*overrides: added$/);
+  assert.match(await change({ changes: [own] }), /^ask: Block this key\? The limit x refuses every request of header:x-a=v, on this gateway. The file main.toml .*overrides: added$/);
+  assert.match(await change({ changes: [own], more: { length: "1h", reason: 'a "note"' } }), /until 20\d\d-/);
+  assert.match(written, /rate = 0, until = "20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", note = "a \\"note\\"" \}/);
   assert.match(await change({ changes: [own], size: "5/s" }), /^ask: Override this key\?/);
-  assert.match(await change({ changes: [own], pinned: 3 }), /^bad: Generation 3 is in force in place of the files/);
+  assert.match(await change({ changes: [own], pinned: 3 }), /^bad: Generation 3 is active in place of the files/);
   assert.match(await change({ changes: [] }), /^bad: The file would not change/);
   for (const other of [{ ...own, name: "y" }, { ...own, option: "rate" }, { kind: "route", name: "x", option: "overrides", text: "r" }]) {
-    assert.match(await change({ changes: [own, other] }), /^bad: The files differ from the config in force/);
+    assert.match(await change({ changes: [own, other] }), /^bad: The files differ from the active config/);
   }
   const limits = { y: { after: { value: "x" } } };
   assert.match(await change({ changes: [own], limits }), /^bad: The limit y comes after/);

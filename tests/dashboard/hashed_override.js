@@ -24,9 +24,13 @@ run(async (open) => {
   await shows("mallory-secret");
   const block = async () => {
     await page.click("#block");
-    await page.waitForFunction(() => document.activeElement.textContent === "Cancel");
+    await page.waitForFunction(() => document.getElementById("dialog").open);
+    await page.selectOption("#dialog [name=for]", "");
+    await page.selectOption("#dialog [name=place]", "file");
+    await page.locator("#dialog button[type=submit]").click();
+    await page.getByRole("button", { name: "Save and apply" }).waitFor();
     const text = await page.textContent("#dialog");
-    assert(text.includes("conf.d/limits.toml is changed") && /limit per-account: overrides: added .*hash = "[0-9a-f]{16}"/.test(text), text);
+    assert(text.includes("The file conf.d/limits.toml is changed") && /limit per-account: overrides: added .*hash = "[0-9a-f]{16}"/.test(text), text);
   };
   await block();
   fs.appendFileSync(file, "# edited by somebody else\n");
@@ -42,9 +46,9 @@ run(async (open) => {
 
   await (await rows("per-account", /^header:x-account!,ip=127\.0\.0\.1$/)).click();
   await page.waitForFunction(() => document.querySelector("main").textContent.includes("The requests did not have"));
-  assert(await page.locator("#block, #reset, [name=size], [name=units]").count() === 0, "a key without a value has actions");
+  assert(await page.locator("#block, #reset, #override, #refund").count() === 0, "a key without a value has actions");
 
   await (await rows("queue", /^(all,)?header:x-tenant#[0-9a-f]{16}$/)).click();
   await page.waitForFunction(() => document.querySelector("main").textContent.includes("fair.weights"));
-  assert(await page.locator("#block, [name=size]").count() === 0, "a tenant can be overridden");
+  assert(await page.locator("#block, #override").count() === 0, "a tenant can be overridden");
 });

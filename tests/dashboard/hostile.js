@@ -25,6 +25,7 @@ function responses(x) {
   const reload = { result: "failure", at: x, trigger: x, summary: x, diagnostics_count: 1, diagnostics: [mistake], warnings: [mistake], warnings_count: 1 };
   const server = { server: x, address: x, state: x, reason: x, returns_in_ms: 5, weight: 1, upstream: x };
   const live = { at_ms: Date.now(), version: x, host: x, lifecycle: "draining", uptime_seconds: 9, generation: 3, loaded_at: x, last_reload: reload,
+    environment: x, environment_color: x, lost_log_lines: { total: 3, seconds_ago: 1 }, descriptors: { open: 99, max: 100 }, overrides: { live: 1, rejected: 1, bans_total: 2 },
     store: { shared: true, up: false, breaker: 2, gateways: 2 }, seconds: 9,
     servers: { count: 3, unhealthy_count: 1, unhealthy: [server], fail_open_count: 1, fail_open: [`${x}.`] },
     certificates: { count: 1, expiring_count: 1, expiring: [{ listener: x, name: x, not_after: 5 }] },
@@ -40,6 +41,12 @@ function responses(x) {
     [/\/state$/, () => json({ limit: x, key: x, state_key: x, admitted: false, reason: x, remaining: 1, reset_ms: 4, policy: limit.policy, reset: true })],
     ["/-/limits/a", () => json({ ...limit, key: ["ip"] })],
     [/^\/-\/limits\//, () => json(limit)],
+    ["/-/customers", () => json({ source: x, incomplete: [x], incomplete_total: 1, limits_left_out: 1, limits_hidden: 1, store_fault: null,
+      limits: TEXTS.map((text) => ({ limit: "a", key: text, mode: x, outcome: x, refused_min: 1, refused_max: 2, override: { text, source: x, until: x, note: text, blocked: true }, admitted: false, reason: text, remaining: 1, reset_ms: 4, used: 4, policy: limit.policy, ban: { banned: true, left_ms: 5, bans: 1 } })),
+      refusals: TEXTS.map((text) => ({ time: text, request_id: text, client: text, route: text, status: 429, limits: [{ limit: text, mode: text, reason: text, key: text, cost: 1, remaining: 0, retry_after_ms: 5, policy: limit.policy }] })) })],
+    ["/-/gateways", () => json({ store_shared: true, store_fault: x, self: x, total: { gateways: 3, per_second: 1, failed_per_second: 1, refused_per_second: 1, in_flight: 1, p99_ms_max: 5 },
+      keys: TEXTS.map((text) => ({ limit: text, key: text, count_min: 1, count_max: 2, gateways: 2 })),
+      gateways: TEXTS.map((text) => ({ name: text, age_ms: 5, host: text, environment: text, environment_color: text, version: text, hash: text, lifecycle: text, admin: text, generation: 1, uptime_seconds: 5, in_flight: 1, servers: 2, servers_unhealthy: 0, per_second: 1, failed_per_second: 1, refused_per_second: 1, p50_ms: 1, p99_ms: 2, store_up: true })) })],
     ["/-/traffic", () => json({ seconds: 9, route_count: 1, limit_count: 1, limits: [{ limit: x, asked_total: 5, refused_total: 1, asked_per_second: 3, refused_per_second: 2, would_refuse_per_second: 1, without_store_per_second: 0 }],
       routes: TEXTS.map((text) => ({ route: text, requests_total: 5, requests_per_second: 1, client_errors_per_second: 1, too_many_per_second: 1, failed_per_second: 1, refused_per_second: 1, in_flight: 1, p50_ms: 1, p99_ms: null })) })],
     ["/-/routes", () => json({ generation: 3, total: 1, routes: TEXTS.map((text) => ({ priority: 1, name: text, host: text, path: text, match: text, methods: [text], header: {}, action: { upstream: text }, limits: [text], auth: text, origin: text })) })],
@@ -91,7 +98,7 @@ run(async (open) => {
     const page = await open(view);
     await mock(page, ["<img src=x onerror=hack()>", "\u202e\"><script>hack()</script>"][place]);
     await page.goto(url);
-    for (const screen of ["now", "routes", "limits", "limits/a", "limits/a/key/ip%3D1", "upstreams", "config", "tls"]) {
+    for (const screen of ["now", "customers", "customers/ip%3D1", "customers/request/1", "routes", "limits", "limits/a", "limits/a/key/ip%3D1", "upstreams", "gateways", "config", "tls"]) {
       await show(page, screen);
       await page.waitForTimeout(300);
       if (screen === "config") {
@@ -107,14 +114,14 @@ run(async (open) => {
       if (screen === "config") await checkAccess(page, `${screen} (hostile)`);
     }
     await show(page, "live");
-    await page.click("button[type=submit]");
+    await page.click("main form button[type=submit]");
     const rows = await page.waitForFunction((count) => document.querySelectorAll("tbody tr").length >= count && document.querySelectorAll("tbody tr").length, 200);
     assert((await rows.jsonValue()) === 200, "200 requests are shown");
     await checkInert(page, "live");
     const long = await page.evaluate(() => Array.from(document.querySelectorAll("td, tbody th")).some((cell) => cell.textContent.length > 700));
     assert(!long, "a cell is too long");
     if (place > 0) return;
-    const addresses = TEXTS.map((text) => `#/limits/${encodeURIComponent(text)}/key/${encodeURIComponent(`header:x=${text}`)}`);
+    const addresses = TEXTS.flatMap((text) => [`#/limits/${encodeURIComponent(text)}/key/${encodeURIComponent(`header:x=${text}`)}`, `#/customers/${encodeURIComponent(`header:x=${text}`)}`, `#/customers/request/${encodeURIComponent(text)}`]);
     await page.evaluate(async (hashes) => {
       for (const hash of hashes) {
         location.hash = hash;

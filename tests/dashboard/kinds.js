@@ -8,7 +8,7 @@ const SCREENS = [
   ["tenants", "header:x-tenant#0123456789abcdef", "has the hash 0123456789abcdef", false, false],
   ["tenants", "header:x-tenant=a", "Tenants share each budget", false, false],
   ["shared", "header:x-shared", "did not have header:x-shared", false, false],
-  ["shared", "header:x-shared=a", "Override", true, true],
+  ["shared", "header:x-shared=a", "passes now", true, true],
   ["pin", "header:x-pin=***", "The config hides this key", false, false],
   ["noted", "header:x-note=a", "annotate", false, true],
   ["tiers.48", "ip/32/48#0123456789abcdef", "Only the address names this network", false, false],
@@ -25,21 +25,29 @@ run(async (open) => {
     await page.evaluate((hash) => { location.hash = hash; }, `#/limits/${limit}/key/${encodeURIComponent(part)}`);
     await page.waitForFunction(([part, text]) => document.querySelector("h1").textContent.includes(part) && document.querySelector("#main").textContent.includes(text), [part, text]);
   };
-  const override = async (size, outcome, text) => {
-    await page.fill("[name=size]", size);
-    await page.keyboard.press("Enter");
+  const override = async (size, outcome, text, place) => {
+    await page.click("#override");
+    await page.waitForFunction(() => document.getElementById("dialog").open);
+    await page.fill("#dialog [name=size]", size);
+    await page.selectOption("#dialog [name=place]", place);
+    await page.locator("#dialog button[type=submit]").click();
     await page.locator(`.outcome.${outcome}`, { hasText: text }).waitFor();
   };
   for (const [limit, part, text, canBlock, canOverride] of SCREENS) {
     await show(limit, part, text);
-    const found = await page.evaluate(() => [document.querySelector("#block"), document.querySelector("[name=size]")].map(Boolean));
+    const found = await page.evaluate(() => [document.querySelector("#block"), document.querySelector("#override")].map(Boolean));
     assert(found[0] === canBlock && found[1] === canOverride, `${limit} ${part}: ${found}`);
     if (limit === "pin" || limit === "noted") await checkAccess(page, `${limit} ${part}`);
   }
-  await override("0", "bad", "refuses nothing");
+  for (const place of ["live", "file"]) await override("0", "bad", "refuses nothing", place);
 
-  await show("tiers.48", "ip/32/48=2001:db8:1::", "Block key");
+  await show("tiers.48", "ip/32/48=2001:db8:1::", "passes now");
   await page.click("#block");
+  await page.waitForFunction(() => document.getElementById("dialog").open);
+  await page.selectOption("#dialog [name=for]", "");
+  await page.selectOption("#dialog [name=place]", "file");
+  await page.locator("#dialog button[type=submit]").click();
+  await page.getByRole("button", { name: "Save and apply" }).waitFor();
   const text = await page.textContent("#dialog[open]");
   assert(text.includes('limit tiers: overrides: added { key = ["2001:db8:1::/48"], rate = 0 }'), text);
   await page.getByRole("button", { name: "Save and apply" }).click();
@@ -57,6 +65,6 @@ run(async (open) => {
     return (await sendJson("POST", "/-/rollback", { generation: 2 }, { headers })).pinned;
   });
   assert(pinned === 2, `pinned: ${pinned}`);
-  await show("shared", "header:x-shared=a", "Override");
-  await override("5/h", "bad", "in force in place of the files");
+  await show("shared", "header:x-shared=a", "passes now");
+  await override("5/h", "bad", "active in place of the files", "file");
 });

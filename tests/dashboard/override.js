@@ -10,7 +10,7 @@ run(async (open) => {
   await page.keyboard.press("Enter");
   const show = async (key) => {
     await page.evaluate((part) => { location.hash = `#/limits/per-key/key/${encodeURIComponent(part)}`; }, `header:x-key=${key}`);
-    await page.waitForFunction((value) => document.querySelector("h1").textContent.includes(value) && document.querySelector("#block"), key);
+    await page.waitForFunction((value) => document.querySelector("h1").textContent.includes(value) && document.querySelector("#override") && document.querySelector(".story").textContent !== "", key);
   };
   await page.waitForFunction(() => document.getElementById("freshness").textContent === "live");
   await show("gold");
@@ -26,19 +26,40 @@ run(async (open) => {
   };
   await tabUntil("Block key");
   await press("Enter");
-  await page.waitForFunction(() => document.activeElement.textContent === "Cancel");
+  await page.waitForFunction(() => document.activeElement.name === "for");
   const text = await page.textContent("#dialog");
-  assert(text.includes('limit per-key: overrides: added { key = ["gold"], rate = 0 }') || text.includes('percent = "gold"'), text);
-  await tabUntil("Save and apply");
+  assert(text.includes("The limit per-key refuses every request of header:x-key=gold") && text.includes("until somebody removes it"), text);
+  await checkAccess(page, "the question before a block");
+  await page.fill("[name=note]", "ticket 17");
+  await tabUntil("Block");
   await press("Enter");
   await page.waitForSelector(".outcome.good");
-  assert(keys <= 5, `${keys} keystrokes, which is one more than for a reset`);
-
-  const override = async (key, size) => {
+  const blocked = await page.textContent(".outcome.good");
+  assert(/blocked until 20\d\d-.* UTC \(ticket 17\)/.test(blocked) && blocked.includes("memory of this gateway"), blocked);
+  assert(keys <= 8, `${keys} keystrokes`);
+  // A block is shown with its end and its note, and is lifted in its place.
+  await page.waitForSelector("#remove");
+  assert((await page.textContent("#main .cards")).includes("ticket 17"), "the note is shown");
+  await page.click("#remove");
+  await page.locator("#dialog").getByRole("button", { name: "Remove" }).click();
+  await page.waitForSelector("#block");
+  // The same as an edit of the file, which shows the change first.
+  const override = async (key, size, place = "file", end = "") => {
     await show(key);
-    await page.fill("[name=size]", size);
-    await page.keyboard.press("Enter");
+    await page.click(size === "0" ? "#block" : "#override");
+    await page.waitForFunction(() => document.getElementById("dialog").open);
+    if (size !== "0") await page.fill("#dialog [name=size]", size);
+    await page.selectOption("#dialog [name=for]", end);
+    await page.selectOption("#dialog [name=place]", place);
+    await page.locator("#dialog button[type=submit]").click();
   };
+  await override("gold", "0");
+  await page.getByRole("button", { name: "Save and apply" }).waitFor();
+  const change = await page.textContent("#dialog");
+  assert(change.includes("refuses every request of header:x-key=gold, on this gateway") && change.includes('percent = "gold"'), change);
+  await page.getByRole("button", { name: "Save and apply" }).click();
+  await page.waitForSelector(".outcome.good");
+  await page.waitForFunction(() => document.querySelector("#main .cards").textContent.includes("from the config"));
   for (const key of ["silver", 'a"]#%2C \u00e9'.replace(" \u00e9", "%20%C3%A9")]) {
     await override(key, "unlimited");
     await page.getByRole("button", { name: "Save and apply" }).click();

@@ -2,7 +2,7 @@
 const { run, show } = require("./chromium.js");
 
 const [, , url, directory] = process.argv;
-const SCREENS = { now: "now", routes: "routes", limits: "limits", limit: "limits/per-customer", key: "limits/per-customer/key/header%3Ax-api-key%3Dacme",
+const SCREENS = { now: "now", customer: "customers/header%3Ax-api-key%3Dacme", gateways: "gateways", routes: "routes", limits: "limits", limit: "limits/per-customer", key: "limits/per-customer/key/header%3Ax-api-key%3Dacme",
   live: "live", upstreams: "upstreams", config: "config" };
 
 run(async (open) => {
@@ -13,7 +13,7 @@ run(async (open) => {
     await show(page, screen);
     if (name === "live") {
       await page.selectOption("[name=decision]", "");
-      await page.click("button[type=submit]");
+      await page.click("main form button[type=submit]");
       await page.waitForTimeout(1500);
     }
     await page.waitForTimeout(1200);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::support::app::run;
 use crate::support::client::get;
 use crate::support::gateway::{Gateway, config};
+use crate::support::limiting::RedisServer;
 use crate::support::upstream::Upstream;
 
 const LIMITS: &str = r#"
@@ -50,7 +51,8 @@ upstream = "shop"
 limits = ["per-ip"]
 "#;
 
-const KEYS: &str = "[admin]\nkeys = { ip = \"plain\", \"header:x-api-key\" = \"plain\" }\n";
+const KEYS: &str = "[admin]\nkeys = { ip = \"plain\", \"header:x-api-key\" = \"plain\" }\nenvironment = \"production\"\n\
+                    environment_color = \"red\"\n";
 
 /// Sends the requests of `seconds`, more of them in the second half.
 fn send_traffic(gateway: &Gateway, seconds: u64) {
@@ -76,18 +78,25 @@ fn send_traffic(gateway: &Gateway, seconds: u64) {
 fn pictures_show_a_gateway_with_traffic() {
     let shop = Upstream::text("ok");
     let text = config("trusted_proxies = [\"127.0.0.0/8\"]", &LIMITS.replace("SHOP", &shop.url()));
-    let gateway = Gateway::with_config(&text.replace("[admin]\n", KEYS));
-    send_traffic(&gateway, 40);
+    let redis = RedisServer::start(&[]);
+    let text = format!("{}\n[store]\nurl = \"{}\"\n", text.replace("[admin]\n", KEYS), redis.url());
+    // The second one shares the budgets and has a part of the traffic.
+    let (gateway, other) = (Gateway::with_config(&text), Gateway::with_config(&text));
+    std::thread::scope(|scope| {
+        scope.spawn(|| send_traffic(&other, 40));
+        send_traffic(&gateway, 40);
+    });
     let changed = std::fs::read_to_string(gateway.config()).unwrap().replace("120/min", "90/min");
     std::fs::write(gateway.config(), changed).unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let [script, pictures] = ["tests/dashboard/pictures.js", "docs/images"].map(|path| root.join(path));
     std::fs::create_dir_all(&pictures).unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| send_traffic(&gateway, 30));
+        scope.spawn(|| send_traffic(&gateway, 35));
+        scope.spawn(|| send_traffic(&other, 35));
         std::thread::sleep(Duration::from_secs(15));
         let address = format!("http://{}/", gateway.admin);
         run("node", "nodejs", &[script.to_str().unwrap(), &address, pictures.to_str().unwrap()]);
     });
-    assert!(std::fs::read_dir(&pictures).unwrap().count() >= 8);
+    assert!(std::fs::read_dir(&pictures).unwrap().count() >= 10);
 }

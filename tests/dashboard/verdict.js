@@ -21,11 +21,17 @@ const CASES = [
   [{ servers: { ...WELL.servers, unhealthy_count: 1, unhealthy: [down] } }, "one thing needs attention", ["1 of 2 servers is not healthy: http://10.0.0.1:3000 #/upstreams"]],
   [{ servers: { ...WELL.servers, unhealthy_count: 1, unhealthy: [down], fail_open_count: 1, fail_open: ["app"] },
     last_reload: { result: "failure", diagnostics_count: 2 }, store: { ...WELL.store, up: false } }, "Something is broken: 2 problems",
-  ["limit store does not respond #/limits", "No server is healthy in 1 upstream: app #/upstreams", "rejected (2 mistakes). Generation 3 stays in force #/config"]],
+  ["limit store does not respond #/limits", "No server is healthy in 1 upstream: app #/upstreams", "rejected (2 mistakes). Generation 3 stays active #/config"]],
   [{ certificates: { count: 2, expiring_count: 2, expiring: [{ listener: "l", name: "old.example", not_after: 1_800_000_000 - day }, { listener: "l", name: "new.example", not_after: 1_800_000_000 + 3 * day }] } },
     "Something is broken: 1 problem", ["old.example expired 1 d ago #/tls", "new.example expires in 3 d #/tls"]],
   [{ store: { ...WELL.store, shared: false, evicted_total: 3, evicted_seconds_ago: 599 } }, "Something is broken: 1 problem", ["Memory is full: 3 keys in use were evicted #/limits"]],
   [{ store: { ...WELL.store, shared: false, evicted_total: 3, evicted_seconds_ago: 600 } }, "All is well.", []],
+  [{ lost_log_lines: { total: 7, seconds_ago: 5 } }, "one thing needs attention", ["Log lines are missing: 7 lines since the start #/now"]],
+  [{ lost_log_lines: { total: 7, seconds_ago: 900 } }, "All is well.", []],
+  [{ descriptors: { open: 81, max: 100 } }, "one thing needs attention", ["81 of 100 file descriptors are open #/tls"]],
+  [{ descriptors: { open: 96, max: 100 } }, "Something is broken", ["96 of 100 file descriptors #/tls"]],
+  [{ descriptors: { open: 80, max: null } }, "All is well.", []],
+  [{ overrides: { live: 3, rejected: 1, bans_total: 9 } }, "one thing needs attention", ["1 live override has a mistake and is skipped #/limits"]],
   [{ lifecycle: "draining" }, "one thing needs attention", ["The gateway is stopping "]],
 ];
 

@@ -112,7 +112,7 @@ fn a_read_only_directory_refuses_edits_and_names_the_remedy() {
     fs::write(editor.gateway.dir.path().join("sluicegate.toml"), version("two")).unwrap();
     let dir = editor.gateway.dir.path().display();
     mount(&format!("mount -o remount,rw $0 && cp {dir}/sluicegate.toml $0 && mount -o remount,ro $0"));
-    wait_until("the new config is in force", || editor.served() == "two");
+    wait_until("the new config is active", || editor.served() == "two");
     let back = editor.roll_back(1);
     assert_eq!((back.status(), &back.json()["pinned"]), (200, &1.into()), "{}", back.text());
     assert_eq!((editor.inside("sluicegate.toml"), editor.served()), (version("two"), "one".to_owned()));

@@ -134,5 +134,5 @@ fn a_client_that_leaves_does_not_break_an_edit_off() {
     // The gateway may notice that a client left before it begins the edit, and then does not begin.
     crate::support::wait_until("the edit has begun", || editor.text() == text);
     drop(client);
-    crate::support::wait_until("the edit is in force", || editor.served() == "two");
+    crate::support::wait_until("the edit is active", || editor.served() == "two");
 }

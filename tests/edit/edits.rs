@@ -36,9 +36,9 @@ fn an_edit_is_in_force_when_its_response_arrives() {
     assert_eq!(editor.get("/-/status").json()["last_reload"]["trigger"], "edit");
     // The watcher still notices changes by other programs.
     fs::write(editor.main(), version("saved")).unwrap();
-    wait_until("a save is in force", || editor.served() == "saved");
+    wait_until("a save is active", || editor.served() == "saved");
     fs::write(editor.main(), version("r11")).unwrap();
-    wait_until("the text of the last edit is in force again", || editor.served() == "r11");
+    wait_until("the text of the last edit is active again", || editor.served() == "r11");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn a_stale_edit_gets_the_difference() {
     let seen = editor.tag(MAIN);
     fs::write(editor.main(), version("vim")).unwrap();
     assert_eq!(editor.put_to(MAIN, &seen, version("four")).status(), 412);
-    wait_until("the save is in force", || editor.served() == "vim");
+    wait_until("the save is active", || editor.served() == "vim");
     // The file is gone.
     let seen = editor.tag(MAIN);
     fs::remove_file(editor.main()).unwrap();

@@ -16,7 +16,7 @@ impl Editor {
     /// Saves the main file like an editor on the machine, and waits until it is in force.
     fn save(&self, name: &str, admin: &str) {
         fs::write(self.main(), named(name, admin)).unwrap();
-        wait_until("the save is in force", || self.served() == name);
+        wait_until("the save is active", || self.served() == name);
     }
 }
 
@@ -60,7 +60,7 @@ fn the_history_and_the_audit_log_name_who_changed_what() {
     edit("?dry_run=1", "three");
     edit("", "two");
     fs::write(editor.main(), config("saved")).unwrap();
-    wait_until("the save is in force", || editor.served() == "saved");
+    wait_until("the save is active", || editor.served() == "saved");
     let fields = format!("content-type: application/json\r\nif-match: {}\r\n", editor.tag("/-/config/history"));
     as_deploy("POST", "/-/rollback", &fields, "{\"generation\": 1}");
     assert_eq!(editor.put("[[route]\n").status(), 422);
@@ -129,7 +129,7 @@ fn a_rollback_writes_the_files_back() {
     assert_eq!(editor.get("/-/config/history").json()["generations"][3]["trigger"], "rollback");
     // A file that was added since then would be included.
     fs::write(editor.etc.join("conf.d/new.toml"), "[limit.new]\nrate = \"1/s\"\n").unwrap();
-    wait_until("the new file is in force", || editor.get("/-/limits/new").status() == 200);
+    wait_until("the new file is active", || editor.get("/-/limits/new").status() == 200);
     let other = editor.roll_back(3);
     assert_eq!(other.status(), 409, "{}", other.text());
     assert!(other.text().contains("conf.d/new.toml") && editor.text() == version("one"));
@@ -177,13 +177,13 @@ fn without_edits_a_rollback_pins_until_the_next_changed_save() {
     assert_eq!((response.status(), &response.json()["pinned"]), (200, &1.into()), "{}", response.text());
     assert_eq!((editor.served(), editor.text()), ("one".to_owned(), named("two", "")));
     assert_eq!(editor.pinned(), (1.into(), Some(1.0)));
-    assert!(editor.gateway.log_lines(&["WARN", "generation 1 is in force in place of the files"]) == 1);
+    assert!(editor.gateway.log_lines(&["WARN", "generation 1 is active in place of the files"]) == 1);
     // Reloads and saves without a change keep it.
     let reload = editor.gateway.admin_request("POST", "/-/reload", TOKEN, "").json();
     assert_eq!((&reload["result"], &reload["pinned"]), (&"unchanged".into(), &1.into()));
     let output = program().args(["reload", "-c"]).arg(editor.main()).output().unwrap();
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success() && stdout.contains("a rollback keeps generation 1 in force"), "{stdout}");
+    assert!(output.status.success() && stdout.contains("a rollback keeps generation 1 active"), "{stdout}");
     editor.gateway.signal("HUP");
     fs::write(editor.main(), named("two", "")).unwrap();
     fs::write(editor.etc.join("beside"), "").unwrap();
@@ -213,10 +213,10 @@ fn without_edits_a_rollback_pins_until_the_next_changed_save() {
 fn a_pin_has_the_includes_of_its_time() {
     let editor = Editor::with(&named("one", ""));
     fs::write(editor.etc.join("conf.d/a.toml"), "[limit.a]\nrate = \"1/s\"\n").unwrap();
-    wait_until("the include is in force", || editor.get("/-/limits/a").status() == 200);
+    wait_until("the include is active", || editor.get("/-/limits/a").status() == 200);
     fs::remove_file(editor.etc.join("conf.d/a.toml")).unwrap();
     fs::write(editor.etc.join("conf.d/b.toml"), "[limit.b]\nrate = \"1/s\"\n").unwrap();
-    wait_until("the other include is in force", || editor.get("/-/limits/b").status() == 200);
+    wait_until("the other include is active", || editor.get("/-/limits/b").status() == 200);
     let with_a = editor.get("/-/config/history").json()["generations"][1]["generation"].as_u64().unwrap();
     assert_eq!(editor.roll_back(with_a).status(), 200);
     assert_eq!([editor.get("/-/limits/a").status(), editor.get("/-/limits/b").status()], [200, 404]);

@@ -189,7 +189,7 @@ candidate_of = "first"
     let top = gateway.admin("/-/top?limit=first-tried&by=would_refuse").json();
     assert_eq!((&top["keys"][0]["key"], &top["keys"][1]["key"]), (&"descriptor:two=x".into(), &().into()), "{top}");
     let left = |two: &str| gateway.admin(&format!("/-/limits/first-tried/state?key={two}")).json()["remaining"].clone();
-    assert_eq!((left("x"), left("y")), (0.into(), 2.into()), "in force, it would refuse the whole request");
+    assert_eq!((left("x"), left("y")), (0.into(), 2.into()), "active, it would refuse the whole request");
 }
 
 /// The networks of one limit count as one limit of a request, and descriptors that share a network are charged

@@ -4,6 +4,7 @@ mod calls;
 mod deadlines;
 mod explanations;
 mod frames;
+mod own_limits;
 mod proxy;
 mod replaces;
 mod shared_store;

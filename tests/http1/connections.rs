@@ -126,7 +126,7 @@ fn a_request_in_flight_ends_under_the_config_it_began_with() {
         let reloads = || gateway.log().matches("config reloaded").count();
         let seen = reloads();
         std::fs::write(&config, edited).unwrap();
-        wait_until("the edit is in force", || reloads() > seen);
+        wait_until("the edit is active", || reloads() > seen);
     };
     mark("first");
     let mut client = gateway.client();

@@ -439,7 +439,7 @@ fn reloads_leave_tunnels_alone() {
     let mut tunnel = open(&gateway);
     let plain = "[[route]]\nname = \"other\"\npath = \"/\"\nrespond = { body = \"new\" }\n";
     gateway.reload(&crate::support::gateway::config("max_tunnels = 0", plain));
-    wait_until("the reload is in force", || gateway.get("/").text() == "new");
+    wait_until("the reload is active", || gateway.get("/").text() == "new");
     for _ in 0..3 {
         assert_echo(&mut tunnel);
     }

@@ -45,25 +45,8 @@ fn connections_are_capped_by_address() {
 fn first_packets_of_unproven_addresses_take_little_and_answers_are_small() {
     let gateway = Http3Gateway::start("max_connections = 64\n", "http3 = true", ECHO);
     let client = gateway.connect();
-    // A recorded first packet of a client, sent from many sockets that never answer.
-    let recorder = UdpSocket::bind("127.0.0.1:0").unwrap();
-    recorder.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let target = recorder.local_addr().unwrap();
-    let options = H3Options::trusting(&gateway.ca);
-    let (mut packet, length) = std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| {
-            let mut packet = [0; 2048];
-            let length = recorder.recv(&mut packet).unwrap();
-            (packet, length)
-        });
-        scope.spawn(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let _ = tokio::time::timeout(Duration::from_millis(500), h3_connect(target, &options)).await;
-            });
-        });
-        waiting.join().unwrap()
-    });
+    // Sent from many sockets that never answer.
+    let mut packet = record_first_packet(&gateway);
     let before = gateway.gateway.memory("VmRSS");
     let mut received = 0;
     for round in 0..400_u32 {
@@ -71,18 +54,60 @@ fn first_packets_of_unproven_addresses_take_little_and_answers_are_small() {
         socket.set_nonblocking(true).unwrap();
         // Another connection ID each time; the packet can then not be decrypted, but it takes a place.
         packet[6..10].copy_from_slice(&round.to_be_bytes());
-        socket.send_to(&packet[..length], gateway.addr()).unwrap();
+        socket.send_to(&packet, gateway.addr()).unwrap();
         std::thread::sleep(Duration::from_millis(1));
         let mut answer = [0; 65536];
         while let Ok(length) = socket.recv(&mut answer) {
             received += length;
         }
     }
-    assert!(received <= 3 * 400 * length, "{received} bytes for {}", 400 * length);
+    let sent = 400 * packet.len();
+    assert!(received <= 3 * sent, "{received} bytes for {sent}");
     let grown = gateway.gateway.memory("VmRSS").saturating_sub(before);
     assert!(grown < 8 << 20, "{grown}");
     assert_eq!(client.get("/").status(), 200);
     assert_eq!(gateway.connect().get("/").status(), 200);
+}
+
+/// While more than an eighth of `max_connections` is in the handshake, a client must return the token of a Retry packet.
+#[test]
+fn clients_prove_their_address_while_many_handshakes_are_under_way() {
+    const TYPE: u8 = 0xf0;
+    const INITIAL: u8 = 0xc0;
+    const RETRY: u8 = 0xf0;
+    let gateway = Http3Gateway::start("max_connections = 8\n", "http3 = true", ECHO);
+    let answers: Vec<Vec<u8>> = (0..8)
+        .map(|_| {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            socket.send_to(&record_first_packet(&gateway), gateway.addr()).unwrap();
+            let mut answer = vec![0; 2048];
+            let length = socket.recv(&mut answer).unwrap();
+            answer.truncate(length);
+            answer
+        })
+        .collect();
+    let types: Vec<u8> = answers.iter().map(|answer| answer[0] & TYPE).collect();
+    assert_eq!(types, [[INITIAL; 2].as_slice(), &[RETRY; 6]].concat());
+    assert!(answers[2..].iter().all(|answer| answer.len() < 200), "{answers:?}");
+    assert_eq!(gateway.connect().get("/").status(), 200, "a client with the token is served");
+}
+
+/// Records the first packet of a client.
+fn record_first_packet(gateway: &Http3Gateway) -> Vec<u8> {
+    let recorder = UdpSocket::bind("127.0.0.1:0").unwrap();
+    recorder.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let target = recorder.local_addr().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let options = H3Options::trusting(&gateway.ca);
+    runtime.block_on(async {
+        let connecting = h3_connect(target, &options);
+        let _ = tokio::time::timeout(Duration::from_millis(200), connecting).await;
+    });
+    let mut packet = vec![0; 2048];
+    let length = recorder.recv(&mut packet).unwrap();
+    packet.truncate(length);
+    packet
 }
 
 async fn h3_connect(addr: std::net::SocketAddr, options: &H3Options<'_>) {

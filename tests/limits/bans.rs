@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use redis::Commands;
 
+use crate::support::client::get;
 use crate::support::gateway::{Gateway, program};
+use crate::support::limiting::topology::RedisCluster;
 use crate::support::limiting::{RedisServer, on_both_stores};
 use crate::support::upstream::Upstream;
 
@@ -129,4 +131,31 @@ fn a_reload_keeps_the_ban() {
     gateway.reload_with("ban = { after = 2, within = \"1m\", for = \"1m\", at_most = \"2m\" }\n", "");
     std::thread::sleep(Duration::from_millis(120));
     assert_eq!(gateway.get("/").status(), 200);
+}
+
+/// On a cluster, the limits of a request are in several slots, and the ban is in that of its limit.
+#[test]
+fn gateways_of_a_cluster_share_bans() {
+    let cluster = RedisCluster::start(0);
+    let config = "[[route]]\nname = \"login\"\nrespond = { status = 200 }\nlimits = [\"login\", \"all\"]\n\
+        [limit.login]\nalgorithm = \"fixed_window\"\nrate = \"1/h\"\nkey = \"header:x-k\"\n\
+        ban = { after = 2, within = \"1m\", for = \"2h\" }\n\
+        [limit.all]\nalgorithm = \"fixed_window\"\nrate = \"500/h\"\nkey = \"all\"\n";
+    let config = format!("[store]\nurl = \"{}\"\ndeadline = \"10s\"\n{config}", cluster.url());
+    let gateways = [Gateway::start(&config), Gateway::start(&config)];
+    gateways.iter().for_each(Gateway::wait_for_store);
+    let fetch = |gateway: usize, key: u8| gateways[gateway].fetch(&get("/", &format!("x-k: {key}\r\n")));
+    for key in 0..12 {
+        assert_eq!([fetch(0, key), fetch(1, key)].map(|response| response.status()), [200, 429]);
+        let begun = fetch(0, key);
+        let wait: u64 = begun.get("retry-after").unwrap().parse().unwrap();
+        assert!(begun.status() == 429 && (7190..=7200).contains(&wait), "{key}: {wait}");
+        let state = gateways[1].admin(&format!("/-/limits/login/state?key={key}")).json();
+        assert_eq!(state["ban"]["banned"], true, "{key}: {state}");
+        assert!(fetch(1, key).text().contains("banned"), "{key}");
+    }
+    let left = gateways[0].admin("/-/limits/all/state").json()["remaining"].as_i64();
+    assert_eq!(left, Some(500 - 12), "what is refused charges nothing");
+    let lift = gateways[1].admin_request("DELETE", "/-/limits/login/state?key=3", "", "").status();
+    assert_eq!((lift, fetch(0, 3).status(), fetch(0, 4).status()), (200, 200, 429));
 }

@@ -92,7 +92,7 @@ fn values_that_no_request_has_are_mistakes() {
         let limit = &config.limits[0];
         let field = value.replace('%', "%25").replace(',', "%2C").into_bytes();
         let mut entries = [(field, b"rate=0".to_vec())].into();
-        let live = limit.overrides.set_live(&limit.key, &mut entries, None).describe();
+        let live = limit.overrides.set_live(&limit.key, &mut entries).describe();
         assert!(live.as_ref().is_some_and(|mistake| mistake.contains(remedy)), "{key} {value}: {live:?}");
     }
 }

@@ -320,7 +320,7 @@ fn a_limit_follows_another() {
         let refused = gateway.fetch("/", anna);
         assert!(refused.text().contains("\"violated-policies\":[\"hard\"]"), "{}", refused.text());
         let wait: u64 = refused.get("retry-after").unwrap().parse().unwrap();
-        assert!((50..=60).contains(&wait), "{wait}: the wait of the limit in force");
+        assert!((50..=60).contains(&wait), "{wait}: the wait of the active limit");
         assert_eq!((gateway.decisions("soft", "allow"), gateway.decisions("soft", "deny")), (3.0, 4.0));
         let hard = ["bypass", "allow", "deny"].map(|decision| gateway.decisions("hard", decision));
         assert_eq!(hard, [3.0, 2.0, 2.0]);

@@ -129,14 +129,14 @@ fn live_overrides_name_networks() {
     set("per-ip.56", "2001:db8:1::/56", "5");
     set("per-ip.48", "2001:db8:1::", "7");
     let gateway = gateway(Some(&redis), HOURLY);
-    wait_until("they are in force", || gateway.log().matches("overrides in Redis are in force").count() == 3);
+    wait_until("they are active", || gateway.log().matches("overrides in Redis are active").count() == 3);
     let ips = ["2001:db8:1:1::1", "2001:db8:1:1::2", "2001:db8:1:1::3", "2001:db8:1:1::4"];
     assert_eq!(statuses(&gateway, ips), [200, 200, 200, 429]);
     assert_eq!(statuses(&gateway, ["2001:db8:1:2::1", "2001:db8:1:3::1", "2001:db8:1:4::1"]), [200, 200, 429]);
     assert_eq!(statuses(&gateway, ["2001:db8:1:100::1", "2001:db8:1:200::1", "2001:db8:1:300::1"]), [200, 200, 429]);
     assert_eq!(left(&gateway, "per-ip.56", "2001:db8:1::/56"), 0);
     set("per-ip", "2001:db8:2::/56", "9");
-    let mistake = "`2001:db8:2::/56` is no network of this key: they are /32 and for IPv6 /64";
+    let mistake = "`2001:db8:2::/56` is not a network of this key: they are /32 and for IPv6 /64";
     wait_until("the mistake is logged", || gateway.log().contains(mistake));
 }
 

@@ -100,7 +100,7 @@ fn any_bytes_can_be_named() {
     let mut client = redis.client();
     let fields: [(&[u8], &str); 2] = [(b"%ff%fe%2c%80", "burst=7"), (b"\xc0\xaf", "burst=8")];
     let () = client.hset_multiple("sg:overrides:tenant", &fields).unwrap();
-    wait_until("the overrides are in force", || remaining(&gateway, "%C0%AF") == 8);
+    wait_until("the overrides are active", || remaining(&gateway, "%C0%AF") == 8);
     assert_eq!([remaining(&gateway, "%FF%FE,%80"), remaining(&gateway, "caf%E9")], [7, 3]);
 }
 

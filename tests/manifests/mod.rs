@@ -79,8 +79,17 @@ fn the_config_and_the_deployment_agree() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("sluicegate.toml");
     std::fs::write(dir.path().join("token"), "token-of-the-test").unwrap();
-    std::fs::write(&path, text.replace("/run/secrets/sluicegate/token", "token")).unwrap();
+    std::fs::write(dir.path().join("metrics-token"), "token-of-prometheus").unwrap();
+    std::fs::write(&path, text.replace("/run/secrets/sluicegate/", "")).unwrap();
     let config = config::load_config(&path).unwrap_or_else(|report| panic!("{report}"));
+
+    // What Prometheus sends is a token of the config.
+    let credentials = &document("servicemonitor.yaml")["spec"]["endpoints"][0]["authorization"]["credentials"];
+    let secret = document("secret.yaml");
+    assert_eq!(credentials["name"], secret["metadata"]["name"]);
+    let file = credentials["key"].as_str().unwrap();
+    assert!(secret["stringData"][file].is_string() && text.contains(&format!("/run/secrets/sluicegate/{file}}}")));
+    assert!(config.admin.metrics_need_token);
 
     let deployment = document("deployment.yaml");
     let pod = &deployment["spec"]["template"]["spec"];

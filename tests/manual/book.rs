@@ -132,6 +132,16 @@ fn the_table_of_contents_lists_every_page_once() {
     assert_none(&mistakes);
 }
 
+/// Every page is two clicks from the start: the introduction links all of them by task.
+#[test]
+fn the_introduction_links_every_page() {
+    let linked = links(&fs::read_to_string("docs/introduction.md").unwrap());
+    let linked: BTreeSet<String> =
+        linked.iter().map(|link| format!("docs/{}", link.split('#').next().unwrap_or_default())).collect();
+    let pages = pages().into_iter().filter(|page| page != "docs/introduction.md" && !linked.contains(page));
+    assert_none(&pages.map(|page| format!("{page} is not linked from the introduction")).collect::<Vec<_>>());
+}
+
 /// Pages to search rather than to read: those with tables that are written from the code, and the list of changes.
 const SEARCHED: [&str; 4] =
     ["CHANGELOG.md", "docs/migrating/nginx.md", "docs/reference/options.md", "docs/reference/reasons.md"];

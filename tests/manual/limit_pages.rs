@@ -43,7 +43,7 @@ fn named_metrics_and_options_exist() {
     let text: String = LIMIT_PAGES.map(read).concat();
     let metrics_of = |page: &str, title: &str| Page::read(page).under(title)[0].start(&app(), None).metrics();
     let metrics = metrics_of("docs/guides/recipes.md", "One budget for several routes")
-        + &metrics_of("docs/guides/choosing-a-limit.md", "Try other numbers for a limit");
+        + &metrics_of("docs/guides/choosing-a-limit.md", "Try different numbers for a limit");
     let letters = |text: &str| text.find(|c: char| !(c.is_ascii_lowercase() || c == '_')).unwrap_or(text.len());
     let named: Vec<&str> = text.split("sluicegate_").skip(1).map(|rest| &rest[..letters(rest)]).collect();
     assert!(named.len() > 8);

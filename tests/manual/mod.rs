@@ -11,6 +11,7 @@ mod limit_pages;
 mod pages;
 mod recipes;
 mod reference;
+mod rollout;
 mod routing;
 mod tls;
 mod under_attack;

@@ -253,7 +253,7 @@ fn break_the_list(walk: &Walk) {
         std::fs::write(&list, format!("{good}{mistake}")).unwrap();
         let reload_output = walk.run("sluicegate reload");
         assert!(
-            reload_output.contains("blocked.txt:3:1") && reload_output.contains("stays in force"),
+            reload_output.contains("blocked.txt:3:1") && reload_output.contains("stays active"),
             "{mistake:?}: {reload_output}"
         );
         assert!(walk.run("sluicegate check").contains("blocked.txt:3:1"), "{mistake:?}");

@@ -150,7 +150,7 @@ fn a_gateway_is_found_even_if_its_config_file_breaks() {
         assert_eq!(output(&["check", "-c", &file]).0, 2, "{bad}");
         assert_eq!(output(&["healthcheck", "-c", &file]), (0, String::new(), String::new()), "{bad}");
         let (code, _, stderr) = output(&["reload", "-c", &file]);
-        assert!(code == 1 && stderr.contains("generation 1 stays in force"), "{bad}: {code} {stderr}");
+        assert!(code == 1 && stderr.contains("generation 1 stays active"), "{bad}: {code} {stderr}");
     }
     fs::write(&path, "").unwrap();
     assert_eq!(output(&["healthcheck", "-c", &file]).0, 0);
@@ -196,7 +196,7 @@ fn reload_waits_until_a_new_token_is_in_force() {
         // The watcher may load the file before the command does.
         fs::write(gateway.config(), text(token)).unwrap();
         let (code, stdout, stderr) = output(&["reload", "-c", &file]);
-        assert!(code == 0 && stdout.contains(&format!("generation {generation} is in force")), "{stdout} {stderr}");
+        assert!(code == 0 && stdout.contains(&format!("generation {generation} is active")), "{stdout} {stderr}");
     }
 }
 
@@ -427,7 +427,7 @@ fn reload_reports_the_result() {
     let admin = gateway.admin.to_string();
     let fetch = |args: &[&str]| output(&[&["reload", "-c", &known], args].concat());
     let (code, stdout, _) = fetch(&[]);
-    assert_eq!((code, stdout.as_str()), (0, "unchanged: generation 1 is in force\n"));
+    assert_eq!((code, stdout.as_str()), (0, "unchanged: generation 1 is active\n"));
 
     let text = fs::read_to_string(&file).unwrap();
     let more = text.clone() + "\n[limit.idle]\nrate = \"1/s\"\n";
@@ -444,7 +444,7 @@ fn reload_reports_the_result() {
     let (code, stdout, stderr) = fetch(&[]);
     assert_eq!((code, stdout.as_str()), (1, ""));
     assert!(stderr.contains("sluicegate.toml:3:11: undefined limit `nobody`"), "{stderr}");
-    assert!(stderr.contains("stays in force"), "{stderr}");
+    assert!(stderr.contains("stays active"), "{stderr}");
 
     gateway.write_config(&text);
     assert_eq!(fetch(&[]).0, 0);

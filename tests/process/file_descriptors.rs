@@ -197,7 +197,7 @@ fn a_process_without_any_descriptor_recovers() {
     grant(400);
     assert_eq!(late.read_response("GET").text(), "good");
     assert_eq!(early.fetch(&get("/", ""), "").text(), "good");
-    wait_until("the save is in force", || gateway.log().contains("config reloaded"));
+    wait_until("the save is active", || gateway.log().contains("config reloaded"));
     let log = gateway.log();
     assert!(!log.contains("not reloaded") && !log.contains("upstream request failed"), "{log}");
     assert!(!log.contains("refusing"), "{log}");

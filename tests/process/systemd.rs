@@ -46,7 +46,7 @@ fn systemd_is_notified_of_start_reloads_and_stop() {
     loop {
         let news = read_states(&systemd);
         assert!(["RELOADING=1", "READY=1"].contains(&news[0].as_str()), "{news:?}");
-        if news[1].contains("does not load: generation 1 stays in force") {
+        if news[1].contains("does not load: generation 1 stays active") {
             break;
         }
     }

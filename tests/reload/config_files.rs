@@ -92,7 +92,7 @@ fn a_file_that_is_still_being_written_is_not_loaded() {
         let mut file = fs::File::create(&path).unwrap();
         file.write_all(first.as_bytes()).unwrap();
         settle();
-        assert_eq!(gateway.generation(), before, "half of {} is in force", path.display());
+        assert_eq!(gateway.generation(), before, "half of {} is active", path.display());
         file.write_all(rest.as_bytes()).unwrap();
         drop(file);
         before
@@ -243,7 +243,7 @@ fn a_bad_save_changes_nothing_is_visible_and_the_fix_applies() {
     gateway.write(&good);
     wait_until("the failure has ended", || gateway.last_reload_successful());
     assert_eq!(gateway.generation(), 1);
-    wait_until("it is logged", || gateway.log().contains("config is valid again; generation 1 stays in force"));
+    wait_until("it is logged", || gateway.log().contains("config is valid again; generation 1 stays active"));
 
     gateway.write("[[");
     wait_until("the reload failed again", || !gateway.last_reload_successful());
@@ -461,7 +461,7 @@ fn a_config_that_is_valid_again_is_logged_for_every_trigger_and_file() {
         let dir = gateway.config.parent().unwrap().to_owned();
         set("not a network\n", &dir);
         wait_until("failed", || !gateway.last_reload_successful());
-        let line_count = || gateway.log_lines(&["config is valid again; generation 1 stays in force"]);
+        let line_count = || gateway.log_lines(&["config is valid again; generation 1 stays active"]);
         assert_eq!(line_count(), 0);
         set("10.0.0.0/8\n", &dir);
         match how {

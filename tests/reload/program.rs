@@ -89,7 +89,7 @@ impl Program {
 
     #[track_caller]
     pub fn until_in_force(&self, version: usize, how: &str) {
-        wait_until(&format!("version {version} is in force after {how}"), || self.in_force(version));
+        wait_until(&format!("version {version} is active after {how}"), || self.in_force(version));
         assert!(self.last_reload_successful(), "{how}");
     }
 

@@ -73,7 +73,12 @@ impl Page {
         self.blocks.push(Block { title: title.to_owned(), language: language.to_owned(), text: text.clone() });
         match language {
             "toml" => self.parts.push(Part { title: title.to_owned(), config: text, examples: Vec::new() }),
-            "sh" => self.words += &text,
+            "sh" => {
+                // It runs before every command of the page.
+                let is_install = ["sudo ", "apt ", "cargo ", "make ", "docker "].iter().any(|word| text.contains(word));
+                assert!(!is_install, "{title}: a block of commands that install is `text`, not `sh`:\n{text}");
+                self.words += &text;
+            }
             "console" => {
                 let Some(part) = self.parts.last_mut() else { return };
                 part.examples.extend(examples(&text));

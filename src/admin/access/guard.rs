@@ -171,7 +171,16 @@ pub mod tests {
 
     pub fn admin(tokens: Vec<AdminToken>, metrics_need_token: bool) -> Admin {
         let listen = crate::net::ListenAddr::Tcp(([127, 0, 0, 1], 9900).into());
-        Admin { listen, tokens, metrics_need_token, edit: false, key_display: Default::default(), audit: None }
+        Admin {
+            listen,
+            tokens,
+            metrics_need_token,
+            edit: false,
+            key_display: Default::default(),
+            audit: None,
+            shows_unused_series: true,
+            environment: None,
+        }
     }
 
     /// A token that is its own name.

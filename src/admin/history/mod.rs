@@ -58,6 +58,7 @@ impl TrafficSource {
                 generation: self.current.load().generation,
                 is_store_up: self.metrics.store.up.get() == 1,
                 last_reload: self.shared.last_reload(),
+                lost_lines: self.metrics.access_log_dropped.get() + self.metrics.admin.audit_lines_lost.get(),
             };
             history.add_counts(start, self.metrics.routes.list_traffic(), &state);
             sleep((start.elapsed() * SHARE).saturating_sub(STEP)).await;

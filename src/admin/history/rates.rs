@@ -54,11 +54,8 @@ fn describe_limits(before: &Traffic, now: &Traffic, seconds: f64) -> Value {
 }
 
 fn describe_route(name: &str, before: &Traffic, now: &Traffic, seconds: f64) -> Value {
-    let round = |number: f64| (number * 10.0).round() / 10.0;
-    // Before the second sample, there is no rate.
-    let rate =
-        |read: fn(&Traffic) -> u64| (seconds > 0.1).then(|| round(rate_between(read(before), read(now), seconds)));
-    let quantile = |share| now.duration_quantile(before, share).map(round);
+    let rate = |read: fn(&Traffic) -> u64| rate_of(read(before), read(now), seconds);
+    let quantile = |share| now.duration_quantile(before, share).map(round_tenths);
     json!({
         "route": name,
         "requests_total": now.requests,

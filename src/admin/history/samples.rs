@@ -32,6 +32,8 @@ struct Recorded {
     generation: u64,
     is_store_down: bool,
     last_reload: Value,
+    /// Log lines lost since the start, and when that number was last seen to grow.
+    lost_lines: (u64, Option<Instant>),
 }
 
 /// The counts of all routes at one time.
@@ -49,6 +51,8 @@ pub struct GatewayState {
     pub is_store_up: bool,
     /// The result of the last reload, as the status shows it.
     pub last_reload: Value,
+    /// Lines of the access log and the audit log that were lost since the start.
+    pub lost_lines: u64,
 }
 
 /// Rates in the time before `at_ms`.
@@ -83,6 +87,9 @@ impl TrafficHistory {
             push_bounded(&mut recorded.samples, sample, SAMPLES);
         }
         push_bounded(&mut recorded.counts, counts, COUNTS);
+        if state.lost_lines > recorded.lost_lines.0 {
+            recorded.lost_lines = (state.lost_lines, Some(at));
+        }
         recorded.add_marks(state);
     }
 
@@ -91,6 +98,26 @@ impl TrafficHistory {
         let recorded = self.0.borrow();
         let found = recorded.counts.iter().rev().find(|counts| counts.at.elapsed() >= age);
         found.map(|counts| (counts.at, counts.total.clone()))
+    }
+
+    /// Returns the rates of the last step, and the requests in flight; nothing before the first step.
+    pub fn latest_rates(&self) -> Value {
+        let recorded = self.0.borrow();
+        let Some(sample) = recorded.samples.back() else { return json!({}) };
+        json!({
+            "per_second": round_tenths(sample.requests),
+            "failed_per_second": round_tenths(sample.failed),
+            "refused_per_second": round_tenths(sample.refused),
+            "p50_ms": round_tenths(sample.p50_ms),
+            "p99_ms": round_tenths(sample.p99_ms),
+            "in_flight": sample.in_flight,
+        })
+    }
+
+    /// Returns the log lines that were lost since the start, and how long ago the last one was.
+    pub fn lost_lines(&self) -> (u64, Option<u64>) {
+        let (count, at) = self.0.borrow().lost_lines;
+        (count, at.map(|at| at.elapsed().as_secs()))
     }
 
     /// Calls `read` with the oldest and the newest counts.
@@ -189,7 +216,7 @@ mod tests {
     use super::*;
 
     fn state(at_ms: u64, generation: u64) -> GatewayState {
-        GatewayState { at_ms, generation, is_store_up: true, last_reload: Value::Null }
+        GatewayState { at_ms, generation, is_store_up: true, last_reload: Value::Null, lost_lines: 0 }
     }
 
     fn traffic(requests: u64) -> BTreeMap<String, Traffic> {

@@ -19,7 +19,7 @@ use crate::admin::limits::refusals::describe_refusal;
 use crate::admin::limits::requests::{NamedValues, refuse_pasted};
 use crate::admin::limits::state::{describe_override_of, read_state};
 use crate::admin::limits::{LIMITS_PER_CALL, LimitsApi, fixed_cost, requests};
-use crate::admin::problem::{Problem, refuse_repeated};
+use crate::admin::problem::{Problem, bad_query, refuse_repeated};
 use crate::config::admin_tokens::Role;
 use crate::config::{Config, find_closest, percent_decode};
 use crate::limiting::Limiter;
@@ -103,10 +103,6 @@ impl CustomerQuery {
         let (Some(source), Some(value)) = (source, value) else { return Err(bad_query(missing)) };
         Ok(CustomerQuery { source, value, n })
     }
-}
-
-fn bad_query(detail: impl Into<String>) -> Problem {
-    Problem::new(StatusCode::BAD_REQUEST, detail)
 }
 
 impl LimitsApi {

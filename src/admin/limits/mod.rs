@@ -103,6 +103,11 @@ const MANAGED_FOR: Duration = Duration::from_secs(900);
 const MANAGED_SWEEP: usize = 1024;
 
 impl LimitsApi {
+    /// Returns the connection to the store.
+    pub fn store_link(&self) -> &StoreLink {
+        &self.link
+    }
+
     /// Returns the number of keys in use that were evicted from memory, and when.
     pub fn evictions(&self) -> Evictions {
         self.link.evictions()

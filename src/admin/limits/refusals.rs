@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::admin::limits::LimitsApi;
 use crate::admin::limits::labels::DecidedBy;
-use crate::admin::problem::{Problem, refuse_repeated};
+use crate::admin::problem::{Problem, bad_query, refuse_repeated};
 use crate::config::percent_decode;
 use crate::limiting::answer::NEVER;
 use crate::limiting::key::shown_key::KeyDisplay;
@@ -53,10 +53,6 @@ impl RefusalsQuery {
             && self.route.as_ref().is_none_or(|route| **route == *refusal.route)
             && self.limit.as_ref().is_none_or(|name| refusal.checks.iter().any(|check| check.limit.name == *name))
     }
-}
-
-fn bad_query(detail: impl Into<String>) -> Problem {
-    Problem::new(StatusCode::BAD_REQUEST, detail)
 }
 
 impl LimitsApi {

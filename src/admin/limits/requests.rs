@@ -227,6 +227,15 @@ fn parse_key_values(node: &JsonNode, limits: &[Arc<Limit>]) -> Option<NamedValue
     let mut values = NamedValues::default();
     let parts = || limits.iter().flat_map(|limit| &limit.counted_key().0);
     for (name, value) in node.entries()?.into_iter().take_while(|_| !node.has_enough_faults()) {
+        let mut stated = limits.iter().flat_map(|limit| limit.stated_sources());
+        if let Some(source) = stated.find(|source| source.is_called(name)) {
+            match value.text().map(|text| to_request_value(source, text.as_bytes().to_vec())) {
+                Some(Ok(given)) => values.given.push((name.to_owned(), given)),
+                Some(Err(why)) => drop(value.add_fault::<()>(why)),
+                None => {}
+            }
+            continue;
+        }
         let Some((part, source)) = parts().find_map(|part| Some((part, part.find_source(name)?))) else {
             let mut sources: Vec<String> =
                 parts().filter(|part| **part != KeyPart::All).map(ToString::to_string).collect();
@@ -343,10 +352,10 @@ fn parse_refund_body(root: &JsonNode, limit: &Arc<Limit>, prefix: &str) -> Optio
 }
 
 /// Parses `key=PART&hash=DIGITS`, one for each part in the order of the limit's key, `tenant=PART&tenant_hash=DIGITS`
-/// likewise, and `cost=N`.
+/// likewise, `rate=TEXT` and `day=N` if requests state these, and `cost=N`.
 pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i64>), Problem> {
     let bad = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
-    let (mut values, mut tenant, mut cost) = (Vec::new(), Vec::new(), None);
+    let (mut values, mut tenant, mut cost, mut key_values) = (Vec::new(), Vec::new(), None, NamedValues::default());
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let value = percent_decode(value).ok_or_else(|| bad(format!("`{name}` is not percent-encoded")))?;
@@ -358,8 +367,18 @@ pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i6
                 let within = value.filter(|cost| (0..=COST_MAX).contains(cost));
                 cost = Some(within.ok_or_else(|| bad(format!("`cost` is an integer from 0 to {COST_MAX}")))?);
             }
+            "rate" | "day" => {
+                let source = match name {
+                    "rate" => limit.key_rate.as_ref().map(|rate| &rate.source),
+                    _ => limit.month_day.as_ref().map(|day| &day.source),
+                };
+                let what = || bad(format!("`{}` has no `{name}` that requests state: leave it out", limit.name));
+                let source = source.ok_or_else(what)?;
+                let value = to_request_value(source, value).map_err(|why| bad(format!("`{name}`: {why}")))?;
+                key_values.given.push((source.to_string(), value));
+            }
             _ => {
-                let help = "there are `key`, `hash`, `tenant`, `tenant_hash` and `cost`";
+                let help = "there are `key`, `hash`, `tenant`, `tenant_hash`, `rate`, `day` and `cost`";
                 return Err(bad(format!("unknown parameter `{name}`; {help}")));
             }
         }
@@ -374,7 +393,6 @@ pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i6
             }
         }));
     }
-    let mut key_values = NamedValues::default();
     for (part, (name, value)) in parts.into_iter().zip(values) {
         add_query_value(part, (name, value), ["key", "hash"], &mut key_values).map_err(bad)?;
     }

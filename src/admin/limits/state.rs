@@ -17,6 +17,7 @@ use crate::limiting::answer::Answer;
 use crate::limiting::decision::{Check, ErrorKind, Op};
 use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::Limit;
+use crate::limiting::overrides::OverrideOrigin;
 use crate::limiting::overrides::table::{OverrideBudget, OverrideEntry};
 use crate::limiting::{Limiter, Outcome, clock};
 
@@ -125,11 +126,10 @@ pub fn describe_override_of(limit: &Arc<Limit>, parts: &NamedValues) -> Value {
 
 /// Describes the override of a key by its values, as a field of the overrides has them.
 pub fn describe_override(limit: &Limit, values: &str) -> Value {
-    let Some(entry) = limit.overrides.find(values) else { return Value::Null };
-    let is_fixed = limit.overrides.find_fixed(values).as_ref() == Some(&entry);
+    let Some((entry, origin)) = limit.overrides.find_with_origin(values, clock::now_ms) else { return Value::Null };
     let OverrideEntry { budget, until_ms, note } = entry;
     let mut text = match &budget {
-        OverrideBudget::Rule(rule) => rule.describe(),
+        OverrideBudget::Rule(rule) => rule.describe_number(),
         OverrideBudget::Blocked => "blocked".to_owned(),
         OverrideBudget::Unlimited => "unlimited".to_owned(),
     };
@@ -140,7 +140,11 @@ pub fn describe_override(limit: &Limit, values: &str) -> Value {
     json!({
         "text": text,
         "blocked": budget == OverrideBudget::Blocked,
-        "source": if is_fixed { "config" } else { "live" },
+        "source": match origin {
+            OverrideOrigin::Live => "live",
+            OverrideOrigin::Config => "config",
+            OverrideOrigin::File => "file",
+        },
         "until": until.map(|until| until.to_string()),
         "note": note,
     })

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::admin::limits::requests::NamedValues;
 use crate::admin::limits::store_check::run_check;
 use crate::admin::limits::{LimitsApi, fixed_cost, requests};
-use crate::admin::problem::{Problem, refuse_repeated};
+use crate::admin::problem::{Problem, bad_query, refuse_repeated};
 use crate::config::percent_decode;
 use crate::labels::Label;
 use crate::limiting::Limiter;
@@ -84,10 +84,6 @@ fn parse_label<T: Label>(name: &str, value: &str, all: &[T]) -> Result<T, Proble
     })
 }
 
-fn bad_query(detail: String) -> Problem {
-    Problem::new(StatusCode::BAD_REQUEST, detail)
-}
-
 impl LimitsApi {
     /// Returns the keys of one limit, or of all, that were refused or admitted most often.
     pub async fn list_top(&self, query: &str) -> Result<Value, Problem> {
@@ -106,6 +102,16 @@ impl LimitsApi {
         let keys =
             join_all(keys.into_iter().map(|key| add_state(&limiter, key, query.by == KeyOutcome::Refused))).await;
         Ok(json!({ "by": query.by.label(), "window": query.window.label(), "limits": sums, "keys": keys }))
+    }
+
+    /// Lists the `n` keys that were refused most in the last minute; none while the list takes too much time.
+    pub fn list_refused(&self, n: usize) -> Vec<Value> {
+        let snapshot = self.current.load_full();
+        let config = &snapshot.config;
+        let query = TopQuery { limit: None, by: KeyOutcome::Refused, window: UsageWindow::Minute, n };
+        let list = || self.list_keys(config.limits.iter().collect(), &query, &config.admin.key_display).0;
+        let keys = self.top_effort.run_within(list).unwrap_or_default();
+        keys.into_iter().map(|key| key.value).collect()
     }
 
     /// Lists the `n` keys with the largest counts, of the `n` of `limits` with the most decisions, and describes these

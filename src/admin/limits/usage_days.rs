@@ -4,7 +4,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::admin::limits::LimitsApi;
-use crate::admin::problem::{Problem, ProblemKind, refuse_repeated};
+use crate::admin::problem::{Problem, ProblemKind, bad_query, refuse_repeated};
 use crate::config::admin_tokens::Role;
 use crate::config::percent_decode;
 use crate::limiting::ledger::{LedgerDay, parse_day};
@@ -15,12 +15,12 @@ impl LimitsApi {
         let (date, cursor) = parse_query(query)?;
         let snapshot = self.current.load_full();
         let limit = self.find_limit(&snapshot.config, name)?;
-        let Some(kept_days) = limit.store_ref.usage_days else {
+        if limit.store_ref.usage_days.is_none() {
             let detail = format!("`{name}` keeps no usage; set `usage = \"90d\"` in [limit.{name}]");
             return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
-        };
+        }
         let day = parse_day(&date).ok_or_else(|| bad_query("`day` is a date such as 2026-11-30"))?;
-        let day = LedgerDay { limit: name.to_owned(), day, kept_days };
+        let day = LedgerDay { limit: name.to_owned(), day };
         let page = self.ledger.read_page(&day, &cursor).await.map_err(|why| {
             let detail = format!("the usage cannot be read: {why}");
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).with_kind(ProblemKind::StoreUnavailable)
@@ -54,8 +54,4 @@ fn parse_query(query: &str) -> Result<(String, String), Problem> {
     }
     let day = day.ok_or_else(|| bad_query("write a day: `day=2026-11-30`"))?;
     Ok((day, cursor))
-}
-
-fn bad_query(detail: &str) -> Problem {
-    Problem::new(StatusCode::BAD_REQUEST, detail)
 }

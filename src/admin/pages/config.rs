@@ -103,7 +103,7 @@ pub async fn roll_back(mut request: PageRequest) -> Result<AdminResponse, Proble
         body.get("generation")?.as_u64()
     });
     let Some(generation) = generation else {
-        let detail = "send the generation that shall be in force again: {\"generation\": 41}";
+        let detail = "send the generation that shall be active again: {\"generation\": 41}";
         return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
     };
     let _work = request.start_work()?;

@@ -33,7 +33,7 @@ use crate::admin::problem::Problem;
 use crate::admin::response::{AdminResponse, json_response, problem_response, refusal_response};
 use crate::admin::slots::AdminPermit;
 use crate::admin::streams::{live, tap};
-use crate::admin::{dashboard, runbook, status, upstreams};
+use crate::admin::{dashboard, peers, runbook, status, upstreams};
 use crate::ends::End;
 use crate::telemetry::metrics::Metrics;
 
@@ -85,6 +85,7 @@ const PAGES: &[Page] = &[
     page!("GET, HEAD", "/-/refusals", Keys, limit_pages::list_refusals),
     page!("GET, HEAD", "/-/customers", Keys, limit_pages::show_customer),
     page!("POST", "/-/limits/NAME/what-if", Read, limit_pages::what_if),
+    page!("GET, HEAD", "/-/gateways", Read, peers::list_gateways),
     page!("GET, HEAD", "/-/upstreams", Read, upstreams::show_upstreams),
     page!("GET", "/-/live", Read, live::stream_live),
     page!("GET", "/-/tap", Keys, tap::stream_tap),

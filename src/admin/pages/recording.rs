@@ -109,7 +109,7 @@ impl PendingRecord {
 impl Drop for PendingRecord {
     fn drop(&mut self) {
         if !self.is_done && self.is_change {
-            let note = "the client left before the response; the change may have been made";
+            let note = "the client disconnected before the response; the change may have been made";
             self.note.borrow_mut().change = Some(note.to_owned());
             self.write(CLIENT_LEFT);
         }

@@ -8,5 +8,5 @@
 //! config, so that access is checked again.
 
 pub mod live;
-mod summary;
+pub mod summary;
 pub mod tap;

@@ -5,12 +5,15 @@ use std::collections::VecDeque;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use prometheus::IntGaugeVec;
+use rustix::process::{Resource, getrlimit};
 use serde_json::{Value, json};
 
 use crate::admin::context::AdminContext;
 use crate::admin::lifecycle::format_rfc3339;
 use crate::admin::upstreams::list_upstreams;
-use crate::telemetry::metrics::Traffic;
+use crate::config::Config;
+use crate::telemetry::metrics::{Metrics, Traffic};
 
 /// Earlier counts, from which rates are computed.
 #[derive(Default)]
@@ -33,7 +36,7 @@ const TEXT_MAX: usize = 300;
 const EXPIRES_SOON: i64 = 14 * 24 * 3600;
 
 /// Name of this machine or container, empty if it has none.
-static HOST_NAME: LazyLock<String> =
+pub static HOST_NAME: LazyLock<String> =
     LazyLock::new(|| std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned());
 
 impl LiveSampler {
@@ -59,10 +62,14 @@ impl LiveSampler {
         let snapshot = context.current.load();
         let (metrics, shared) = (&context.metrics, &context.shared);
         let evictions = context.limits.evictions();
+        let environment = snapshot.config.admin.environment.as_ref();
+        let (lost_lines, lost_seconds_ago) = context.history.lost_lines();
         let mut event = json!({
             "at_ms": u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
             "version": env!("CARGO_PKG_VERSION"),
             "host": HOST_NAME.as_str(),
+            "environment": environment.map(|(name, _)| name),
+            "environment_color": environment.map(|(_, color)| color.label()),
             "lifecycle": shared.lifecycle().label(),
             "uptime_seconds": shared.uptime().as_secs(),
             "generation": snapshot.generation,
@@ -76,6 +83,9 @@ impl LiveSampler {
                 "evicted_total": evictions.count,
                 "evicted_seconds_ago": evictions.seconds_ago,
             },
+            "lost_log_lines": { "total": lost_lines, "seconds_ago": lost_seconds_ago },
+            "descriptors": count_descriptors(),
+            "overrides": count_overrides(&snapshot.config, metrics),
             "servers": describe_servers(upstreams, most),
             "certificates": describe_certificates(context, now.as_secs().cast_signed(), most),
         });
@@ -139,6 +149,25 @@ impl RateWindow<'_> {
         });
         json!({ "count": limits.len(), "list": list.collect::<Vec<_>>() })
     }
+}
+
+/// Counts the live overrides in force and those that are skipped, and the bans since the start.
+fn count_overrides(config: &Config, metrics: &Metrics) -> Value {
+    let sum = |gauges: &IntGaugeVec| -> i64 {
+        config.limits.iter().map(|limit| gauges.with_label_values(&[&limit.name]).get()).sum()
+    };
+    json!({
+        "live": sum(&metrics.store.live_overrides),
+        "rejected": sum(&metrics.store.rejected_overrides),
+        "bans_total": metrics.limits.count_bans(),
+    })
+}
+
+/// Returns the open file descriptors of the process and how many it may have; null where the system does not say.
+fn count_descriptors() -> Value {
+    // The directory lists the descriptor that reads it, too.
+    let open = std::fs::read_dir("/proc/self/fd").map(|entries| entries.count().saturating_sub(1)).ok();
+    json!({ "open": open, "max": getrlimit(Resource::Nofile).current })
 }
 
 /// Summarizes the state of all servers, and lists the unhealthy ones.
@@ -218,7 +247,7 @@ fn cut_value(value: &Value) -> Value {
     value.as_str().map_or(Value::Null, |text| cut_text(text).into())
 }
 
-fn cut_text(text: &str) -> String {
+pub fn cut_text(text: &str) -> String {
     match text.char_indices().nth(TEXT_MAX) {
         Some((end, _)) => format!("{}\u{2026}", &text[..end]),
         None => text.to_owned(),

@@ -16,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use crate::admin::context::AdminContext;
 use crate::admin::lifecycle::Lifecycle;
 use crate::admin::page_request::PageRequest;
-use crate::admin::problem::{Problem, refuse_repeated};
+use crate::admin::problem::{Problem, bad_query, refuse_repeated};
 use crate::admin::response::{AdminResponse, stream_response};
 use crate::admin::slots::StreamPermit;
 use crate::config::percent_decode;
@@ -98,10 +98,6 @@ impl TapQuery {
             }
         }
     }
-}
-
-fn bad_query(detail: String) -> Problem {
-    Problem::new(StatusCode::BAD_REQUEST, detail)
 }
 
 pub async fn stream_tap(request: PageRequest) -> Result<AdminResponse, Problem> {

@@ -35,6 +35,16 @@ struct TopRow {
     key: String,
     /// The numbers of the row, formatted.
     numbers: String,
+    /// Those that narrow terminals show.
+    main_numbers: String,
+}
+
+/// How wide the lines of the list may be.
+#[derive(Clone, Copy)]
+enum ListWidth {
+    Wide,
+    /// Fewer numbers and less of the limit, so that the key has space.
+    Narrow,
 }
 
 /// Mode that determines the meaning of the next key.
@@ -62,6 +72,11 @@ pub enum TopAction {
 }
 
 const HEADING: &str = "        COUNT   SHARE     LEFT   PASSES IN   SEEN  LIMIT            KEY";
+const NARROW_HEADING: &str = "      COUNT     LEFT   PASSES IN  LIMIT      KEY";
+/// Number of columns from which a terminal shows all numbers.
+const WIDE_MIN: usize = 110;
+/// Number of characters of a limit in a narrow terminal.
+const NARROW_LIMIT: usize = 10;
 const HELP: &str = "arrows: select   r: reset the key   /: filter   q: quit";
 /// Lines besides the rows of keys and the sums of limits.
 const FIXED_LINES: usize = 4;
@@ -91,7 +106,7 @@ impl TopList {
     pub fn lines(&self) -> impl Iterator<Item = String> {
         let heading = (!self.rows.is_empty()).then(|| HEADING.to_owned());
         let all = [self.title.clone()].into_iter().chain(self.sums.iter().cloned()).chain(heading);
-        all.chain(self.rows.iter().map(TopRow::format)).map(|line| make_visible(&line).into_owned())
+        all.chain(self.rows.iter().map(|row| row.format(ListWidth::Wide))).map(|line| make_visible(&line).into_owned())
     }
 }
 
@@ -114,11 +129,20 @@ impl TopRow {
         let share = value["share"].as_f64().unwrap_or(0.0) * 100.0;
         let limit = text(value, "limit").to_owned();
         let numbers = format!("{count:>13} {share:>6.1}% {left:>8} {wait:>11} {age:>6}");
-        TopRow { limit, key: text(value, "key").to_owned(), numbers }
+        let main_numbers = format!("{count:>11} {left:>8} {wait:>11}");
+        TopRow { limit, key: text(value, "key").to_owned(), numbers, main_numbers }
     }
 
-    fn format(&self) -> String {
-        format!("{}  {:<16} {}", self.numbers, self.limit, self.key)
+    fn format(&self, width: ListWidth) -> String {
+        match width {
+            ListWidth::Wide => format!("{}  {:<16} {}", self.numbers, self.limit, self.key),
+            ListWidth::Narrow => {
+                let is_long = self.limit.chars().count() > NARROW_LIMIT;
+                let start: String = self.limit.chars().take(NARROW_LIMIT - usize::from(is_long)).collect();
+                let limit = format!("{start}{}", if is_long { "\u{2026}" } else { "" });
+                format!("{}  {limit:<NARROW_LIMIT$} {}", self.main_numbers, self.key)
+            }
+        }
     }
 
     fn is(&self, (limit, key): &(String, String)) -> bool {
@@ -232,11 +256,17 @@ impl TopScreen {
         };
         add_line(&format!("sluicegate top: {}{note}", self.list.title), false);
         self.list.sums.iter().take(sums).for_each(|sum| add_line(sum, false));
-        add_line(HEADING, false);
+        let (width, heading) =
+            if columns < WIDE_MIN { (ListWidth::Narrow, NARROW_HEADING) } else { (ListWidth::Wide, HEADING) };
+        add_line(heading, false);
         for (place, row) in visible_rows.iter().enumerate().skip(first).take(fits) {
-            add_line(&row.format(), place == selection);
+            add_line(&row.format(width), place == selection);
         }
-        add_line(if self.message.is_empty() { &self.failure } else { &self.message }, false);
+        // Without news, the line has what the selected row has no space for.
+        let cut = visible_rows.get(selection).filter(|row| row.format(width).chars().count() > columns);
+        let selected = cut.map(|row| format!("{}: {}", row.limit, row.key)).unwrap_or_default();
+        let notes = [&self.message, &self.failure, &selected];
+        add_line(notes.into_iter().find(|note| !note.is_empty()).map_or("", String::as_str), false);
         let footer: String = make_visible(&self.footer()).chars().take(columns).collect();
         frame.extend([footer.as_str(), "\x1b[K\x1b[J"]);
         frame
@@ -350,6 +380,18 @@ mod tests {
             assert!(frame.contains("\x1b[7m"), "{columns}x{rows}");
         }
         assert!(screen.frame((100, 24)).contains("ip=192.0.2.40\x1b[0m"));
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_space_for_the_key() {
+        let key = "header:x-api-key=customer-12345";
+        let screen = screen(&[key, "ip=192.0.2.1"]);
+        for columns in [80, 100, 200] {
+            assert!(screen.frame((columns, 24)).contains(&format!("{key}\x1b[0m")), "{columns} columns");
+        }
+        // What is cut is below the list.
+        assert!(screen.frame((60, 24)).contains(&format!("hard: {key}")));
+        assert!(!screen.frame((80, 24)).contains("hard: "));
     }
 
     #[test]

@@ -142,7 +142,7 @@ fn run_action(options: &KeyOptions, gateway: &GatewayContact) -> Result<(Value, 
                 body: Some(Value::Object(options.build_override())),
                 ..Call::get(&override_page, "limits")
             };
-            let answer = fetch_json(gateway, call)?;
+            let answer = fetch_json(gateway, call).map_err(CommandFault::name_options)?;
             let text = format!(
                 "{limit} {}: {}{}\n",
                 text_of(&answer["key"]),

@@ -51,6 +51,16 @@ impl CommandFault {
     pub fn runtime(what: impl Into<String>) -> CommandFault {
         CommandFault { code: RUNTIME, what: what.into() }
     }
+
+    /// Names the option where the gateway names the member of the body that the option became.
+    pub fn name_options(self) -> CommandFault {
+        match self.what.strip_prefix("#/").and_then(|what| what.split_once(": ")) {
+            Some((member, what)) if !member.contains('/') => {
+                CommandFault { what: format!("--{}: {what}", member.replace('_', "-")), ..self }
+            }
+            _ => self,
+        }
+    }
 }
 
 impl<'c> Call<'c> {

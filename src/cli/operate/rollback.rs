@@ -1,4 +1,4 @@
-//! `sluicegate rollback`: puts an earlier config of a running gateway in force, until the files are changed.
+//! `sluicegate rollback`: activates an earlier config of a running gateway, until the files are changed.
 
 use std::process::ExitCode;
 
@@ -13,7 +13,7 @@ use crate::cli::operate::{Call, CommandFault, fetch_json, format_json, parse_jso
 pub const HELP: &str = "\
 Examples:
   sluicegate rollback --list
-  sluicegate rollback          (to the config before the one in force)
+  sluicegate rollback          (to the config before the active one)
   sluicegate rollback 41
 
 The files are not changed unless the gateway may edit them (`edit` in [admin]): otherwise the rollback holds until you
@@ -21,7 +21,7 @@ save a change.";
 
 #[derive(Args)]
 pub struct RollbackOptions {
-    /// Generation of the config to put in force again [default: the one before]
+    /// Generation of the config to activate again [default: the one before]
     #[arg(value_name = "GENERATION")]
     generation: Option<u64>,
     /// List the configs that the gateway remembers, and change nothing
@@ -68,7 +68,7 @@ fn roll_back(
         return Ok(format_json(&answer));
     }
     if answer["changed"] == false {
-        return Ok(format!("unchanged: the config of generation {generation} is in force already\n"));
+        return Ok(format!("unchanged: the config of generation {generation} is already active\n"));
     }
     let mut text = format!("rolled back to the config of generation {generation}: {}\n", text_of(&answer["summary"]));
     for change in answer["changes"].as_array().into_iter().flatten() {
@@ -80,7 +80,7 @@ fn roll_back(
     Ok(text)
 }
 
-/// Returns the newest generation with other contents than the one in force.
+/// Returns the newest generation with other contents than the active one.
 fn find_previous(history: &Value) -> Option<u64> {
     let entries = history["generations"].as_array()?;
     let current = entries.last()?;
@@ -93,7 +93,7 @@ fn list_generations(history: &Value) -> String {
     let mut table = Table::new(&["GENERATION", "LOADED", "BY", "TOKEN", "CHANGES", ""]);
     for (place, entry) in entries.iter().enumerate() {
         let mark = match (place + 1 == entries.len(), entry["restorable"] == true) {
-            (true, _) => "in force",
+            (true, _) => "active",
             (false, true) => "",
             (false, false) => "not kept",
         };

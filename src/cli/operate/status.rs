@@ -99,7 +99,7 @@ fn list_problems(status: &Value, upstreams: &Value) -> Vec<String> {
         problems.push("the last reload failed, so the files have another config; run `sluicegate check`".to_owned());
     }
     if let Some(generation) = status["pinned"].as_u64() {
-        problems.push(format!("a rollback keeps generation {generation} in force in place of the files"));
+        problems.push(format!("a rollback keeps generation {generation} active in place of the files"));
     }
     for (limit, count) in status["rejected_overrides"].as_object().into_iter().flatten().take(LINES_MAX) {
         problems.push(format!("{count} live overrides of {} are skipped; the log says why", text_of(&json!(limit))));
@@ -119,8 +119,9 @@ fn list_problems(status: &Value, upstreams: &Value) -> Vec<String> {
     for (upstream, server) in servers_of(upstreams).filter(|(_, server)| server["state"] != "up").take(LINES_MAX) {
         let reason =
             server["reason"].as_str().map(|_| format!(" ({})", text_of(&server["reason"]))).unwrap_or_default();
+        let since = server["for_ms"].as_i64().map(|ms| format!(" for {}", format_span(ms))).unwrap_or_default();
         problems.push(format!(
-            "upstream {}: {} is {}{reason}",
+            "upstream {}: {} is {}{since}{reason}",
             text_of(&upstream["name"]),
             text_of(&server["server"]),
             text_of(&server["state"])

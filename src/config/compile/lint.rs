@@ -77,6 +77,7 @@ pub fn warn_of_gaps(
 ) {
     let context = &LintContext { sources, documents, server, admin, routes, decide, limits };
     warn_of_forgeable_keys(context);
+    warn_of_forgeable_numbers(context);
     warn_of_removed_headers(context);
     warn_of_wildcard_names(context);
     warn_of_idle_limits(context);
@@ -110,6 +111,29 @@ fn warn_of_forgeable_keys(context: &LintContext) {
         let help = "write key = \"ip\", and list the proxies in front of the gateway in `trusted_proxies` of [server]";
         let warning = Diagnostic::new(place, what).with_help(help);
         context.sources.add_warning(DiagnosticCode::ForgeableKey, warning);
+    }
+}
+
+/// Warns of limits whose rate, or day, is in a header that clients can send on a route of the limit.
+fn warn_of_forgeable_numbers(context: &LintContext) {
+    for (name, place) in context.limits.places() {
+        let Some(limit) = context.limits.get(name) else { continue };
+        for source in limit.stated_sources() {
+            let Source::Header(header) = source else { continue };
+            let is_owned = |route: &Route| {
+                let auth = route.auth.as_ref();
+                auth.is_some_and(|auth| auth.identity_headers().any(|owned| owned == header))
+            };
+            let has_limit = |route: &&Route| route.limits.iter().any(|other| other.name == limit.name);
+            let Some(route) = context.routes.iter().filter(has_limit).find(|route| !is_owned(route)) else { continue };
+            let what = format!(
+                "`{name}` reads the numbers of a key from the header `{header}`, which every client of the route `{}` can send",
+                route.name
+            );
+            let help = "use a claim of a token, or list the header in `copy_headers` of the `auth` of the route";
+            let warning = Diagnostic::new(place, what).with_help(help);
+            context.sources.add_warning(DiagnosticCode::ForgeableKey, warning);
+        }
     }
 }
 

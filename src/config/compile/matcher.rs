@@ -89,7 +89,7 @@ fn parse_host(text: &str) -> Result<HostPattern, TextFault> {
     }
     let name = text.to_ascii_lowercase();
     if name == "*" {
-        return invalid_text("`*` alone is no pattern", "leave `host` out to match every host");
+        return invalid_text("`*` alone is not a pattern", "leave `host` out to match every host");
     }
     if let Some(suffix) = name.strip_prefix("*.") {
         return match is_host(suffix) {
@@ -102,6 +102,12 @@ fn parse_host(text: &str) -> Result<HostPattern, TextFault> {
             true => Ok(HostPattern::Prefix(format!("{prefix}."))),
             false => invalid_text(format!("`{text}` is not a host pattern"), HELP),
         };
+    }
+    if name.contains([' ', ',']) {
+        let names: Vec<String> =
+            name.split([' ', ',']).filter(|part| !part.is_empty()).take(4).map(|part| format!("\"{part}\"")).collect();
+        let help = format!("write host = [{}] for several names, or remove the spaces", names.join(", "));
+        return invalid_text(format!("`{text}` is not a host name"), help);
     }
     if name.contains('*') {
         return invalid_text("`*` may only replace the first labels, or the last ones", HELP);

@@ -165,7 +165,7 @@ fn compile_pattern(section: &Section, node: &Node) -> Option<DescriptorPattern> 
                 rls::DESCRIPTOR.name,
                 &entry.node,
                 &what,
-                "Envoy's requests have no longer ones",
+                "requests of Envoy are never longer than that",
             );
         }
         entries.push(EntryPattern { key: entry.key.clone(), value: ValuePattern::parse(&value) });

@@ -40,6 +40,8 @@ labels! {
     UnusedDecide = "SG0215",
     /// A header that the gateway never states, because nothing verifies its value.
     NeverStated = "SG0216",
+    /// Rows of a file with overrides that have mistakes.
+    SkippedRows = "SG0217",
     /// A receive buffer that cannot hold a packet.
     SmallReceiveBuffer = "SG0219",
     /// A route sets headers of CORS, and the gateway's own responses do not get them.

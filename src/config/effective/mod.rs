@@ -23,7 +23,7 @@ use std::sync::Arc;
 use crate::config::diagnostics::report::{Place, SourceText};
 pub use crate::config::effective::canonical::{ListItem, default_text};
 pub use crate::config::effective::matchers::WrittenMatcher;
-pub use crate::config::effective::options::{WrittenOption, WrittenSection};
+pub use crate::config::effective::options::{ListedLimit, WrittenOption, WrittenSection};
 pub use crate::config::effective::render::EffectiveFormat;
 use crate::config::tree::Table;
 

@@ -8,7 +8,7 @@ use crate::config::effective::{WrittenConfig, canonical, secrets};
 use crate::config::schema::lookup::locate_value;
 use crate::config::schema::row::ConfigOption;
 use crate::config::schema::value_type::ValueType;
-use crate::config::schema::{self, listener, rls, route};
+use crate::config::schema::{self, limit_list, listener, rls, route};
 use crate::config::tree::{Node, Table, TableEntry, Value};
 use crate::config::values;
 
@@ -152,6 +152,13 @@ impl WrittenSection<'_> {
     }
 }
 
+/// A limit of a list.
+pub struct ListedLimit {
+    pub name: String,
+    /// The cost in the list. The inner `None` means that it is more than an integer.
+    pub cost: Option<Option<i64>>,
+}
+
 impl WrittenOption<'_> {
     /// Returns the path as in the reference: `retry.attempts`. It identifies the option, and must not be shown.
     pub fn path(&self) -> String {
@@ -197,6 +204,24 @@ impl WrittenOption<'_> {
     /// Returns the items of a list, or the single value as a list.
     pub fn list_items(&self, kind: &str) -> Vec<ListItem> {
         canonical::list_items(self.compared_node(), self.shown_node(), self.is_secret(kind))
+    }
+
+    /// Returns the limits of a list of limits.
+    pub fn listed_limits(&self) -> Vec<ListedLimit> {
+        let items = match &self.node.value {
+            Value::Array(items) => items.as_slice(),
+            _ => std::slice::from_ref(self.node),
+        };
+        let listed = items.iter().filter_map(|item| match &item.value {
+            Value::String(name) => Some(ListedLimit { name: name.value.clone(), cost: None }),
+            Value::Table(table) => {
+                let Value::String(name) = &table.get(limit_list::NAME.name)?.node.value else { return None };
+                let cost = table.get(limit_list::COST.name).map(|cost| cost.node.integer());
+                Some(ListedLimit { name: name.value.clone(), cost })
+            }
+            _ => None,
+        });
+        listed.collect()
     }
 
     fn compared_node(&self) -> &Node {

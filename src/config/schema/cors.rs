@@ -30,7 +30,7 @@ rows! {
         "headers",
         list(&Text("header")),
         Value("[\"authorization\", \"content-type\"]"),
-        "headers that pages may send, beside those that browsers always allow; `\"*\"` = every header",
+        "headers that pages may send, in addition to those that browsers always allow; `\"*\"` = every header",
     )
     .shown_as("list")
     .unordered()
@@ -40,7 +40,7 @@ rows! {
         "expose",
         list(&Text("header")),
         Value("[]"),
-        "response headers that pages may read, beside `Retry-After` and the rate limit headers; `\"*\"` = every header",
+        "response headers that pages may read, in addition to `Retry-After` and the rate limit headers; `\"*\"` = every header",
     )
     .shown_as("list")
     .unordered()

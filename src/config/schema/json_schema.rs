@@ -63,7 +63,10 @@ fn describe_option(option: &ConfigOption) -> Value {
         DefaultValue::Absent => String::new(),
         DefaultValue::Value(_) | DefaultValue::Described(_) => format!("Default: {}.", option.describe_default()),
     };
-    let text = format!("{}. {default}", option.meaning);
+    let mut text = format!("{}. {default}", option.meaning);
+    if !option.change_when.is_empty() {
+        text = format!("{} {}. Example: {} = {}", text.trim_end(), option.change_when, option.name, option.sample);
+    }
     value["description"] = strip_links(text.trim_end()).into();
     if let DefaultValue::Value(default) = option.default
         && let Ok(default) = serde_json::from_str(default)

@@ -28,12 +28,14 @@ rows! {
         "what the listener does: `http` proxies; `decide` answers other proxies that ask over HTTP about their requests, and `grpc` \
          answers Envoy over gRPC",
     )
-    .for_new_connections();
+    .for_new_connections()
+    .teach("\"decide\"", "Use `decide` or `grpc` to keep the proxy that you have, and let it ask");
     PROXY_PROTOCOL: bool = option("proxy_protocol", Boolean, Value("false"), "every connection begins with a PROXY header")
         .for_new_connections()
         .guide("requests.md#client-address")
         .metric("sluicegate_http_rejected_total")
-        .ends(End::ProxyHeader);
+        .ends(End::ProxyHeader)
+        .teach("true", "Turn it on if a TCP load balancer in front sends the header; connections without it are then closed");
     MAX_UNSENT: Option<u32> = server::MAX_UNSENT.inherit("that of `[server]`", "as in `[server]`, for this listener");
     MODE = option("mode", Text("octal mode"), Described("`\"0666\"`"), "permissions of a Unix socket: who may write may connect")
         .guide("requests.md#unix-sockets")
@@ -55,7 +57,8 @@ rows! {
     .guide("../start/tls.md#tell-browsers-to-use-https-only")
     .shorthand("max_age")
     .example("begin with hsts = \"1d\"")
-    .called(&["strict_transport_security"]);
+    .called(&["strict_transport_security"])
+    .teach("\"1d\"", "Begin with a day, and raise it to a year when every host has worked over HTTPS for a while");
     HTTP3 = option(
         "http3",
         Either(&[Boolean, Table(&http3::TABLE)]),
@@ -65,7 +68,8 @@ rows! {
     .guide("../guides/http3.md")
     .metric("sluicegate_connections")
     .example("write http3 = true, or http3 = { advertise = 443 } behind a port mapping")
-    .called(&["quic", "h3"]);
+    .called(&["quic", "h3"])
+    .teach("true", "Turn it on for clients on lossy networks, such as phones, and open the UDP port in the firewall");
     TLS = option("tls", Table(&tls::TABLE), Absent, "HTTPS; without it, plain HTTP")
         .for_new_connections()
         .guide("tls.md")
@@ -141,7 +145,8 @@ pub mod tls {
             "names for which `[acme]` orders certificates; 230 characters each, 1000 names in total",
         )
         .for_new_connections()
-        .metric("sluicegate_acme_orders_total");
+        .metric("sluicegate_acme_orders_total")
+        .teach("[\"www.example.com\"]", "Use it if the hosts are reachable from the internet, so that nobody has to renew files");
         INTERNAL = option(
             "internal",
             Either(&[Boolean, Table(&internal::TABLE)]),
@@ -163,7 +168,8 @@ pub mod tls {
         .for_new_connections()
         .weaker(Weaker::More);
         MIN_VERSION: MinVersion = option("min_version", Words(MinVersion::LABELS), Value("\"1.2\""), "oldest TLS version").for_new_connections()
-            .weaker(Weaker::Less);
+            .weaker(Weaker::Less)
+            .teach("\"1.3\"", "Raise it if you know that all clients support 1.3");
     }
 }
 
@@ -175,7 +181,7 @@ pub mod certificate {
         table("listener.tls.certificates");
 
         CERT = option("cert", Path("file"), Required, "certificate chain, PEM").for_new_connections();
-        KEY = option("key", Path("file"), Required, "private key, PEM").for_new_connections();
+        KEY = option("key", Path("file"), Required, "private key, PEM, without a passphrase").for_new_connections();
     }
 }
 
@@ -200,7 +206,7 @@ pub mod internal {
             Described("`$STATE_DIRECTORY/ca`, else `~/.local/state/sluicegate/ca`"),
             "the CA and its key, for the user of the gateway only",
         );
-        ALLOW_REMOTE: bool = option("allow_remote", Boolean, Value("false"), "accept an `address` that other machines can reach")
+        ALLOW_REMOTE: bool = option("allow_remote", Boolean, Value("false"), "accept an `address` that other machines can reach. They can then reach a listener whose certificate only this machine trusts")
             .weaker(Weaker::More);
     }
 }

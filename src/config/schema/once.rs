@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::config::EnvironmentColor;
 use crate::config::admin_tokens::Role;
 use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Value};
 use crate::config::schema::row::{ClientData, Row, Secrecy, Weaker, option, rows, table};
@@ -75,7 +76,8 @@ pub mod acme {
             Boolean,
             Value("false"),
             "use the staging server of Let's Encrypt, whose certificates no browser trusts and whose limits are high",
-        );
+        )
+        .teach("true", "Turn it on while you try out a config, because Let's Encrypt limits orders and failures");
         PROFILE = option(
             "profile",
             Text("string"),
@@ -124,7 +126,8 @@ pub mod admin {
         table("admin").title("[admin]");
 
         LISTEN = option("listen", Text("address"), Value("\"127.0.0.1:9900\""), "address of the [admin API](admin-api.md)")
-            .called(&["port", "bind", "address"]);
+            .called(&["port", "bind", "address"])
+            .teach("\"unix:/run/sluicegate/admin.sock\"", "Change it only to an address that no client can reach, and set `token` for one that other machines can");
         TOKEN = option("token", Text("string"), Absent, "token of role `edit` that requests must send")
             .guide("admin-api.md#access")
             .weaker(Weaker::Removed)
@@ -140,8 +143,35 @@ pub mod admin {
         .example("write [[admin.tokens]] with two brackets, once for each token");
         AUDIT = option("audit", Path("file"), Absent, "[audit log](../operating/tokens-and-audit.md#the-audit-log)")
             .weaker(Weaker::Removed);
-        METRICS_NEED_TOKEN: bool = option("metrics_need_token", Boolean, Value("false"), "`/metrics` needs a token too")
-            .weaker(Weaker::Less);
+        METRICS_NEED_TOKEN = option(
+            "metrics_need_token",
+            Boolean,
+            Described("`true` with a token, unless `listen` is a loopback address or a socket"),
+            "`/metrics` needs a token too",
+        )
+        .weaker(Weaker::Compiled);
+        UNUSED_SERIES: bool = option(
+            "unused_series",
+            Boolean,
+            Value("true"),
+            "`/metrics` has counters and histograms that have counted nothing yet. With `false`, one of each family remains",
+        )
+        .guide("../operating/monitoring.md#many-routes-and-limits");
+        ENVIRONMENT = option(
+            "environment",
+            Text("string of 1 to 40 characters"),
+            Absent,
+            "name of the environment, such as `production`, which the dashboard shows",
+        )
+        .guide("../operating/dashboard.md#which-gateway-is-this")
+        .called(&["env", "stage", "name"]);
+        ENVIRONMENT_COLOR: EnvironmentColor = option(
+            "environment_color",
+            Words(EnvironmentColor::LABELS),
+            Value("\"gray\""),
+            "color of that name",
+        )
+        .called(&["color", "colour", "environment_colour"]);
         EDIT: bool = option(
             "edit",
             Boolean,
@@ -156,7 +186,8 @@ pub mod admin {
             "how keys of limits appear in logs, spans and responses of the admin API",
         )
         .guide("../operating/keys-in-logs.md")
-        .weaker(Weaker::Compiled);
+        .weaker(Weaker::Compiled)
+        .teach("{ ip = \"hashed\" }", "Hash or hide what your privacy rules do not allow in logs");
         KEYS_SECRET = option(
             "keys_secret",
             Text("string, 32 to 1024 bytes"),
@@ -215,7 +246,8 @@ pub mod store {
             "where limits keep their state: `\"memory:\"`, or [Redis](#store-urls)",
         )
         .metric("sluicegate_store_up")
-        .keywords(&["memory:"]);
+        .keywords(&["memory:"])
+        .teach("\"redis://10.0.0.5:6379\"", "Use Redis if several gateways share budgets, or if budgets have to survive a restart");
         USERNAME = option(
             "username",
             Text("string"),
@@ -236,9 +268,11 @@ pub mod store {
             Text("1 to 32 letters, digits, `_`, `.`, `-`, `:`"),
             Value("\"sg\""),
             "start of every key in Redis",
-        );
-        DEADLINE: Duration = option("deadline", duration(1, 10 * SECOND), Value("\"30ms\""), "longest wait for a response of the store")
-            .metric("sluicegate_store_errors_total");
+        )
+        .teach("\"staging\"", "Change it if several environments share one Redis");
+        DEADLINE: Duration = option("deadline", duration(1, 10 * SECOND), Value("\"30ms\""), "longest wait for a response of the store; then `on_error` decides. A request waits for at most twice as long")
+            .metric("sluicegate_store_errors_total")
+            .teach("\"50ms\"", "Raise it to somewhat more than the round trip to a distant Redis. After it, `on_error` decides; a request waits for at most twice as long");
         ON_ERROR: OnError = option(
             "on_error",
             Words(&["local", "open", "closed"]),
@@ -248,14 +282,17 @@ pub mod store {
         .guide("../operating/redis-outages.md")
         .metric("sluicegate_limit_decisions_total")
         .weaker(Weaker::Compiled)
-        .inherited();
+        .inherited()
+        .teach("\"open\"", "`local` enforces this gateway's share of each limit, `open` admits, `closed` refuses with 503. Use `closed` on limits against guessing passwords, and `open` where a lost customer costs more than an extra request");
         MAX_KEYS: usize = option("max_keys", integer(1, 1_000_000_000), Value("1000000"), "keys in memory, of all limits together")
             .guide("../operating/capacity.md#memory")
             .metric("sluicegate_store_evictions_total")
-            .called(&["cache_size"]);
+            .called(&["cache_size"])
+            .teach("5000000", "Raise it if the metric rises, because a key that was evicted begins with a full budget");
         GATEWAYS: i64 = option("gateways", integer(1, GATEWAYS_MAX), Value("1"), "least number of gateways that share the store")
             .guide("../operating/redis-outages.md#how-large-a-local-share-is")
-            .metric("sluicegate_store_gateways");
+            .metric("sluicegate_store_gateways")
+            .teach("2", "Set it to the number of gateways that you run; during an outage each enforces that fraction of a limit");
         STATE = option(
             "state",
             Path("absolute path"),
@@ -284,7 +321,8 @@ pub mod headers {
         RATELIMIT = option("ratelimit", DIALECTS, Value("[\"draft-11\"]"), "rate limit headers of responses")
         .shown_as("list of `\"draft-11\"`, `\"draft-07\"`, `\"draft-03\"`, `\"legacy\"`, `\"epoch\"`, or `\"off\"`")
         .guide("responses.md")
-        .inherited();
+        .inherited()
+        .teach("[\"draft-11\", \"legacy\"]", "Add `legacy` for clients that read `X-RateLimit-Remaining`; use `off` if clients should not see the limits");
     }
 }
 
@@ -382,7 +420,7 @@ pub mod set {
         table("set").title("[set.NAME]")
             .intro("A set is a named list: of addresses and networks for `allow`, `deny` and `client`, or of strings for other conditions of `when`.");
 
-        VALUES = option("values", list(&Text("string")), Described("`values` or `file`"), "the items")
+        VALUES = option("values", list(&Text("string")), Described("`values` or `file`"), "the items, such as addresses, networks or keys")
             .weaker(Weaker::Compiled)
             .unordered()
             .of_clients(ClientData::Values);

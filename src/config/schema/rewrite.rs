@@ -1,15 +1,16 @@
 //! Options of `route.rewrite` and `route.rewrite.query`.
 
-use crate::config::schema::route;
 use crate::config::schema::row::DefaultValue::{Absent, Value};
 use crate::config::schema::row::{Row, option, rows, table};
+use crate::config::schema::shared::HOST_NAMES;
 use crate::config::schema::value_type::ValueType::*;
 use crate::ends::End;
 
 rows! {
     table("route.rewrite");
 
-    STRIP_PREFIX = option("strip_prefix", Text("path"), Absent, "path prefix to remove");
+    STRIP_PREFIX = option("strip_prefix", Text("path"), Absent, "path prefix to remove")
+        .teach("\"/api\"", "Use it if the application does not know the prefix under which the gateway publishes it");
     ADD_PREFIX = option("add_prefix", Text("path"), Absent, "path prefix to add");
     PATH = option(
         "path",
@@ -30,7 +31,7 @@ rows! {
         Absent,
         "send this host; `{host}` is that of the client without its port",
     )
-    .called(route::HOST.option.aliases);
+    .called(HOST_NAMES);
 }
 
 /// Options of `route.rewrite.query`.
@@ -49,7 +50,7 @@ pub mod query {
             .shown_as("list");
         SET = option("set", PARAMETERS, Absent, "parameters to replace").shown_as("table")
             .secrecy(Secrecy::SecretByKey);
-        ADD = option("add", PARAMETERS, Absent, "parameters to add beside those of the request").shown_as("table")
+        ADD = option("add", PARAMETERS, Absent, "parameters to add to those of the request").shown_as("table")
             .secrecy(Secrecy::SecretByKey);
     }
 }

@@ -6,7 +6,7 @@ use crate::config::schema::cors;
 use crate::config::schema::limit_list::LIMIT_NAMES;
 use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Value};
 use crate::config::schema::row::{ClientData, Row, Secrecy, Weaker, option, rows, table};
-use crate::config::schema::shared::{DIALECTS, KEY_PARTS, refuse};
+use crate::config::schema::shared::{DIALECTS, HOST_NAMES, KEY_PARTS, refuse};
 use crate::config::schema::upstream::{SERVER_LIST, breaker};
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{HOUR, MIB, MINUTE, duration, integer, list, list_from, size};
@@ -34,11 +34,13 @@ rows! {
         .guide("routing.md#route-selection")
         .weaker(Weaker::Compiled)
         .unordered()
-        .called(&["domain", "hosts", "server_name"]);
-    PATH = option("path", Text("path"), Value("\"/\""), "paths of the route")
+        .called(HOST_NAMES)
+        .teach("[\"example.com\", \"*.example.com\"]", "Set it if several sites share the gateway");
+    PATH = option("path", Text("path"), Value("\"/\""), "paths of the route; the longest that matches serves the request")
         .shown_as("`\"/prefix/\"`, `\"= /exact\"`, `\"/users/{id}\"`, `\"~ ^/regex$\"`")
         .weaker(Weaker::Compiled)
-        .called(&["location", "paths"]);
+        .called(&["location", "paths"])
+        .teach("\"/api/\"", "Write a prefix, `= /exact`, `/users/{id}` or a regular expression. The longest path that matches serves the request; regular expressions come last");
     METHODS = option("methods", list_from(1, &Text("method")), Described("every method"), "methods of the route")
         .shown_as("list")
         .weaker(Weaker::Compiled)
@@ -87,13 +89,15 @@ rows! {
     .shown_as("list of networks, `\"set:NAME\"`")
     .metric("sluicegate_limit_decisions_total")
     .weaker(Weaker::Compiled)
-    .unordered();
+    .unordered()
+    .teach("[\"10.0.0.0/8\"]", "List your own offices and monitoring, so that limits never refuse them");
     DENY = option("deny", NETWORKS, Absent, "clients that get 403")
         .shown_as("list of networks, `\"set:NAME\"`")
         .metric("sluicegate_rejections_total")
         .ends(End::Denied)
         .weaker(Weaker::Compiled)
-        .unordered();
+        .unordered()
+        .teach("[\"203.0.113.0/24\"]", "List networks that you want to keep out; use a set for long lists");
     AUTH = option("auth", Table(&auth::TABLE), Absent, "how clients prove their identity")
         .guide("../guides/authentication.md")
         .metric("sluicegate_rejections_total")
@@ -117,16 +121,18 @@ rows! {
         .called(&["proxy_set_header", "header_up"]);
     RESPONSE_HEADERS = option("response_headers", Table(&response_headers::TABLE), Absent, "changes of the headers that the client gets")
         .called(&["add_header", "header_down", "customResponseHeaders", "response_headers_to_add", "more_set_headers"]);
-    MAX_BODY: Option<u64> = server::MAX_BODY.inherit(OF_SERVER, IN_ROUTE);
+    MAX_BODY: Option<u64> = server::MAX_BODY.inherit(OF_SERVER, IN_ROUTE)
+        .teach("\"2GiB\"", "Raise it where clients upload files");
     MAX_KEY_BODY: Option<u64> = server::MAX_KEY_BODY.inherit(OF_SERVER, IN_ROUTE);
     MAX_COST_BODY: Option<u64> = server::MAX_COST_BODY.inherit(OF_SERVER, IN_ROUTE);
     MAX_IN_FLIGHT: Option<usize> = option("max_in_flight", integer(1, 10_000_000), Absent, "requests of the route at once; more get 503")
         .metric("sluicegate_rejections_total")
         .ends(End::MaxInFlight)
         .weaker(Weaker::Compiled)
-        .called(&["limit_conn"]);
+        .called(&["limit_conn"])
+        .teach("50", "Set it on expensive routes, so that they leave capacity to the others");
     BREAKER = option("breaker", Table(&breaker::TABLE), Absent, "a circuit breaker of the route's own")
-        .guide("overload.md#circuit-breaker")
+        .guide("circuit-breakers.md#circuit-breaker")
         .metric("sluicegate_breaker_state")
         .ends(End::RouteBreaker);
     PRIORITY: i64 = option(
@@ -136,7 +142,8 @@ rows! {
         "which requests an overloaded upstream refuses first: those with 0. 4 is refused last",
     )
     .guide("adaptive-concurrency.md#priorities")
-    .metric("sluicegate_upstream_refused_total");
+    .metric("sluicegate_upstream_refused_total")
+    .teach("4", "Raise it for what must work in an overload, such as a checkout; lower it for crawlers and batch jobs");
     REFUSE = option(
         "refuse",
         Table(&refuse::TABLE),
@@ -161,10 +168,11 @@ rows! {
     MIN_BODY_RATE: Option<u64> = server::MIN_BODY_RATE.inherit(OF_SERVER, IN_ROUTE);
     MIN_RESPONSE_RATE: Option<u64> = server::MIN_RESPONSE_RATE.inherit(OF_SERVER, IN_ROUTE);
     CONNECT_TIMEOUT: Option<Duration> = server::CONNECT_TIMEOUT.inherit(OF_SERVER, IN_ROUTE);
-    RESPONSE_TIMEOUT: Option<Duration> = server::RESPONSE_TIMEOUT.inherit(OF_SERVER, IN_ROUTE);
+    RESPONSE_TIMEOUT: Option<Duration> = server::RESPONSE_TIMEOUT.inherit(OF_SERVER, IN_ROUTE)
+        .teach("\"5m\"", "Raise it for slow reports");
     STREAM_TIMEOUT: Option<Duration> = server::STREAM_TIMEOUT.inherit(OF_SERVER, IN_ROUTE);
     TUNNEL_TIMEOUT: Option<Duration> = server::TUNNEL_TIMEOUT.inherit(OF_SERVER, IN_ROUTE);
-    STRICTNESS: Option<Strictness> = server::STRICTNESS.inherit(OF_SERVER, "what happens to ambiguous requests");
+    STRICTNESS: Option<Strictness> = server::STRICTNESS.inherit(OF_SERVER, "what happens to requests that servers could read in two ways");
     ENCODED_SLASHES: bool = option("encoded_slashes", Words(&["refuse", "keep"]), Value("\"refuse\""), "what happens to `%2F` in paths")
         .note(" on strict routes, else `\"keep\"`")
         .guide("routing.md#encoded-slashes")
@@ -182,7 +190,8 @@ rows! {
     .guide("requests.md#websocket-and-other-upgrades")
     .weaker(Weaker::Compiled)
     .unordered()
-    .keywords(&["websocket"]);
+    .keywords(&["websocket"])
+    .teach("[\"websocket\"]", "Use `[]` on routes that do not need WebSocket");
     REQUEST_TRAILERS: bool = option(
         "request_trailers",
         Boolean,
@@ -199,7 +208,8 @@ rows! {
     .guide("../guides/compression.md")
     .metric("sluicegate_compressed_bytes_total")
     .example(server::COMPRESS.option.example)
-    .called(server::COMPRESS.option.aliases);
+    .called(server::COMPRESS.option.aliases)
+    .teach("false", "Turn it off on pages that contain a secret together with text that a client chose");
     CORS = option(
         "cors",
         Either(&[False, Table(&cors::TABLE)]),
@@ -402,7 +412,7 @@ pub mod response_headers {
         DEFAULT = option("default", Map(&Text("string")), Absent, "headers to set if the response does not have them")
             .shown_as("table")
             .secrecy(Secrecy::SecretByKey);
-        ADD = option("add", HEADER_LINES, Absent, "lines to add beside those of the response, which stay")
+        ADD = option("add", HEADER_LINES, Absent, "lines to add to those of the response, which stay")
             .shown_as("table of values or lists")
             .secrecy(Secrecy::SecretByKey);
         ADD_ON_SUCCESS = option(

@@ -32,6 +32,10 @@ pub struct ConfigOption {
     pub end: Option<End>,
     /// The remedy for a value of a wrong type; empty if the type says enough.
     pub example: &'static str,
+    /// A value that somebody might choose, as TOML; empty if the option is seldom changed.
+    pub sample: &'static str,
+    /// Who changes the option and why, in Markdown without the period at the end; has a sample with it.
+    pub change_when: &'static str,
     /// Names of the option in other programs: nginx, HAProxy, Caddy, Traefik, Envoy, Kong.
     pub aliases: &'static [&'static str],
     pub secrecy: Secrecy,
@@ -135,6 +139,8 @@ pub(super) const fn option(
         metric: "",
         end: None,
         example: "",
+        sample: "",
+        change_when: "",
         aliases: &[],
         secrecy: Secrecy::Public,
         clients: ClientData::None,
@@ -192,6 +198,8 @@ impl ConfigOption {
             default_note: "",
             meaning,
             guide: "",
+            sample: "",
+            change_when: "",
             is_inherited: false,
             ..self
         }
@@ -239,6 +247,13 @@ impl ConfigOption {
 
     pub(super) const fn example(mut self, remedy: &'static str) -> ConfigOption {
         self.example = remedy;
+        self
+    }
+
+    /// Sets a value as an example, and who would choose it and why.
+    pub(super) const fn teach(mut self, sample: &'static str, change_when: &'static str) -> ConfigOption {
+        self.sample = sample;
+        self.change_when = change_when;
         self
     }
 

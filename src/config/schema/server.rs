@@ -35,7 +35,8 @@ rows! {
     )
     .shown_as("list of addresses")
     .note("; none if there is a `[[listener]]`")
-    .called(&["port", "bind", "address"]);
+    .called(&["port", "bind", "address"])
+    .teach("\":8080\"", "Change it if other machines are your clients, because the default is reachable only from this one");
     REDIRECT_HTTP = option(
         "redirect_http",
         Either(&[Text("address"), Table(&redirect_http::TABLE)]),
@@ -52,13 +53,15 @@ rows! {
         "threads that serve requests; 0 = one per available core, within the CPU quota",
     )
     .after_restart()
-    .called(&["worker_processes", "threads", "nbthread"]);
+    .called(&["worker_processes", "threads", "nbthread"])
+    .teach("2", "Set it if other programs on the machine need some of the cores");
     TRUSTED_PROXIES = option("trusted_proxies", list(&Text("network")), Value("[]"), "peers whose forwarding headers are used")
         .guide("requests.md#client-address")
         .metric("sluicegate_forwarding_ignored_total")
         .weaker(Weaker::NewItem)
         .unordered()
-        .called(&["real_ip_from", "set_real_ip_from", "trusted_ips", "trustedIPs"]);
+        .called(&["real_ip_from", "set_real_ip_from", "trusted_ips", "trustedIPs"])
+        .teach("[\"10.0.0.0/8\", \"192.0.2.7\"]", "List your load balancer or CDN if there is one in front, because otherwise all its clients share one budget. Never list networks of clients: they could claim any address");
     CLIENT_ADDRESS = option(
         "client_address",
         list_from(1, &Text("header")),
@@ -69,12 +72,13 @@ rows! {
     .guide("requests.md#client-address")
     .metric("sluicegate_client_unnamed_total")
     .weaker(Weaker::NewItem)
-    .called(&["real_ip_header", "client_ip_headers", "client_ip_header", "original_ip_detection_extensions"]);
+    .called(&["real_ip_header", "client_ip_headers", "client_ip_header", "original_ip_detection_extensions"])
+    .teach("\"cloudflare\"", "Set it if your proxy names the client in a header of its own, such as `x-real-ip`");
     UNDERSCORE_HEADERS: UnderscoreHeaders = option(
         "underscore_headers",
         Words(UnderscoreHeaders::LABELS),
         Value("\"drop\""),
-        "what becomes of request headers with `_` in their names, such as `access_token`",
+        "how request headers with `_` in their names, such as `access_token`, are handled: `drop` removes them, `keep` forwards them unless servers could confuse them with others",
     )
     .guide("requests.md#headers-with-underscores")
     .metric("sluicegate_ambiguous_headers_total")
@@ -85,6 +89,7 @@ rows! {
         Value("\"lower\""),
         "how header names are written over HTTP/1.1: in lower case, or in the case in which they came",
     )
+    .for_new_connections()
     .guide("requests.md#case-of-header-names")
     .called(&["proxy_preserve_header_case", "preserve_header_case", "h1_case_adjust", "header_key_format"]);
     NAT64 = option(
@@ -103,16 +108,19 @@ rows! {
     )
     .shown_as("list of header names")
     .guide("requests.md#forwarded-headers-and-via");
-    STRICTNESS: Strictness = option("strictness", Words(Strictness::LABELS), Value("\"strict\""), "what happens to ambiguous requests")
+    STRICTNESS: Strictness = option("strictness", Words(Strictness::LABELS), Value("\"strict\""), "what happens to requests that servers could read in two ways")
         .guide("requests.md#strictness")
         .metric("sluicegate_http_would_reject_total")
         .weaker(Weaker::Compiled)
-        .inherited();
+        .inherited()
+        .teach("\"defensive\"", "`strict` refuses what servers could read in two ways, `defensive` repairs it where that is safe, and `monitor` only counts what `defensive` would refuse. Begin with `monitor` in front of an old application whose clients you do not know");
     ACCESS_LOG = option("access_log", Either(&[Boolean, Table(&access_log::TABLE)]), Value("false"), "one line per request")
         .guide("log-fields.md#the-access-log")
         .metric("sluicegate_access_log_dropped_total")
-        .shorthand("enabled");
-    ANSWER_REQUEST_ID: bool = option("answer_request_id", Boolean, Value("false"), "add `X-Request-Id` to responses");
+        .shorthand("enabled")
+        .teach("true", "Turn it on to look up single requests later, and to replay them against new limits");
+    ANSWER_REQUEST_ID: bool = option("answer_request_id", Boolean, Value("false"), "add `X-Request-Id` to responses")
+        .teach("true", "Turn it on if your users quote an id when they report a problem");
     ERROR_PAGES = option("error_pages", Map(&List { item: &Path("file"), least: 1, most: usize::MAX }), Value("{}"), "responses to errors instead of the built-in ones")
         .shown_as("table of status or class, and file or list of files")
         .guide("../guides/error-pages.md")
@@ -138,9 +146,10 @@ rows! {
         "traceparent",
         Words(TraceParent::LABELS),
         Value("\"pass\""),
-        "what requests without a valid `traceparent` get",
+        "whether requests without a valid `traceparent` pass as they are (`pass`), or start a trace (`make`)",
     )
-    .guide("log-fields.md#trace-context");
+    .guide("log-fields.md#trace-context")
+    .teach("\"make\"", "`pass` forwards such requests as they are, `make` starts a trace. Use `make` if no proxy in front of the gateway starts traces");
     SPANS = option("spans", Table(&spans::TABLE), Absent, "send spans to an OpenTelemetry collector")
         .guide("log-fields.md#spans-opentelemetry")
         .metric("sluicegate_spans_total");
@@ -151,7 +160,8 @@ rows! {
         "which clients see in a problem document which option refused them: all, none, or clients on this machine",
     )
     .shown_as("`true`, `false`, `\"local\"`")
-    .weaker(Weaker::Later(&["false", "\"local\"", "true"]));
+    .weaker(Weaker::Later(&["false", "\"local\"", "true"]))
+    .teach("true", "Turn it on for all clients in a test environment only, because it tells them about your config");
     RESOLVER = option(
         "resolver",
         List { item: &Text("address"), least: 0, most: 8 },
@@ -162,7 +172,8 @@ rows! {
     MAX_CONNECTIONS: usize = option("max_connections", integer(1, 10_000_000), Value("8192"), "open client connections; for more, idle ones are closed")
         .metric("sluicegate_http_rejected_total")
         .ends(End::MaxConnections)
-        .called(&["max_conns", "maxconn"]);
+        .called(&["max_conns", "maxconn"])
+        .teach("50000", "Raise it for many WebSocket or idle clients, together with the descriptor limit (`LimitNOFILE`)");
     MAX_CONNECTIONS_PER_IP: usize = option(
         "max_connections_per_ip",
         integer(0, 10_000_000),
@@ -172,32 +183,37 @@ rows! {
     .metric("sluicegate_http_rejected_total")
     .ends(End::MaxConnectionsPerIp)
     .weaker(Weaker::More)
-    .unset("inf");
+    .unset("inf")
+    .teach("100", "Set it against clients that open connections by the thousand; more are closed. Leave it at 0 behind a CDN, whose addresses are shared by many clients");
     OVERLOAD = option("overload", Table(&overload::TABLE), Absent, "refuse requests while the whole process is overloaded")
-        .guide("overload.md#process-overload")
+        .guide("circuit-breakers.md#process-overload")
         .metric("sluicegate_overload_refused_total");
     MAX_TUNNELS: usize = option("max_tunnels", integer(0, 10_000_000), Value("4096"), "upgraded connections (WebSocket); more get 503")
         .guide("requests.md#websocket-and-other-upgrades")
         .metric("sluicegate_http_rejected_total")
-        .ends(End::MaxTunnels);
+        .ends(End::MaxTunnels)
+        .teach("20000", "Raise it for chats and dashboards with many WebSocket clients");
     MAX_HEADERS: usize = option("max_headers", integer(1, 10_000), Value("100"), "headers in a request head; more get 431")
         .for_new_connections()
         .metric("sluicegate_http_rejected_total")
         .ends(End::MaxHeaders)
-        .weaker(Weaker::More);
+        .weaker(Weaker::More)
+        .teach("200", "Raise it if legitimate clients get 431 because proxies in front add many headers");
     // The lower bound is the smallest buffer for a request head that hyper accepts.
     MAX_HEADER_BYTES: usize = option("max_header_bytes", size(8 * KIB, MIB), Value("\"32KiB\""), "bytes of a request head; more get 431")
         .for_new_connections()
         .metric("sluicegate_http_rejected_total")
         .ends(End::HeadTooLarge)
-        .weaker(Weaker::More);
+        .weaker(Weaker::More)
+        .teach("\"64KiB\"", "Raise it if legitimate clients get 431 because of large cookies or tokens");
     MAX_BODY: u64 = option("max_body", size(0, SIZE_MAX), Value("\"10MiB\""), "bytes of a request body; more get 413")
         .guide("requests.md#sizes")
         .metric("sluicegate_http_rejected_total")
         .ends(End::AnnouncedTooLarge)
         .weaker(Weaker::Compiled)
         .inherited()
-        .called(&["client_max_body_size", "max_request_body_bytes", "maxRequestBodyBytes", "request_body_limit", "body_limit"]);
+        .called(&["client_max_body_size", "max_request_body_bytes", "maxRequestBodyBytes", "request_body_limit", "body_limit"])
+        .teach("\"100MiB\"", "Raise it for uploads, `git push` and container images, preferably on their route only");
     MAX_KEY_BODY: u64 = option("max_key_body", size(64, 64 * KIB), Value("\"8KiB\""), "bytes of a body that a limit reads for its key")
         .guide("keys.md")
         .metric("sluicegate_rejections_total")
@@ -209,7 +225,8 @@ rows! {
         .inherited();
     HTTP2: bool = option("http2", Boolean, Value("true"), "accept HTTP/2 on every listener").for_new_connections();
     MAX_STREAMS: u32 = option("max_streams", integer(1, 10_000), Value("100"), "requests at once on one HTTP/2 connection")
-        .for_new_connections();
+        .for_new_connections()
+        .teach("250", "Raise it for gRPC clients that make many calls at once on one connection");
     MAX_DELAYED: usize = option(
         "max_delayed",
         integer(0, 10_000_000),
@@ -224,7 +241,8 @@ rows! {
         .metric("sluicegate_compressed_bytes_total")
         .inherited()
         .example("write compress = true, or compress = { algorithms = [\"gzip\"] }")
-        .called(&["gzip", "brotli", "zstd", "encode", "compression", "gzip_types"]);
+        .called(&["gzip", "brotli", "zstd", "encode", "compression", "gzip_types"])
+        .teach("true", "Turn it on if neither the application nor a CDN compresses");
     MAX_COMPRESS_MEMORY: u64 = option(
         "max_compress_memory",
         size(0, TIB),
@@ -240,15 +258,18 @@ rows! {
         .for_new_connections()
         .metric("sluicegate_http_rejected_total")
         .ends(End::HeaderTimeout)
-        .called(&["client_header_timeout", "read_header_timeout"]);
+        .called(&["client_header_timeout", "read_header_timeout"])
+        .teach("\"5s\"", "Lower it while clients send their headers slowly on purpose");
     KEEPALIVE_TIMEOUT: Duration = option("keepalive_timeout", TIMEOUT, Value("\"75s\""), "idle time of a client connection")
         .for_new_connections()
-        .called(&["idle_timeout"]);
+        .called(&["idle_timeout"])
+        .teach("\"650s\"", "Raise it above the idle timeout of the load balancer in front; otherwise the balancer may reuse a connection that the gateway is just closing");
     BODY_TIMEOUT: Duration = option("body_timeout", TIMEOUT, Value("\"30s\""), "longest pause in a request body; then 408")
         .metric("sluicegate_http_rejected_total")
         .ends(End::BodyTimeout)
         .inherited()
-        .called(&["client_body_timeout"]);
+        .called(&["client_body_timeout"])
+        .teach("\"2m\"", "Raise it for uploads from mobile networks that stall");
     MIN_BODY_RATE: u64 = option(
         "min_body_rate",
         BODY_RATE,
@@ -260,7 +281,8 @@ rows! {
     .metric("sluicegate_http_rejected_total")
     .ends(End::BodyTimeout)
     .weaker(Weaker::Compiled)
-    .inherited();
+    .inherited()
+    .teach("64", "Lower it for devices on very slow links");
     MIN_RESPONSE_RATE: u64 = option(
         "min_response_rate",
         BODY_RATE,
@@ -284,14 +306,15 @@ rows! {
         "max_unread",
         KERNEL_BUFFER,
         Value("\"256KiB\""),
-        "bytes of a server's response that the kernel keeps until the gateway reads them, up to 13 times as many for \
-         a fast connection, 64 times for all of a worker; at least 64 KiB, or 0 = no bound",
+        "kernel receive buffer of each server connection. Grows to 13 times this for fast connections, to 64 times \
+         for all of a worker together; at least 64 KiB, or 0 = no bound",
     )
     .for_new_connections()
     .guide("../guarantees/threat-model.md#fast-readers");
     CONNECT_TIMEOUT: Duration = option("connect_timeout", TIMEOUT, Value("\"3s\""), "time to connect to a server, TLS handshake included")
         .inherited()
-        .called(&["dial_timeout", "proxy_connect_timeout"]);
+        .called(&["dial_timeout", "proxy_connect_timeout"])
+        .teach("\"1s\"", "Lower it if the servers are near, so that a retry begins sooner");
     RESPONSE_TIMEOUT: Duration = option(
         "response_timeout",
         TIMEOUT,
@@ -299,20 +322,23 @@ rows! {
         "from the end of the request to the response head; then 504",
     )
     .inherited()
-    .called(&["timeout", "read_timeout", "proxy_read_timeout", "response_header_timeout"]);
+    .called(&["timeout", "read_timeout", "proxy_read_timeout", "response_header_timeout"])
+    .teach("\"5m\"", "Raise it for slow reports and for LLM calls that do not stream, preferably on their route only");
     STREAM_TIMEOUT: Duration = option("stream_timeout", TIMEOUT, Value("\"60s\""), "longest pause in a response, by the server or the client")
         .metric("sluicegate_http_rejected_total")
         .ends(End::CallTimeout)
-        .inherited();
+        .inherited()
+        .teach("\"10m\"", "Raise it for event streams that may be silent for longer");
     TUNNEL_TIMEOUT: Duration = option(
         "tunnel_timeout",
         TIMEOUT,
         Value("\"1h\""),
-        "longest silence on an upgraded connection; open ones keep their value",
+        "longest silence on an upgraded connection; then it is closed. Open ones keep their value",
     )
     .metric("sluicegate_http_rejected_total")
     .ends(End::TunnelTimeout)
-    .inherited();
+    .inherited()
+    .teach("\"1d\"", "Raise it for WebSocket clients that send nothing for longer than an hour; a silent connection is closed after it");
     HALF_CLOSE_TIMEOUT: Duration = option(
         "half_close_timeout",
         PAUSE,
@@ -321,7 +347,8 @@ rows! {
     )
     .for_new_connections();
     SHUTDOWN_DELAY: Duration = option("shutdown_delay", PAUSE, Value("\"0s\""), "readiness fails for this long before the listeners close")
-        .guide("../operating/upgrades.md#graceful-shutdown");
+        .guide("../operating/upgrades.md#graceful-shutdown")
+        .teach("\"10s\"", "Set it behind a load balancer or in Kubernetes, to the time in which it notices that readiness fails");
     HANDOVER = option(
         "handover",
         Text("absolute path, up to 100 bytes"),
@@ -335,7 +362,8 @@ rows! {
         PAUSE,
         Value("\"30s\""),
         "how long requests may continue after the listeners have closed",
-    );
+    )
+    .teach("\"2m\"", "Raise it for long downloads and streams, and keep it below the time after which the service manager kills the process");
 }
 
 /// Options of `server.redirect_http`.

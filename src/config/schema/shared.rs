@@ -8,6 +8,8 @@ use crate::limiting::key::Normalization;
 use crate::limiting::limit::refuse::RefusalDialect;
 
 pub(super) const DIALECTS: ValueType = list(&Words(&["draft-11", "draft-07", "draft-03", "legacy", "epoch", "off"]));
+/// Other names for `host`.
+pub(super) const HOST_NAMES: &[&str] = &["domain", "hosts", "server_name"];
 pub(super) const KEY_PARTS: ValueType =
     List { item: &Either(&[Text("key part"), Table(&key_part::TABLE)]), least: 1, most: 16 };
 

@@ -31,7 +31,8 @@ rows! {
         "how a server is selected",
     )
     .guide("load-balancing.md")
-    .called(&["lb_policy", "load_balancing", "algorithm", "least_conn", "ip_hash", "sticky"]);
+    .called(&["lb_policy", "load_balancing", "algorithm", "least_conn", "ip_hash", "sticky"])
+    .teach("\"least_requests\"", "`p2c` takes the better of two random servers and suits most applications. `least_requests` compares all of them, `round_robin` takes turns, and `consistent_hash` sends the same key to the same server, for caches");
     HASH_ON = option("hash_on", KEY_PARTS, Described("required with `consistent_hash`"), "the key that selects a server");
     SPREAD_ABOVE: u32 = option(
         "spread_above",
@@ -44,7 +45,8 @@ rows! {
         duration(0, HOUR),
         Value("\"0s\""),
         "time until a new or recovered server has its full weight",
-    );
+    )
+    .teach("\"30s\"", "Set it for servers that are slow until their caches are warm");
     MAX_IDLE: Option<usize> = option(
         "max_idle",
         integer(0, 100_000),
@@ -81,7 +83,8 @@ rows! {
     MAX_IN_FLIGHT: Option<u32> = option("max_in_flight", integer(1, 10_000_000), Absent, "requests per server")
         .guide("upstreams.md#capacity-of-servers")
         .metric("sluicegate_upstream_in_flight")
-        .called(&["limit_conn"]);
+        .called(&["limit_conn"])
+        .teach("100", "Set it to what one server can process at once, so that more requests wait in the gateway instead of slowing the server down");
     MAX_CONNECTIONS: Option<u32> = option("max_connections", integer(1, 10_000_000), Absent, "connections per server")
         .metric("sluicegate_upstream_connections")
         .called(&["max_conns", "maxconn"]);
@@ -92,14 +95,16 @@ rows! {
         Value("100"),
         "requests that wait for capacity, for each server with a weight; more get 503",
     )
-    .metric("sluicegate_upstream_waiting");
+    .metric("sluicegate_upstream_waiting")
+    .teach("500", "Raise it for short bursts; lower it if waiting clients give up anyway");
     WAITING_TIMEOUT: Duration = option(
         "waiting_timeout",
         duration(1, HOUR),
         Value("\"3s\""),
         "how long a request waits for capacity; then 503",
     )
-    .metric("sluicegate_upstream_requests_total");
+    .metric("sluicegate_upstream_requests_total")
+    .teach("\"1s\"", "Lower it if clients would rather have a quick 503 than a slow response");
     NEWEST_FIRST_AFTER: Option<Duration> = option(
         "newest_first_after",
         duration(1, HOUR),
@@ -122,7 +127,7 @@ rows! {
         .metric("sluicegate_upstream_ejected")
         .called(&["max_fails", "fail_timeout", "outlier_detection"]);
     BREAKER = option("breaker", Table(&breaker::TABLE), Absent, "refuse all requests for a while when too many fail or are slow")
-        .guide("overload.md#circuit-breaker")
+        .guide("circuit-breakers.md#circuit-breaker")
         .metric("sluicegate_breaker_state")
         .ends(End::UpstreamBreaker);
     HEALTH = option("health", Table(&health::TABLE), Absent, "check the servers")
@@ -146,7 +151,8 @@ pub mod server {
         table("upstream.servers");
 
         URL = option("url", Text("URL"), Required, "address of the server");
-        WEIGHT: u32 = option("weight", integer(0, 1000), Value("1"), "share of the requests; 0 = none");
+        WEIGHT: u32 = option("weight", integer(0, 1000), Value("1"), "share of the requests; 0 = none")
+            .teach("3", "Set it if servers differ in size, or to 0 to drain one");
         MAX_IN_FLIGHT: Option<u32> = option(
             "max_in_flight",
             integer(1, 10_000_000),
@@ -185,8 +191,8 @@ pub mod adaptive {
     rows! {
         table("upstream.adaptive");
 
-        MIN: u32 = option("min", integer(1, 1_000_000), Value("3"), "least requests in flight to all servers together");
-        MAX: u32 = option("max", integer(1, 1_000_000), Value("1000"), "most requests in flight")
+        MIN: u32 = option("min", integer(1, 1_000_000), Value("3"), "the limit never falls below this number of requests in flight, to all servers together");
+        MAX: u32 = option("max", integer(1, 1_000_000), Value("1000"), "the limit never rises above this number of requests in flight")
             .weaker(Weaker::More);
         START: u32 = option("start", integer(1, 1_000_000), Value("20"), "requests in flight before anything is measured");
         FIXED_BASELINE: Option<Duration> = option(
@@ -205,7 +211,8 @@ pub mod eject {
     rows! {
         table("upstream.eject");
 
-        CONSECUTIVE_ERRORS: u32 = option("consecutive_errors", integer(1, 10_000), Value("5"), "errors in a row that eject a server");
+        CONSECUTIVE_ERRORS: u32 = option("consecutive_errors", integer(1, 10_000), Value("5"), "errors in a row that eject a server")
+            .teach("3", "Lower it to take a failing server out sooner");
         ERROR_RATE: Fraction = option(
             "error_rate",
             Fraction,
@@ -230,7 +237,8 @@ pub mod breaker {
         SLOW_RATIO: Fraction = option("slow_ratio", Fraction, Value("0.5"), "fraction of slow requests that opens the breaker; needs `slow`")
             .weaker(Weaker::More);
         ERROR_RATIO: Option<Fraction> = option("error_ratio", Fraction, Absent, "fraction of failed requests that opens it")
-            .weaker(Weaker::More);
+            .weaker(Weaker::More)
+            .teach("0.5", "Set it if an application that fails needs rest to recover");
         ERRORS: Option<u64> = option("errors", integer(1, 1_000_000_000), Absent, "number of failed requests that opens it")
             .weaker(Weaker::More);
         WINDOW: Duration = option("window", duration(100, HOUR), Value("\"10s\""), "the time over which requests are counted");
@@ -260,8 +268,11 @@ pub mod health {
 
         TYPE: CheckKind = option("type", Words(CheckKind::LABELS), Value("\"http\""), "kind of check");
         PATH = option("path", Text("path"), Value("\"/\""), "path of an HTTP check")
-            .called(&["location", "paths"]);
-        EVERY: Duration = option("every", duration(100, HOUR), Value("\"10s\""), "time between two checks of a server");
+            .called(&["location", "paths"])
+            .teach("\"/healthz\"", "Set it to a page that fails when the server cannot work, for example because its database is down");
+        EVERY: Duration = option("every", duration(100, HOUR), Value("\"10s\""), "time between two checks of a server")
+            .called(&["interval"])
+            .teach("\"2s\"", "Lower it to notice a dead server sooner");
         TIMEOUT: Duration = option("timeout", duration(100, HOUR), Value("\"1s\""), "time for a check, connecting included");
         UNHEALTHY_AFTER: u32 = option("unhealthy_after", integer(1, 1000), Value("3"), "failures in a row until a server is down");
         HEALTHY_AFTER: u32 = option("healthy_after", integer(1, 1000), Value("2"), "successes in a row until it is up");
@@ -293,7 +304,8 @@ pub mod retry {
     rows! {
         table("upstream.retry");
 
-        ATTEMPTS: usize = option("attempts", integer(1, 10), Value("2"), "how often a request is sent at most");
+        ATTEMPTS: usize = option("attempts", integer(1, 10), Value("2"), "how often a request is sent at most, the first attempt included")
+            .teach("3", "The first attempt counts too. Raise it if one server in many fails often; 1 never retries");
         BUDGET: Fraction = option("budget", Fraction, Value("0.2"), "fraction of the requests of the last 10 s that may be retried")
             .metric("sluicegate_upstream_retries_over_budget_total");
         ON = option(

@@ -271,19 +271,20 @@ impl ClauseWriter<'_> {
     }
 
     fn describe_overrides(&self) -> Option<Clause> {
-        let budgets: Vec<&OverrideBudget> = self.limit.overrides.fixed().budgets().collect();
-        if budgets.is_empty() {
+        let (mut count, mut is_unlimited, mut rules) = (0, false, Vec::new());
+        self.limit.overrides.visit_written(|budget| {
+            count += 1;
+            match budget {
+                // Many customers have the same numbers.
+                OverrideBudget::Rule(rule) if rules.last() == Some(rule) => {}
+                OverrideBudget::Rule(rule) => rules.push(rule.clone()),
+                OverrideBudget::Blocked => {}
+                OverrideBudget::Unlimited => is_unlimited = true,
+            }
+        });
+        if count == 0 {
             return None;
         }
-        let is_unlimited = budgets.iter().any(|budget| matches!(budget, OverrideBudget::Unlimited));
-        let rules: Vec<&Arc<Rule>> = budgets
-            .iter()
-            .filter_map(|budget| match budget {
-                OverrideBudget::Rule(rule) => Some(rule),
-                OverrideBudget::Blocked | OverrideBudget::Unlimited => None,
-            })
-            .collect();
-        let count = budgets.len();
         let keys = if count == 1 { "1 override has".to_owned() } else { format!("{count} overrides have") };
         if is_unlimited || rules.is_empty() {
             let what = if is_unlimited { "some keys are unlimited" } else { "their keys are blocked" };

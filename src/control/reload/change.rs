@@ -144,7 +144,7 @@ impl Reloader {
             self.shared.history.set_pin(Some(ConfigPin { generation, files_hash }));
             self.metrics.config_pinned.set(1);
             tracing::warn!(
-                "the config of generation {generation} is in force in place of the files, until a file is saved with a \
+                "the config of generation {generation} is active in place of the files, until a file is saved with a \
                  change"
             );
         }
@@ -175,7 +175,7 @@ impl Reloader {
         let restore = self.loader.run_task(move || disk::restore_changes(&main, &changes)).await;
         let result = restore.unwrap_or_else(|hung| Err(std::io::Error::other(hung)));
         if let Err(error) = &result {
-            tracing::error!("the config files keep a config that cannot be put in force: {error}");
+            tracing::error!("the config files keep a config that cannot be activated: {error}");
         }
         Err(ChangeFault::NotApplied { failure, restored: result })
     }

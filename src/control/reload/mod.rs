@@ -10,6 +10,7 @@
 mod change;
 mod disk;
 pub mod fetchers;
+pub mod override_files;
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -134,7 +135,7 @@ impl Reloader {
         if let Some(pin) = self.shared.history.pin() {
             self.shared.history.set_pin(None);
             self.metrics.config_pinned.set(0);
-            tracing::info!("the rollback to generation {} has ended; the files are in force again", pin.generation);
+            tracing::info!("the rollback to generation {} has ended; the files are active again", pin.generation);
         }
     }
 
@@ -263,9 +264,14 @@ impl Reloader {
         if config.store != old.config.store {
             self.overrides.read_first(&config, &store.store()).await;
         }
+        let revision = self.overrides.revision();
         self.fetchers.acme.provide_known(&config, Some(&old.config)).await;
         config.adopt_sessions(&old.config);
         self.certs.issue_all(&config, cas);
+        // The old config may have got changes meanwhile.
+        if self.overrides.revision() != revision {
+            self.overrides.apply_known(&config);
+        }
         let generation = old.generation + 1;
         let entry =
             HistoryEntry::new(generation, &config.hash, trigger.label(), std::mem::take(&mut config.config_files));
@@ -316,15 +322,15 @@ impl Reloader {
                 }
                 super::log_warnings(&self.current.load().config);
                 for key in &applied.restart {
-                    tracing::warn!("the change of {key} needs a restart; until then the old value stays in force");
+                    tracing::warn!("the change of {key} needs a restart; until then the old value stays active");
                 }
             }
             ReloadOutcome::Unchanged { generation, .. } => {
                 // The user undid a bad edit: the file again contains the config in force.
                 if self.metrics.reload_successful.get() == 0 {
-                    tracing::info!(trigger, "config is valid again; generation {generation} stays in force");
+                    tracing::info!(trigger, "config is valid again; generation {generation} stays active");
                 } else if overtakes {
-                    tracing::info!(trigger, "config unchanged; generation {generation} stays in force");
+                    tracing::info!(trigger, "config unchanged; generation {generation} stays active");
                 } else {
                     tracing::debug!(trigger, generation, "config unchanged");
                 }
@@ -332,7 +338,7 @@ impl Reloader {
             }
             ReloadOutcome::Failed { generation, failure } => {
                 self.metrics.reload_successful.set(0);
-                tracing::error!(trigger, "config not reloaded, generation {generation} stays in force\n{failure}");
+                tracing::error!(trigger, "config not reloaded, generation {generation} stays active\n{failure}");
             }
             ReloadOutcome::Valid(_) => {}
         }

@@ -26,7 +26,7 @@ use crate::explain::offline::OfflineLimiter;
 use crate::explain::walk::MadeCharge;
 use crate::grpc::GRPC;
 use crate::limiting::decision::{Check, Op};
-use crate::limiting::limit::charge_rules::{RequestEnd, ResponseTail};
+use crate::limiting::limit::request_end::{RequestEnd, ResponseTail};
 use crate::limiting::limit::settle::BodyUsage;
 
 /// The words of `decision` in a case.

@@ -95,7 +95,7 @@ impl PatternReader<'_> {
             Some(b'(') => self.read_group(),
             Some(b'\\') => self.read_escape(),
             Some(b'*' | b'+' | b'?') => Err("a repetition of nothing".to_owned()),
-            Some(b'{') => Err("`{` that is no repetition".to_owned()),
+            Some(b'{') => Err("`{` that is not a repetition".to_owned()),
             Some(byte) => Ok(self.make_item(|other| other == byte)),
             None => Err("an end in the middle".to_owned()),
         }
@@ -135,7 +135,7 @@ impl PatternReader<'_> {
     /// Reads `{2}`, `{2,}` or `{2,3}`. Versions of PCRE differ in what else they accept.
     fn read_counts(&mut self, tree: Hir, repeats: bool) -> Result<Hir, String> {
         self.take();
-        let wrong = || "`{` that is no repetition".to_owned();
+        let wrong = || "`{` that is not a repetition".to_owned();
         let min = self.read_number().ok_or_else(wrong)?;
         let max = match self.skip(",") {
             false => Some(min),

@@ -56,7 +56,7 @@ const ROWS: [(&[&str], Translation, &str); 21] = [
             "cors-max-age",
         ],
         Translated,
-        "`cors` of the routes. `max_age` is a day at most, and `OPTIONS` requests that are no preflights go to the service",
+        "`cors` of the routes. `max_age` is a day at most, and `OPTIONS` requests that are not preflights go to the service",
     ),
     (
         &["auth-*", "enable-global-auth", "satisfy", "global-rate-limit", "global-rate-limit-*"],

@@ -187,11 +187,8 @@ impl<'a> Context<'a, '_> {
         if let Some(directive) = pass {
             rewrite = self.translate_forwarding(directive, matcher, scope, forward, &mut body);
         } else if body.closed.is_none() {
-            self.translate_files(
-                &FileLocation { at, block, matcher, scope, site: self.site, outer: self.outer },
-                &forward,
-                &mut body,
-            );
+            let location = FileLocation { at, block, matcher, scope, site: self.site, outer: self.outer };
+            self.translate_files(&location, &forward, &mut body);
         }
         body.add_rewrite(&rewrite);
         body.has_access_rules = !scope.list("allow").is_empty();

@@ -62,7 +62,7 @@ pub fn read_steps<'a>(
             answer_names(&condition, context, scope, hosts, is_default, known, &mut steps)?;
             if is_default {
                 let why =
-                    "for hosts that are no names of this server, this condition is not available, so they are closed";
+                    "for hosts that are not names of this server, this condition is not available, so they are closed";
                 unreachable.get_or_insert(context.out.remarks.add(directive, why));
             }
             continue;

@@ -99,6 +99,10 @@ impl ChargeManager {
         let Some(limit) = limits.find(&check.limit.name).filter(|limit| limit.rule.name() == check.rule.name()) else {
             return;
         };
+        // The request of the charge stated the rate.
+        if limit.key_rate.is_some() {
+            return;
+        }
         let own = check
             .override_values
             .as_deref()

@@ -28,8 +28,6 @@ pub struct LedgerDay {
     pub limit: String,
     /// Days since 1970-01-01, UTC.
     pub day: i64,
-    /// For how many days it is kept.
-    pub kept_days: u16,
 }
 
 pub const DAY_MS: i64 = 86_400_000;
@@ -65,9 +63,9 @@ impl LedgerDay {
         format_day(self.day)
     }
 
-    /// Returns when the usage expires, in seconds since 1970.
-    pub fn expires_s(&self) -> i64 {
-        (self.day + 1 + i64::from(self.kept_days)).saturating_mul(DAY_MS / 1000)
+    /// Returns when usage that is kept for so many days expires, in seconds since 1970.
+    pub fn expires_s(&self, kept_days: u16) -> i64 {
+        (self.day + 1 + i64::from(kept_days)).saturating_mul(DAY_MS / 1000)
     }
 }
 
@@ -101,7 +99,7 @@ mod tests {
         for wrong in ["", "1 2", "1 2 3 4", "-1 2 3", "a b c"] {
             assert_eq!(DayUsage::parse(wrong), None, "{wrong}");
         }
-        let day = LedgerDay { limit: "l".to_owned(), day: 0, kept_days: 1 };
-        assert_eq!(day.expires_s(), 2 * 86_400);
+        let day = LedgerDay { limit: "l".to_owned(), day: 0 };
+        assert_eq!(day.expires_s(1), 2 * 86_400);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::limiting::ledger::recorder::{KeyUsage, RecordedDays};
+use crate::limiting::ledger::recorder::{KeyUsage, RecordedDay, RecordedDays};
 use crate::limiting::ledger::{DayUsage, LedgerDay};
 
 /// Usage that waits to be saved.
@@ -12,22 +12,26 @@ pub struct PendingUsage {
     days: BTreeMap<LedgerDay, PendingDay>,
     /// Number of keys in `days`.
     keys: usize,
+    /// The number of the last batch, of any day.
+    number: u64,
 }
 
 #[derive(Default)]
 struct PendingDay {
+    /// For how many days the usage is kept, as the config that was recorded last says.
+    kept_days: u16,
     waiting: KeyUsage,
     /// The batch that is being saved. It does not change until the store has it.
     batch: Option<UsageBatch>,
-    /// The number of the last batch.
-    number: u64,
 }
 
 /// Usage of some keys on one day.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UsageBatch {
-    /// Counts the batches of this process and day, from 1.
+    /// Counts the batches of this process, from 1. A later batch of the same day has a larger number.
     pub number: u64,
+    /// For how many days the usage is kept.
+    pub kept_days: u16,
     pub keys: Vec<(Box<str>, DayUsage)>,
 }
 
@@ -40,9 +44,9 @@ impl PendingUsage {
     /// Adds what a thread has recorded. Returns the decisions that are lost, by limit.
     pub fn add(&mut self, recorded: RecordedDays) -> HashMap<String, u64> {
         let mut lost = recorded.lost;
-        for (day, keys) in recorded.days.into_values() {
+        for RecordedDay { day, kept_days, keys } in recorded.days.into_values() {
             for (key, usage) in keys {
-                if !self.add_key(&day, key, usage) {
+                if !self.add_key((&day, kept_days), key, usage) {
                     *lost.entry(day.limit.clone()).or_default() += usage.admitted + usage.refused;
                 }
             }
@@ -51,7 +55,7 @@ impl PendingUsage {
     }
 
     /// Adds the usage of one key. Returns false if there is no space for it.
-    fn add_key(&mut self, day: &LedgerDay, key: Box<str>, usage: DayUsage) -> bool {
+    fn add_key(&mut self, (day, kept_days): (&LedgerDay, u16), key: Box<str>, usage: DayUsage) -> bool {
         if let Some(known) = self.days.get_mut(day).and_then(|pending| pending.waiting.get_mut(&key)) {
             known.add(usage);
             return true;
@@ -60,7 +64,9 @@ impl PendingUsage {
             return false;
         }
         self.keys += 1;
-        self.days.entry(day.clone()).or_default().waiting.insert(key, usage);
+        let pending = self.days.entry(day.clone()).or_default();
+        pending.kept_days = kept_days;
+        pending.waiting.insert(key, usage);
         true
     }
 
@@ -88,22 +94,19 @@ impl PendingUsage {
         if pending.batch.is_none() && !pending.waiting.is_empty() {
             let keys: Vec<Box<str>> = pending.waiting.keys().take(BATCH_KEYS).cloned().collect();
             let keys = keys.into_iter().filter_map(|key| pending.waiting.remove_entry(&key)).collect();
-            pending.number += 1;
-            pending.batch = Some(UsageBatch { number: pending.number, keys });
+            self.number += 1;
+            pending.batch = Some(UsageBatch { number: self.number, kept_days: pending.kept_days, keys });
         }
         pending.batch.clone()
     }
 
     /// Forgets the batch of a day, which the store has now.
     pub fn finish_batch(&mut self, day: &LedgerDay) {
-        if let Some(batch) = self.days.get_mut(day).and_then(|pending| pending.batch.take()) {
-            self.keys -= batch.keys.len();
+        let Some(pending) = self.days.get_mut(day) else { return };
+        self.keys -= pending.batch.take().map_or(0, |batch| batch.keys.len());
+        if pending.waiting.is_empty() {
+            self.days.remove(day);
         }
-    }
-
-    /// Forgets days before `first` that have nothing to save. Their numbers of batches are needed no more.
-    pub fn forget_before(&mut self, first: i64) {
-        self.days.retain(|day, pending| day.day >= first || pending.batch.is_some() || !pending.waiting.is_empty());
     }
 }
 
@@ -111,22 +114,26 @@ impl PendingUsage {
 mod tests {
     use super::*;
 
-    fn recorded(day: &LedgerDay, keys: impl Iterator<Item = usize>) -> RecordedDays {
+    fn recorded((day, kept_days): (&LedgerDay, u16), keys: impl Iterator<Item = usize>) -> RecordedDays {
         let usage = DayUsage { admitted: 1, refused: 0, units: 2 };
         let keys = keys.map(|key| (format!("ip={key}").into_boxed_str(), usage)).collect();
         let mut recorded = RecordedDays::default();
-        recorded.days.insert((1, day.day), (day.clone(), keys));
+        recorded.days.insert((1, day.day), RecordedDay { day: day.clone(), kept_days, keys });
         recorded
+    }
+
+    fn first_of_limit() -> LedgerDay {
+        LedgerDay { limit: "l".to_owned(), day: 1 }
     }
 
     #[test]
     fn a_batch_stays_the_same_until_the_store_has_it() {
-        let day = LedgerDay { limit: "l".to_owned(), day: 1, kept_days: 90 };
+        let day = first_of_limit();
         let mut pending = PendingUsage::default();
-        pending.add(recorded(&day, 0..BATCH_KEYS + 10));
+        pending.add(recorded((&day, 90), 0..BATCH_KEYS + 10));
         let first = pending.next_batch(&day).unwrap();
         assert_eq!((first.number, first.keys.len()), (1, BATCH_KEYS));
-        pending.add(recorded(&day, 0..BATCH_KEYS));
+        pending.add(recorded((&day, 90), 0..BATCH_KEYS));
         assert_eq!(pending.next_batch(&day).unwrap(), first, "what comes meanwhile waits");
         pending.finish_batch(&day);
         let second = pending.next_batch(&day).unwrap();
@@ -136,18 +143,34 @@ mod tests {
             pending.finish_batch(&day);
         }
         assert!(pending.is_empty() && pending.next_batch(&day).is_none());
-        pending.forget_before(2);
         assert!(pending.list_days().is_empty());
+    }
+
+    /// The store ignores a batch with a number that it has had for the same limit and day.
+    #[test]
+    fn a_changed_retention_and_a_quiet_hour_do_not_begin_the_numbers_again() {
+        let day = first_of_limit();
+        let mut pending = PendingUsage::default();
+        let mut last = 0;
+        for kept_days in [90, 30, 90] {
+            pending.add(recorded((&day, kept_days), 0..2));
+            assert_eq!(pending.list_days(), [day.clone()]);
+            let batch = pending.next_batch(&day).unwrap();
+            assert_eq!((batch.kept_days, batch.number > last), (kept_days, true));
+            last = batch.number;
+            pending.finish_batch(&day);
+            assert!(pending.next_batch(&day).is_none() && pending.list_days().is_empty());
+        }
     }
 
     #[test]
     fn what_has_no_space_is_counted() {
-        let day = LedgerDay { limit: "l".to_owned(), day: 1, kept_days: 90 };
+        let day = first_of_limit();
         let mut pending = PendingUsage::default();
-        let lost = pending.add(recorded(&day, 0..KEYS_MAX + 7));
+        let lost = pending.add(recorded((&day, 90), 0..KEYS_MAX + 7));
         assert_eq!(lost, [("l".to_owned(), 7)].into());
         // Of known keys nothing is lost.
-        assert!(pending.add(recorded(&day, 0..1)).values().sum::<u64>() <= 1);
+        assert!(pending.add(recorded((&day, 90), 0..1)).values().sum::<u64>() <= 1);
         assert_eq!(pending.keys, KEYS_MAX);
     }
 }

@@ -24,11 +24,19 @@ pub type KeyUsage = HashMap<Box<str>, DayUsage>;
 #[derive(Default)]
 pub struct RecordedDays {
     /// By the id of the limit and the day.
-    pub days: HashMap<(u64, i64), (LedgerDay, KeyUsage)>,
+    pub days: HashMap<(u64, i64), RecordedDay>,
     /// Decisions that had no space, by the name of the limit.
     pub lost: HashMap<String, u64>,
     /// About how much memory the keys take.
     bytes: usize,
+}
+
+/// Usage of one limit on one day.
+pub struct RecordedDay {
+    pub day: LedgerDay,
+    /// For how many days it is kept.
+    pub kept_days: u16,
+    pub keys: KeyUsage,
 }
 
 /// Maximum number of bytes that the keys of a recorder take before they are collected.
@@ -101,9 +109,10 @@ impl LedgerRecorder {
         let (key, day) = (state_key_parts(state_key), clock::now_ms().div_euclid(DAY_MS));
         let mut recorded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let RecordedDays { days, lost, bytes } = &mut *recorded;
-        let (_, keys) = days
-            .entry((limit.id, day))
-            .or_insert_with(|| (LedgerDay { limit: limit.name.clone(), day, kept_days }, KeyUsage::new()));
+        let RecordedDay { keys, .. } = days.entry((limit.id, day)).or_insert_with(|| {
+            let day = LedgerDay { limit: limit.name.clone(), day };
+            RecordedDay { day, kept_days, keys: KeyUsage::new() }
+        });
         if let Some(known) = keys.get_mut(key) {
             known.add(usage);
         } else if *bytes < BYTES_MAX {

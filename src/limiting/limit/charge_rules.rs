@@ -2,6 +2,7 @@
 //! reset its key, or hold a lease until the request ends. Compiled from the options `charge_on`, `refund_on`, `clear_on`,
 //! `settle` and `linger` of a limit; applied by the guard of the charges.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use crate::grpc::{GrpcCode, is_grpc};
 use crate::limiting::algorithm::Rule;
 use crate::limiting::limit::bytes::CountedBytes;
 use crate::limiting::limit::cost::StatusPrices;
+use crate::limiting::limit::request_end::{RequestEnd, ResponseTail};
 use crate::limiting::limit::settle::{BodyUsage, Settle, UsageRules};
 
 /// How the outcome of a request changes the charge of one limit. The default changes nothing.
@@ -55,41 +57,14 @@ pub struct OutcomeSet {
     pub grpc: Vec<GrpcCode>,
 }
 
-/// How an admitted request ended.
-#[derive(Clone, Copy, Debug)]
-pub enum RequestEnd<'a> {
-    /// The request ended with this response, from an upstream server or the gateway.
-    Response { status: StatusCode, head: &'a HeaderMap, tail: ResponseTail<'a> },
-    /// The gateway responded, because no upstream server accepted a connection. No server received a byte of the
-    /// request.
-    ConnectError { status: StatusCode, head: &'a HeaderMap },
-    /// The gateway refused the request because the upstream is overloaded. No server received a byte of the request.
-    Overloaded { status: StatusCode, head: &'a HeaderMap },
-    /// There was no response: the client left or cancelled the request after a server had received part of it, or this
-    /// process abandoned the request.
-    Aborted,
-}
-
-/// The part of a response after its headers.
-#[derive(Clone, Copy, Debug)]
-pub enum ResponseTail<'a> {
-    /// The end of the response has not arrived yet.
-    Awaited,
-    /// The response is complete, with these trailers; usually there are none.
-    Whole(&'a HeaderMap),
-    /// The server aborted the response.
-    Cut,
-}
-
-impl RequestEnd<'_> {
-    /// Returns the status of the response; `None` if there was none.
-    fn status(self) -> Option<StatusCode> {
-        match self {
-            RequestEnd::Response { status, .. }
-            | RequestEnd::ConnectError { status, .. }
-            | RequestEnd::Overloaded { status, .. } => Some(status),
-            RequestEnd::Aborted => None,
-        }
+impl fmt::Display for OutcomeSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut outcomes: Vec<String> = self.statuses.iter().map(|status| status.as_str().to_owned()).collect();
+        outcomes.extend(self.classes.iter().map(|class| format!("{class}xx")));
+        outcomes.extend(self.connect_error.then(|| "connect_error".to_owned()));
+        outcomes.extend(self.client_abort.then(|| "client_abort".to_owned()));
+        outcomes.extend(self.grpc.iter().map(|code| format!("grpc:{}", code.label())));
+        f.write_str(&outcomes.join(", "))
     }
 }
 

@@ -36,6 +36,11 @@ impl GraphqlPrices {
     /// Arguments that say how many items are wanted, unless `lists` names others.
     pub const LISTS: [&str; 3] = ["first", "last", "limit"];
 
+    /// Returns whether an argument or a member with this name says how many items are wanted.
+    fn is_list(&self, name: &str) -> bool {
+        self.lists.iter().any(|list| list == name)
+    }
+
     /// Returns the estimated cost of a request.
     ///
     /// # Errors
@@ -45,7 +50,8 @@ impl GraphqlPrices {
         let stored = || self.stored.ok_or(UnreadableBody::StoredQuery);
         let Some(document) = &request.document else { return stored() };
         let operation = document.find_operation(request.operation_name.as_deref()).ok_or(UnreadableBody::NotGraphql)?;
-        let mut estimate = Estimate { prices: self, request, document, operation, fragments: HashMap::new() };
+        let (fragments, variables) = (HashMap::new(), HashMap::new());
+        let mut estimate = Estimate { prices: self, request, document, operation, fragments, variables };
         let found = estimate.estimate_all(&operation.selections, 0)?;
         if found.depth > self.max_depth {
             return Err(UnreadableBody::TooDeep);
@@ -74,6 +80,17 @@ struct Estimate<'r> {
     operation: &'r Operation,
     /// `None` while the fragment is being estimated.
     fragments: HashMap<&'r str, Option<Estimated>>,
+    /// The variables that were used so far. Each is read once, because its value may be as large as the body.
+    variables: HashMap<&'r str, VariableItems>,
+}
+
+/// Numbers of items that the value of a variable says.
+#[derive(Clone, Copy)]
+struct VariableItems {
+    /// For an argument that says how many items are wanted; 0 if that is unknown.
+    of_list: i64,
+    /// For other arguments. `None` if no member of the value says a number.
+    of_members: Option<i64>,
 }
 
 impl<'r> Estimate<'r> {
@@ -126,34 +143,51 @@ impl<'r> Estimate<'r> {
     }
 
     /// Returns how many items a field with these arguments may have: the most that one of them says.
-    fn count_items(&self, arguments: &[(Box<str>, Size)]) -> i64 {
+    fn count_items(&mut self, arguments: &'r [(Box<str>, Size)]) -> i64 {
+        let list_size = self.prices.list_size;
         let said = arguments.iter().filter_map(|(name, size)| self.items_of(name, size));
-        said.map(|items| if items < 1 { self.prices.list_size } else { items }).max().unwrap_or(1)
+        said.map(|items| if items < 1 { list_size } else { items }).max().unwrap_or(1)
     }
 
     /// Returns the number of items that an argument says, 0 if that is unknown. `None` if it says none.
-    fn items_of(&self, name: &str, size: &Size) -> Option<i64> {
-        let is_list = self.prices.lists.iter().any(|list| list == name);
+    fn items_of(&mut self, name: &str, size: &'r Size) -> Option<i64> {
+        let is_list = self.prices.is_list(name);
         match size {
             Size::Integer(items) => is_list.then_some(*items),
             Size::Other => is_list.then_some(0),
-            Size::Variable(variable) => match (self.request.variables.get(variable), is_list) {
-                (Some(value), true) => Some(read_integer(value).unwrap_or(0)),
-                (Some(value), false) => find_items(value, &self.prices.lists),
-                (None, _) => self.default_items(variable, is_list),
-            },
+            Size::Variable(variable) => {
+                let VariableItems { of_list, of_members } = self.read_variable(variable);
+                if is_list { Some(of_list) } else { of_members }
+            }
         }
     }
 
-    /// Returns the number of items in the default value of a variable.
-    fn default_items(&self, variable: &str, is_list: bool) -> Option<i64> {
-        let of_default = self.operation.defaults.get(variable).into_iter().flatten();
-        let items = of_default.filter_map(|(name, size)| match (size, name.is_empty()) {
-            (Size::Integer(items), true) => is_list.then_some(*items),
-            (Size::Integer(items), false) => self.prices.lists.iter().any(|list| **list == **name).then_some(*items),
-            (Size::Variable(_) | Size::Other, _) => None,
-        });
-        items.max().or_else(|| is_list.then_some(0))
+    fn read_variable(&mut self, variable: &'r str) -> VariableItems {
+        if let Some(items) = self.variables.get(variable) {
+            return *items;
+        }
+        let items = match self.request.variables.get(variable) {
+            Some(value) => VariableItems {
+                of_list: read_integer(value).unwrap_or(0),
+                of_members: find_items(value, &self.prices.lists),
+            },
+            None => self.read_default(variable),
+        };
+        self.variables.insert(variable, items);
+        items
+    }
+
+    /// Reads the default value of a variable.
+    fn read_default(&self, variable: &str) -> VariableItems {
+        let (mut own, mut of_members) = (None, None);
+        for (name, size) in self.operation.defaults.get(variable).into_iter().flatten() {
+            match size {
+                Size::Integer(items) if name.is_empty() => own = own.max(Some(*items)),
+                Size::Integer(items) if self.prices.is_list(name) => of_members = of_members.max(Some(*items)),
+                _ => {}
+            }
+        }
+        VariableItems { of_list: own.max(of_members).unwrap_or(0), of_members }
     }
 }
 
@@ -255,6 +289,8 @@ impl fmt::Display for GraphqlPrices {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use serde_json::{Value, json};
 
     use super::*;
@@ -348,6 +384,18 @@ mod tests {
             cost("{ a { a { a { ...F } } } } fragment F on X { a { a { a { a } } } }", json!({})),
             Err(UnreadableBody::TooDeep)
         );
+    }
+
+    #[test]
+    fn a_large_variable_is_read_once_however_often_it_is_used() {
+        let query = format!("query($p: P) {{ {} }}", "a(p: $p, first: $p) { b } ".repeat(600));
+        let members = vec![r#"{"x":0}"#; 130_000].join(",");
+        let body = format!(r#"{{"query":"{query}","variables":{{"p":[{members},{{"first":2}}]}}}}"#);
+        let request = read_requests(&BodyFacts::Json(body.as_bytes()), None).unwrap().remove(0);
+        let start = Instant::now();
+        // The value is no integer, so `first` says the size of the list.
+        assert_eq!(prices().cost_of(&request), Ok(600 * 51));
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     }
 
     #[test]

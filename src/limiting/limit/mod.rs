@@ -3,9 +3,10 @@
 //!
 //! `when` has the conditions, `schedule` those about the time, `distinct` values that are counted in place of requests,
 //! `cost` what a request costs, `bytes` the bytes of bodies as a cost, `graphql_cost` the estimated cost of a GraphQL
-//! query, `refuse` the refusal, `ban` longer refusals, `over` what else can happen over the limit, `month_day` when the
-//! months of a key begin, `charge_rules` how the outcome of a request changes its charge. To add an option, add a field
-//! here or there, and read it in `config::compile`.
+//! query, `refuse` the refusal, `ban` longer refusals, `over` what else can happen over the limit, `key_rate` rates that
+//! requests state, `month_day` when the months of a key begin, `charge_rules` how the outcome of a request
+//! (`request_end`) changes its charge, `settle` where a response states its cost. To add an option, add a field here or
+//! there, and read it in `config::compile`.
 
 pub mod ban;
 pub mod bytes;
@@ -13,9 +14,11 @@ pub mod charge_rules;
 pub mod cost;
 pub mod distinct;
 pub mod graphql_cost;
+pub mod key_rate;
 pub mod month_day;
 pub mod over;
 pub mod refuse;
+pub mod request_end;
 pub(crate) mod schedule;
 pub mod settle;
 pub(crate) mod when;
@@ -38,6 +41,7 @@ use crate::limiting::limit::ban::LimitBan;
 use crate::limiting::limit::charge_rules::ChargeRules;
 use crate::limiting::limit::cost::{Cost, Price};
 use crate::limiting::limit::distinct::DistinctValues;
+use crate::limiting::limit::key_rate::KeyRate;
 use crate::limiting::limit::month_day::MonthDay;
 use crate::limiting::limit::over::Over;
 use crate::limiting::limit::refuse::Refuse;
@@ -123,6 +127,9 @@ pub struct Limit {
     pub distinct: Option<Box<DistinctValues>>,
     /// Response to refused requests; `None` uses that of the route.
     pub refuse: Option<Arc<Refuse>>,
+    /// Where the rate of a key is read from; `None` if all keys have that of the rule. Otherwise, the rule has the highest
+    /// rate that is possible.
+    pub key_rate: Option<Box<KeyRate>>,
     /// Where the day on which months begin is read from; `None` if all keys have the day of the rule.
     pub month_day: Option<Box<MonthDay>>,
     /// The protocol of the calls in a body that the limit counts one by one; `None` if it reads none.
@@ -315,8 +322,14 @@ impl Limit {
 
     /// Everything that the limit reads of a request.
     pub fn sources(&self) -> impl Iterator<Item = &Source> {
+        let parts = self.counted_key().sources().chain(self.when.sources()).chain(self.cost.sources());
+        parts.chain(self.stated_sources())
+    }
+
+    /// Where the request states numbers of its key: the day on which its months begin, and its rate.
+    pub fn stated_sources(&self) -> impl Iterator<Item = &Source> {
         let day = self.month_day.iter().map(|day| &day.source);
-        self.counted_key().sources().chain(self.when.sources()).chain(self.cost.sources()).chain(day)
+        day.chain(self.key_rate.iter().map(|rate| &rate.source))
     }
 
     /// Returns whether the limit reads the content of request bodies: for its key or its cost, or to change them.
@@ -474,6 +487,7 @@ impl Limit {
             fair: None,
             distinct: None,
             refuse: None,
+            key_rate: None,
             month_day: None,
             call_protocol: None,
         })

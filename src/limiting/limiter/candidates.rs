@@ -219,7 +219,7 @@ fn refuses_at_once(evaluation: &Evaluation) -> bool {
         | Evaluation::MissingKey(_)
         | Evaluation::Unclear(_)
         | Evaluation::UnreadableBody(_) => true,
-        Evaluation::Check(_) | Evaluation::Shared(_) | Evaluation::NotApplicable | Evaluation::Unlimited => false,
+        Evaluation::Check(_) | Evaluation::Shared(_) | Evaluation::NotApplicable | Evaluation::Unlimited(_) => false,
     }
 }
 

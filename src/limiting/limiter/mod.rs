@@ -171,7 +171,7 @@ impl Limiter {
             chain::link_chains(limits, &mut evaluations);
         }
         let (split, mut verdict) = self.split_evaluations(op, limits, evaluations);
-        let SplitChecks { mut checks, indexes, own_rules, slots } = split;
+        let SplitChecks { mut checks, indexes, own_rules, slots, unlimited } = split;
         let mut checked_limits = CheckedLimits { all: limits, indexes };
         match (&candidates, verdict.refused) {
             (None, true) => return verdict,
@@ -179,6 +179,7 @@ impl Limiter {
             (_, false) => {}
         }
         if checks.is_empty() {
+            self.record_unlimited(op, &unlimited, &verdict);
             self.compare_candidates(op, candidates, limits, &mut verdict);
             return verdict;
         }
@@ -200,8 +201,17 @@ impl Limiter {
         if verdict.refused {
             slots.into_iter().for_each(|(index, cost)| self.estimate_wait(&mut verdict, index, &limits[index], cost));
         }
+        self.record_unlimited(op, &unlimited, &verdict);
         self.compare_candidates(op, candidates, limits, &mut verdict);
         verdict
+    }
+
+    /// Records the usage of keys that overrides exempt, if the request is admitted: nothing is charged to them, but a bill
+    /// may be about them.
+    fn record_unlimited(&self, op: Op, checks: &[Check], verdict: &Verdict) {
+        if op == Op::Take && !verdict.refused {
+            checks.iter().for_each(|check| self.charges.decisions.ledger.record_admitted(check));
+        }
     }
 
     /// Compares candidates with their incumbents, if there are any, and records the keys that they would affect.
@@ -277,7 +287,9 @@ impl Limiter {
         match self.make_check(limit, facts, cost) {
             Ok((check, None)) => Evaluation::Check(check),
             Ok((check, Some(Outcome::Blocked))) => Evaluation::Blocked(ChainState::InForce, check.key),
-            Ok((_, Some(_))) => Evaluation::Unlimited,
+            Ok((check, Some(_))) => {
+                Evaluation::Unlimited(limit.store_ref.usage_days.is_some().then(|| Box::new(check)))
+            }
             Err(KeyError::Ambiguous) => Evaluation::Unclear(ValueError::Ambiguous),
             Err(KeyError::Missing(_)) if limit.missing == Missing::Skip => Evaluation::NotApplicable,
             Err(KeyError::Missing(part)) => Evaluation::MissingKey(part),
@@ -305,7 +317,11 @@ impl Limiter {
                 Store::Memory(_) | Store::Redis(_) => limit.overrides.find(values),
             }
         });
-        let instead = match own.map(|entry| entry.budget) {
+        let own = match (own.map(|entry| entry.budget), &limit.key_rate) {
+            (None, Some(rate)) => Some(rate.budget_for(facts, limit.repeated).map_err(|_| KeyError::Ambiguous)?),
+            (own, _) => own,
+        };
+        let instead = match own {
             None => None,
             Some(OverrideBudget::Rule(rule)) => {
                 check.rule = rule;

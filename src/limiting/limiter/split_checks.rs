@@ -21,6 +21,8 @@ pub struct SplitChecks {
     pub own_rules: Vec<(usize, Arc<Rule>)>,
     /// Costs of checks for concurrency slots, by the index of their limit.
     pub slots: Vec<(usize, i64)>,
+    /// Checks of keys that overrides exempt, whose usage is kept.
+    pub unlimited: Vec<Check>,
 }
 
 impl Limiter {
@@ -35,6 +37,7 @@ impl Limiter {
         let count = evaluations.len();
         let mut verdict = Verdict { checks: Vec::with_capacity(count), ..Verdict::default() };
         let (mut indexes, mut own_rules, mut slots) = (Vec::with_capacity(count), Vec::new(), Vec::new());
+        let mut unlimited = Vec::new();
         // Collected in place: the checks need no allocation besides that of the evaluations.
         let checks = evaluations.into_iter().enumerate().filter_map(|(index, evaluation)| {
             let (outcome, chain_state) = match evaluation {
@@ -54,7 +57,10 @@ impl Limiter {
                 Evaluation::Unclear(ValueError::Unreadable(why)) => (Outcome::UnreadableKey(why), ChainState::InForce),
                 Evaluation::Unclear(ValueError::NotInteger) => (Outcome::NotInteger, ChainState::InForce),
                 Evaluation::UnreadableBody(why) => (Outcome::UnreadableKey(why), ChainState::InForce),
-                Evaluation::Unlimited => (Outcome::Unlimited, ChainState::InForce),
+                Evaluation::Unlimited(check) => {
+                    unlimited.extend(check.map(|check| *check));
+                    (Outcome::Unlimited, ChainState::InForce)
+                }
                 Evaluation::Blocked(chain_state, key) => {
                     if op == Op::Take && chain_state == ChainState::InForce {
                         let limit = &limits[index];
@@ -71,6 +77,6 @@ impl Limiter {
             None
         });
         let checks = checks.collect();
-        (SplitChecks { checks, indexes, own_rules, slots }, verdict)
+        (SplitChecks { checks, indexes, own_rules, slots, unlimited }, verdict)
     }
 }

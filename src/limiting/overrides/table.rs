@@ -41,7 +41,7 @@ impl OverrideEntry {
     }
 
     /// Returns whether the entry applies. Reads the clock only if it ends at some time.
-    fn applies(&self, now_ms: &impl Fn() -> i64) -> bool {
+    pub fn applies(&self, now_ms: &impl Fn() -> i64) -> bool {
         self.until_ms.is_none_or(|until_ms| now_ms() < until_ms)
     }
 }
@@ -67,13 +67,40 @@ pub struct OverrideTable {
 
 /// Which parts of an entry's key are stars, and which are hashes, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct EntryShape {
+pub struct EntryShape {
     stars: u32,
     hashes: u32,
 }
 
 impl EntryShape {
-    fn order(self) -> impl Ord {
+    pub fn has_hashes(self) -> bool {
+        self.hashes != 0
+    }
+
+    /// Returns the field of an entry of this shape that matches `values`, of which the stars `absent` are missing; `None`
+    /// if no such entry does.
+    pub fn field_for<'v>(self, values: &'v str, absent: EntryShape, hasher: &PartHasher) -> Option<Cow<'v, str>> {
+        if self.stars == absent.stars && self.hashes == 0 {
+            return Some(values.into());
+        }
+        if self.stars & absent.stars != absent.stars {
+            return None;
+        }
+        let mut field = String::with_capacity(values.len());
+        for (i, piece) in values.split(',').enumerate() {
+            if i > 0 {
+                field.push(',');
+            }
+            match (self.stars & 1 << i, self.hashes & 1 << i) {
+                (0, 0) => field.push_str(piece),
+                (0, _) => field.push_str(&hasher.hash_piece(i, piece)),
+                _ => field.push('*'),
+            }
+        }
+        Some(field.into())
+    }
+
+    pub fn order(self) -> impl Ord {
         (self.stars.count_ones(), Reverse(self.stars.trailing_zeros()), self.hashes.count_ones())
     }
 }
@@ -105,8 +132,13 @@ impl PartHasher {
         format!("{DIGEST_MARK}{}", self.hasher.hash(&state))
     }
 
-    /// Returns whether the piece of an entry matches the piece of a key. Each may be a value, its hash, or the digits
-    /// of its state key.
+    /// Returns whether the field of an entry matches the values of a key. Each may be a value, its hash, or the digits of
+    /// its state key.
+    pub fn matches_field(&self, field: &str, values: &str) -> bool {
+        let pairs = field.split(',').zip(values.split(',')).enumerate();
+        pairs.into_iter().all(|(i, (entry, piece))| self.matches(i, entry, piece))
+    }
+
     fn matches(&self, index: usize, entry: &str, piece: &str) -> bool {
         let state_digits = || {
             let mut state = String::new();
@@ -122,7 +154,7 @@ impl PartHasher {
 }
 
 /// Maximum number of different positions of stars and hashes in one table; each costs a lookup.
-const SHAPES_MAX: usize = 16;
+pub const SHAPES_MAX: usize = 16;
 
 impl OverrideTable {
     /// Adds an entry. Returns false if there is one for these values already, or if there are too many different
@@ -134,24 +166,6 @@ impl OverrideTable {
         }
         self.entries.insert(field.into(), entry);
         true
-    }
-
-    /// Adds the entries of `other` for keys that have none yet.
-    pub fn add_all(&mut self, other: &OverrideTable) {
-        for shape in &other.shapes {
-            if !self.shapes.contains(shape) {
-                self.shapes.push(*shape);
-            }
-        }
-        self.shapes.sort_by_key(|shape| shape.order());
-        for (field, entry) in &other.entries {
-            self.entries.entry(field.clone()).or_insert_with(|| entry.clone());
-        }
-    }
-
-    /// Returns the budgets of all entries, in no order.
-    pub fn budgets(&self) -> impl Iterator<Item = &OverrideBudget> {
-        self.entries.values().map(|entry| &entry.budget)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -176,52 +190,24 @@ impl OverrideTable {
         true
     }
 
-    /// Finds the entry of a key at a time. The `values` of the key are joined to a field; a star stands for a missing
-    /// value.
-    pub fn find(&self, values: &str, hasher: &PartHasher, now_ms: impl Fn() -> i64) -> Option<&OverrideEntry> {
-        // Few values contain a `%`, so this costs a request almost nothing.
-        if values.as_bytes().contains(&b'%') && values.contains(DIGEST_MARK) {
-            return self.find_by_digest(values, hasher, now_ms);
-        }
-        let find_current = |field: &str| self.entries.get(field).filter(|entry| entry.applies(&now_ms));
-        let pieces = || values.split(',').enumerate();
-        let absent = shape_of(values).stars;
-        self.shapes.iter().find_map(|EntryShape { stars, hashes }| {
-            if *stars == absent && *hashes == 0 {
-                return find_current(values);
-            }
-            if stars & absent != absent {
-                return None;
-            }
-            let mut field = String::with_capacity(values.len());
-            for (i, piece) in pieces() {
-                if i > 0 {
-                    field.push(',');
-                }
-                match (stars & 1 << i, hashes & 1 << i) {
-                    (0, 0) => field.push_str(piece),
-                    (0, _) => field.push_str(&hasher.hash_piece(i, piece)),
-                    _ => field.push('*'),
-                }
-            }
-            find_current(&field)
-        })
+    /// Shapes of all entries, in the order in which they are tried.
+    pub fn shapes(&self) -> &[EntryShape] {
+        &self.shapes
     }
 
-    /// Finds the budget of a key of which some values are not known, only digits that identify them. Compares all
-    /// entries, so only the admin API and the replay may use it.
-    fn find_by_digest(&self, values: &str, hasher: &PartHasher, now_ms: impl Fn() -> i64) -> Option<&OverrideEntry> {
-        let matches = |field: &str| {
-            let pairs = field.split(',').zip(values.split(',')).enumerate();
-            pairs.into_iter().all(|(i, (entry, piece))| hasher.matches(i, entry, piece))
-        };
-        let found = self.entries.iter().filter(|(field, entry)| matches(field) && entry.applies(&now_ms));
-        found.min_by_key(|(field, _)| shape_of(field).order()).map(|(_, entry)| entry)
+    /// Returns the entry of a field in canonical form, if it `applies`.
+    pub fn find(&self, field: &str, applies: impl Fn(&OverrideEntry) -> bool) -> Option<&OverrideEntry> {
+        self.entries.get(field).filter(|entry| applies(entry))
+    }
+
+    /// Returns all entries with their fields, in no order.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &OverrideEntry)> {
+        self.entries.iter().map(|(field, entry)| (&**field, entry))
     }
 }
 
 /// Returns which pieces of a field are stars and hashes.
-fn shape_of(field: &str) -> EntryShape {
+pub fn shape_of(field: &str) -> EntryShape {
     field.split(',').enumerate().fold(EntryShape::default(), |shape, (i, piece)| EntryShape {
         stars: shape.stars | u32::from(piece == "*") << i,
         hashes: shape.hashes | u32::from(piece.starts_with(DIGEST_MARK)) << i,

@@ -38,6 +38,9 @@ pub struct Receipt {
     pub encoded_rule: String,
     /// Values of the key, formatted as a field of the overrides.
     pub key_values: String,
+    /// The tenant as in a state key, if the limit has `fair`; the value that was counted, if it has `distinct`. Empty
+    /// otherwise.
+    pub tenant: String,
     /// State key, which ends with limit and algorithm.
     pub key: String,
 }
@@ -91,19 +94,23 @@ impl Receipt {
             receipt: answer.receipt,
             encoded_rule: if rule.corrects_by_own_rule() { rule.encode_rule() } else { String::new() },
             key_values,
+            tenant: check.tenant.map(String::from).unwrap_or_default(),
             key: check.key,
         }
     }
 
     fn to_text(&self) -> String {
-        let Receipt { id, expires_ms, local, cost, receipt, encoded_rule, key_values, key } = self;
-        format!("4 {id:032x} {expires_ms} {} {cost} {receipt} {encoded_rule} {key_values} {key}", u8::from(*local))
+        let Receipt { id, expires_ms, local, cost, receipt, encoded_rule, key_values, tenant, key } = self;
+        let local = u8::from(*local);
+        format!("5 {id:032x} {expires_ms} {local} {cost} {receipt} {encoded_rule} {key_values} {tenant} {key}")
     }
 
     fn from_text(text: &str) -> Option<Receipt> {
-        let mut words = text.splitn(9, ' ');
+        // Receipts of version 4, which an earlier process gave, name no tenant.
+        let has_tenant = text.starts_with("5 ");
+        (has_tenant || text.starts_with("4 ")).then_some(())?;
+        let mut words = text.splitn(if has_tenant { 10 } else { 9 }, ' ').skip(1);
         let mut word = || words.next();
-        (word()? == "4").then_some(())?;
         Some(Receipt {
             id: u128::from_str_radix(word()?, 16).ok()?,
             expires_ms: word()?.parse().ok()?,
@@ -112,6 +119,7 @@ impl Receipt {
             receipt: parse_number(word()?)?,
             encoded_rule: word()?.to_owned(),
             key_values: word()?.to_owned(),
+            tenant: if has_tenant { word()?.to_owned() } else { String::new() },
             key: word()?.to_owned(),
         })
     }
@@ -157,6 +165,8 @@ impl Receipt {
     ) -> Result<bool, ErrorKind> {
         let mut check = Check::new(limit, self.key.clone(), units);
         (check.tag, check.rule) = (self.receipt, rule);
+        // Usage is counted by tenant, or by value.
+        check.tenant = Some(self.tenant.as_str()).filter(|tenant| !tenant.is_empty()).map(Box::from);
         let has_changed = if self.local {
             limiter.run_in_memory(Op::Adjust, check.clone()).is_some_and(|answer| answer.admitted)
         } else {
@@ -210,7 +220,8 @@ mod tests {
     fn receipt(id: u128, expires_ms: i64) -> Receipt {
         let key = "sg:{header:x-api-key=a,ip=::1}:daily:token_bucket".to_owned();
         let (encoded_rule, key_values) = ("1,1000,5,0,0,0".to_owned(), "a%20b,*".to_owned());
-        Receipt { id, expires_ms, local: id % 2 == 1, cost: 3, receipt: -7, encoded_rule, key_values, key }
+        let tenant = "header:x-tenant=t".to_owned();
+        Receipt { id, expires_ms, local: id % 2 == 1, cost: 3, receipt: -7, encoded_rule, key_values, tenant, key }
     }
 
     #[test]
@@ -225,6 +236,10 @@ mod tests {
             other[i] = if other[i] == b'0' { b'1' } else { b'0' };
             assert_eq!(Receipt::from_token(str::from_utf8(&other).unwrap()), None, "changed at {i}");
         }
+        let without_tenant = Receipt { tenant: String::new(), ..receipt.clone() };
+        assert_eq!(Receipt::from_token(&without_tenant.to_token().unwrap()), Some(without_tenant.clone()));
+        let of_version_4 = without_tenant.to_text().replacen('5', "4", 1).replace("a%20b,*  sg:", "a%20b,* sg:");
+        assert_eq!(Receipt::from_text(&of_version_4), Some(without_tenant));
         for number in [i64::MAX, i64::MIN, EXACT_MAX + 1] {
             for forged in [Receipt { receipt: number, ..receipt.clone() }, Receipt { cost: number, ..receipt.clone() }]
             {

@@ -10,9 +10,6 @@ use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 
 use crate::limiting::unreadable_body::UnreadableBody;
 
-/// Maximum number of calls in a batch.
-pub const CALLS_MAX: usize = 1000;
-
 /// The body of a request, if its limits read it.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum BodyFacts<'a> {

@@ -12,9 +12,10 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName};
+use serde::Deserialize;
 use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use crate::limiting::source::body::CALLS_MAX;
+use crate::limiting::source::batch::{Batch, is_batch};
 use crate::limiting::source::graphql::{GraphqlRequest, read_requests};
 use crate::limiting::source::inputs::{Repeated, find_header};
 use crate::limiting::source::json_pointer::is_equal_for_some_parsers;
@@ -100,12 +101,27 @@ fn read_json_rpc(body: &BodyFacts, headers: &HeaderMap) -> Result<Vec<Call>, Unr
         BodyFacts::UnreadableBody(why) => return Err(*why),
         BodyFacts::Json(document) => document,
     };
-    let mut reader = serde_json::Deserializer::from_slice(document);
-    let calls = WholeBody.deserialize(&mut reader).unwrap_or(Err(UnreadableBody::NotCalls))?;
+    let calls = read_document(document)?;
     match check_headers(headers, &calls) {
         true => Ok(calls),
         false => Err(UnreadableBody::OtherCall),
     }
+}
+
+/// Reads a call or a batch.
+fn read_document(document: &[u8]) -> CallResult<Vec<Call>> {
+    let not_calls = |_| UnreadableBody::NotCalls;
+    if !is_batch(document) {
+        let ReadCall(call) = serde_json::from_slice(document).map_err(not_calls)?;
+        return Ok(vec![call?]);
+    }
+    let batch: Batch<ReadCall> = serde_json::from_slice(document).map_err(not_calls)?;
+    let calls: Vec<Call> = batch.calls.into_iter().map(|ReadCall(call)| call).collect::<CallResult<_>>()?;
+    if batch.has_more {
+        return Err(UnreadableBody::TooManyCalls);
+    }
+    // An empty batch is an invalid call, to which servers respond.
+    Ok(if calls.is_empty() { vec![Call::default()] } else { calls })
 }
 
 /// Returns the value of a source that all calls have in common.
@@ -175,63 +191,18 @@ macro_rules! no_other_values {
     };
 }
 
-/// Reads a call or a batch.
-struct WholeBody;
+/// A call, or why the JSON is none.
+struct ReadCall(CallResult<Call>);
 
-impl<'de> DeserializeSeed<'de> for WholeBody {
-    type Value = CallResult<Vec<Call>>;
-
-    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
-        reader.deserialize_any(self)
+impl<'de> Deserialize<'de> for ReadCall {
+    fn deserialize<D: serde::Deserializer<'de>>(reader: D) -> Result<ReadCall, D::Error> {
+        reader.deserialize_any(CallVisitor).map(ReadCall)
     }
 }
 
-impl<'de> Visitor<'de> for WholeBody {
-    type Value = CallResult<Vec<Call>>;
+struct CallVisitor;
 
-    no_other_values!(
-        Self::Value,
-        Err(UnreadableBody::NotCalls),
-        visit_str(&str),
-        visit_bool(bool),
-        visit_u64(u64),
-        visit_i64(i64),
-        visit_f64(f64)
-    );
-
-    fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Self::Value, A::Error> {
-        Ok(OneCall.visit_map(members)?.map(|call| vec![call]))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-        let mut calls = Ok(Vec::new());
-        while let Ok(list) = &mut calls {
-            match items.next_element_seed(OneCall)? {
-                Some(Ok(_)) if list.len() == CALLS_MAX => calls = Err(UnreadableBody::TooManyCalls),
-                Some(Ok(call)) => list.push(call),
-                Some(Err(why)) => calls = Err(why),
-                None => break,
-            }
-        }
-        // What is refused already is only skipped.
-        while calls.is_err() && items.next_element::<IgnoredAny>()?.is_some() {}
-        // An empty batch is an invalid call, to which servers respond.
-        Ok(calls.map(|calls| if calls.is_empty() { vec![Call::default()] } else { calls }))
-    }
-}
-
-/// Reads a call.
-struct OneCall;
-
-impl<'de> DeserializeSeed<'de> for OneCall {
-    type Value = CallResult<Call>;
-
-    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
-        reader.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for OneCall {
+impl<'de> Visitor<'de> for CallVisitor {
     type Value = CallResult<Call>;
 
     no_other_values!(
@@ -384,6 +355,7 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
+    use crate::limiting::source::CALLS_MAX;
 
     fn read(document: &str) -> Result<Vec<Call>, UnreadableBody> {
         read_json_rpc(&BodyFacts::Json(document.as_bytes()), &HeaderMap::new())

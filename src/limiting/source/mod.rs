@@ -15,6 +15,7 @@
 //!
 //! To add a source, add an entry to `sources!` below; the compiler lists the matches that need a case.
 
+mod batch;
 mod body;
 pub(crate) mod calls;
 mod canonical;
@@ -37,7 +38,8 @@ use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 
 use crate::labels::labels;
-pub use crate::limiting::source::body::{BodyFacts, BodyKind, CALLS_MAX, has_content_coding};
+pub use crate::limiting::source::batch::CALLS_MAX;
+pub use crate::limiting::source::body::{BodyFacts, BodyKind, has_content_coding};
 pub use crate::limiting::source::canonical::Ambiguous;
 pub use crate::limiting::source::facts::{DescriptorEntry, Facts, LazyCalls, PathParam, SourceValue};
 pub use crate::limiting::source::inputs::Repeated;
@@ -243,7 +245,7 @@ impl SourceKind {
 fn parse_certificate_name(text: &str) -> Result<CertificateName, TextFault> {
     match CertificateName::ALL.iter().find(|name| name.label() == text) {
         Some(name) => Ok(*name),
-        None => invalid_text(format!("`{text}` is no name in a certificate"), "write tls:subject or tls:san"),
+        None => invalid_text(format!("`{text}` is not a name in a certificate"), "write tls:subject or tls:san"),
     }
 }
 

@@ -216,7 +216,7 @@ impl Prefixes {
         match ip.filter(is_whole) {
             Some(ip) => Ok(ip),
             None => invalid_text(
-                format!("`{text}` is no network of this key: they are /{v4} and for IPv6 /{v6}"),
+                format!("`{text}` is not a network of this key: they are /{v4} and for IPv6 /{v6}"),
                 "write an address, or a network of that size",
             ),
         }

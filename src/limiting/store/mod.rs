@@ -35,6 +35,8 @@ use crate::limiting::ledger::pending::UsageBatch;
 use crate::limiting::ledger::recorder::LedgerRecorders;
 use crate::limiting::overrides::{HashChange, HashResult};
 use crate::limiting::store::once::{MarkUse, SingleUseMark};
+use crate::limiting::store::redis::override_changes::{self, ChangeList, FieldValue};
+use crate::limiting::store::redis::summaries::GatewaySummary;
 use crate::limiting::store::redis::usage_days::UsagePage;
 use crate::limiting::store::settings::{StoreKind, StoreSettings};
 use crate::limiting::usage::recorder::UsageRecorders;
@@ -275,6 +277,46 @@ impl Store {
     pub async fn change_hash(&self, key: &str, change: &HashChange<'_>) -> Option<Result<bool, String>> {
         match self {
             Store::Redis(redis) => Some(redis.change_hash(key, change).await),
+            Store::Memory(_) | Store::Timeline(_) => None,
+        }
+    }
+
+    /// Tells the other gateways that a live override has changed. Returns `None` if the store is not shared.
+    pub async fn announce_change(&self, key: &str, limit: &str, field: &str) -> Option<Result<(), String>> {
+        match self {
+            Store::Redis(redis) => Some(override_changes::announce_change(redis, key, limit, field).await),
+            Store::Memory(_) | Store::Timeline(_) => None,
+        }
+    }
+
+    /// Writes what the gateway called `name` says about itself. Returns `None` if the store is not shared.
+    pub async fn write_summary(&self, prefix: &str, name: &str, text: &str) -> Option<Result<(), String>> {
+        match self {
+            Store::Redis(redis) => Some(redis.write_summary(prefix, name, text).await),
+            Store::Memory(_) | Store::Timeline(_) => None,
+        }
+    }
+
+    /// Reads which live overrides have changed since the change `last`. Returns `None` if the store is not shared.
+    pub async fn read_changes(&self, key: &str, last: Option<&str>) -> Option<Result<ChangeList, String>> {
+        match self {
+            Store::Redis(redis) => Some(override_changes::read_changes(redis, key, last).await),
+            Store::Memory(_) | Store::Timeline(_) => None,
+        }
+    }
+
+    /// Reads fields of the hash under `key`. Returns `None` if the store has no such hashes.
+    pub async fn read_fields(&self, key: &str, fields: &[String]) -> Option<Result<Vec<FieldValue>, String>> {
+        match self {
+            Store::Redis(redis) => Some(override_changes::read_fields(redis, key, fields).await),
+            Store::Memory(_) | Store::Timeline(_) => None,
+        }
+    }
+
+    /// Reads what each gateway says about itself. Returns `None` if the store is not shared.
+    pub async fn read_summaries(&self, prefix: &str) -> Option<Result<Vec<GatewaySummary>, String>> {
+        match self {
+            Store::Redis(redis) => Some(redis.read_summaries(prefix).await),
             Store::Memory(_) | Store::Timeline(_) => None,
         }
     }

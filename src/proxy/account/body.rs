@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use crate::ends::{End, UpstreamFailureKind};
 use crate::files::body::FileBody;
 use crate::limiting::charges::guard::ChargeGuard;
-use crate::limiting::limit::charge_rules::ResponseTail;
+use crate::limiting::limit::request_end::ResponseTail;
 use crate::proxy::account::linger::Linger;
 use crate::proxy::account::{RequestAccount, ResponseEnd};
 use crate::proxy::connection::request_state::RequestWait;

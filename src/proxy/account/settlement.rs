@@ -7,7 +7,7 @@ use http::{HeaderMap, Method, Response, StatusCode};
 
 use crate::ends::{End, Refund};
 use crate::limiting::charges::guard::ChargeGuard;
-use crate::limiting::limit::charge_rules::{RequestEnd, ResponseTail};
+use crate::limiting::limit::request_end::{RequestEnd, ResponseTail};
 use crate::proxy::account::{Life, RequestAccount, ResponseEnd, SentResponse};
 use crate::proxy::connection::upload::{UploadProgress, UploadState};
 

@@ -97,7 +97,7 @@ pub fn recent_key<'e>(name: &str, id: &HeaderValue, evaluations: impl Iterator<I
             Evaluation::Unclear(_) => add(b"?"),
             Evaluation::UnreadableBody(_) => add(b"body"),
             Evaluation::Blocked(_, key) => add(format!("blocked {key}").as_bytes()),
-            Evaluation::Unlimited => add(b"unlimited"),
+            Evaluation::Unlimited(_) => add(b"unlimited"),
         }
     }
     let mut key = [0; 32];

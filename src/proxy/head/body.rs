@@ -89,7 +89,7 @@ impl fmt::Display for BodyFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             BodyFault::Malformed => "the framing of the request body is malformed",
-            BodyFault::CutOff => "the client left before the end of the request body",
+            BodyFault::CutOff => "the client disconnected before the end of the request body",
         })
     }
 }

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Error, IgnoredAny, SeqAccess, Visitor};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
 /// Most calls of a batch that get an error each. The response would otherwise be much larger than the request.
 const ERRORS_MAX: usize = 100;
@@ -18,9 +18,10 @@ pub enum CallIds {
     /// No call that expects a response is known: the error has the id `null`.
     #[default]
     Unknown,
-    One(Value),
+    /// The id as the request has it, in JSON: a number may have more digits than a number here.
+    One(Box<str>),
     /// Those of a batch, as far as they expect a response; never empty.
-    Batch(Vec<Value>),
+    Batch(Vec<Box<str>>),
 }
 
 /// What is read of a call.
@@ -34,24 +35,30 @@ struct CallHead<'b> {
 
 impl CallHead<'_> {
     /// Returns the id of a call that expects a response. Responses of the client, which have no method, expect none.
-    fn to_id(&self) -> Option<Value> {
+    fn to_id(&self) -> Option<Box<str>> {
         self.method?;
-        let id = self.id.filter(|id| id.get().len() <= ID_MAX)?;
-        let id: Value = serde_json::from_str(id.get()).ok()?;
-        (id.is_string() || id.is_i64() || id.is_u64()).then_some(id)
+        let id = self.id.map(RawValue::get).filter(|id| id.len() <= ID_MAX)?;
+        let is_id = match id.as_bytes().first()? {
+            // A string may have escapes that are none.
+            b'"' => serde_json::from_str::<String>(id).is_ok(),
+            first => first.is_ascii_digit() || *first == b'-',
+        };
+        is_id.then(|| id.into())
     }
 }
 
 /// The ids in a batch; `None` if they are too many.
-struct BatchIds(Option<Vec<Value>>);
+struct BatchIds(Option<Vec<Box<str>>>);
 
 impl<'de> Deserialize<'de> for BatchIds {
     fn deserialize<D: serde::Deserializer<'de>>(reader: D) -> Result<BatchIds, D::Error> {
-        reader.deserialize_seq(BatchIds(Some(Vec::new())))
+        reader.deserialize_seq(BatchVisitor)
     }
 }
 
-impl<'de> Visitor<'de> for BatchIds {
+struct BatchVisitor;
+
+impl<'de> Visitor<'de> for BatchVisitor {
     type Value = BatchIds;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -69,10 +76,6 @@ impl<'de> Visitor<'de> for BatchIds {
             ids.push(id);
         }
         Ok(BatchIds(Some(ids).filter(|ids| !ids.is_empty())))
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<BatchIds, E> {
-        Ok(BatchIds(None))
     }
 }
 
@@ -94,35 +97,41 @@ impl CallIds {
     }
 
     /// Returns the response to the calls: this error for each of them.
-    pub fn to_response(&self, error: &Value) -> Value {
-        let of = |id: &Value| json!({ "jsonrpc": "2.0", "id": id, "error": error });
+    pub fn to_response(&self, error: &Value) -> String {
+        let of = |id: &str| format!("{{\"error\":{error},\"id\":{id},\"jsonrpc\":\"2.0\"}}");
         match self {
-            CallIds::Unknown => of(&Value::Null),
+            CallIds::Unknown => of("null"),
             CallIds::One(id) => of(id),
-            CallIds::Batch(ids) => ids.iter().map(of).collect(),
+            CallIds::Batch(ids) => format!("[{}]", ids.iter().map(|id| of(id)).collect::<Vec<_>>().join(",")),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn calls_that_expect_a_response_have_an_id() {
         for (document, expected) in [
-            (r#"{"id":7,"method":"a"}"#, CallIds::One(json!(7))),
-            (r#" {"method":"a","id":"x\u0041"}"#, CallIds::One(json!("xA"))),
-            (r#"{"id":18446744073709551615,"method":"a"}"#, CallIds::One(json!(u64::MAX))),
+            (r#"{"id":7,"method":"a"}"#, CallIds::One("7".into())),
+            (r#" {"method":"a","id":"x\u0041"}"#, CallIds::One(r#""x\u0041""#.into())),
+            (r#"{"id":18446744073709551615,"method":"a"}"#, CallIds::One("18446744073709551615".into())),
             (
                 r#"[{"id":1,"method":"a"},{"method":"b"},{"id":"2","method":"c"}]"#,
-                CallIds::Batch(vec![json!(1), json!("2")]),
+                CallIds::Batch(vec!["1".into(), "\"2\"".into()]),
             ),
             (r#"[{"method":"b"}]"#, CallIds::Unknown),
             (r#"{"method":"a"}"#, CallIds::Unknown),
             (r#"{"id":7,"result":{}}"#, CallIds::Unknown),
             (r#"{"id":7,"id":8,"method":"a"}"#, CallIds::Unknown),
-            (r#"{"id":1.5,"method":"a"}"#, CallIds::Unknown),
+            (r#"{"id":1.5,"method":"a"}"#, CallIds::One("1.5".into())),
+            (r#"{"id":-12345678901234567890123,"method":"a"}"#, CallIds::One("-12345678901234567890123".into())),
+            (r#"{"id":"\ud800","method":"a"}"#, CallIds::Unknown),
+            (r#"{"id":true,"method":"a"}"#, CallIds::Unknown),
+            (r#"{"id":{"a":1},"method":"a"}"#, CallIds::Unknown),
             (r#"{"id":null,"method":"a"}"#, CallIds::Unknown),
             (r#"{"id":[1],"method":"a"}"#, CallIds::Unknown),
             ("[1]", CallIds::Unknown),
@@ -142,11 +151,12 @@ mod tests {
     #[test]
     fn each_call_of_a_batch_gets_the_error() {
         let error = json!({ "code": -1 });
-        let two = CallIds::Batch(vec![json!(1), json!("b")]).to_response(&error);
+        let parsed = |text: String| serde_json::from_str::<Value>(&text).unwrap();
+        let two = CallIds::Batch(vec!["1".into(), "\"b\"".into()]).to_response(&error);
         assert_eq!(
-            two,
+            parsed(two),
             json!([{ "jsonrpc": "2.0", "id": 1, "error": error }, { "jsonrpc": "2.0", "id": "b", "error": error }])
         );
-        assert_eq!(CallIds::Unknown.to_response(&error)["id"], Value::Null);
+        assert_eq!(parsed(CallIds::Unknown.to_response(&error))["id"], Value::Null);
     }
 }

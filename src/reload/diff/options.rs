@@ -6,7 +6,8 @@ use crate::config::schema::limit::overrides;
 use crate::config::schema::lookup::locate_value;
 use crate::config::schema::row::{ConfigOption, LiveChange};
 use crate::config::schema::{acme, admin, decide, headers, jwt, limit, listener, rls, route, server, set, store};
-use crate::config::{Config, ListItem, WrittenOption, WrittenSection};
+use crate::config::{Config, ListItem, ListedLimit, WrittenOption, WrittenSection};
+use crate::limiting::limit::cost::Cost;
 use crate::limiting::limit::{Limit, Mode};
 use crate::reload::diff::Changes;
 use crate::reload::diff::line::ChangeLine;
@@ -230,7 +231,7 @@ impl<'c> Comparison<'c> {
         let is_weaker = weakens(kind, keys, before, after)
             || match kind {
                 _ if kind == decide::TABLE.name || kind == rls::TABLE.name => {
-                    keys == [decide::LIMITS.name] && self.has_fewer_limits(kind, before, after)
+                    keys == [decide::LIMITS.name] && self.has_fewer_limits(before, after)
                 }
                 _ => self.is_weaker(kind, name, keys, option),
             };
@@ -238,14 +239,14 @@ impl<'c> Comparison<'c> {
         Some(line.with_note(keeps.then_some("keys keep what they used")))
     }
 
-    /// Returns whether a list of limits lacks one that was in it, without another that replaces it.
-    fn has_fewer_limits(&self, kind: &str, before: Option<&WrittenOption>, after: Option<&WrittenOption>) -> bool {
-        let names = |option: Option<&WrittenOption>| -> Vec<String> {
-            let items = option.map_or_else(Vec::new, |option| option.list_items(kind));
-            items.into_iter().map(|item| item.shown.trim_matches('"').to_owned()).collect()
-        };
-        let (before, after) = (names(before), names(after));
-        before.iter().any(|name| !after.iter().any(|other| other == name || self.replaced.has(name, other)))
+    /// Returns whether a list of limits lacks one that was in it, without another that replaces it, or has one at a lower
+    /// cost.
+    fn has_fewer_limits(&self, before: Option<&WrittenOption>, after: Option<&WrittenOption>) -> bool {
+        let (before, after) = (listed_limits(self.old, before), listed_limits(self.new, after));
+        before.iter().any(|(name, cost)| {
+            let found = after.iter().find(|(other, _)| other == name || self.replaced.has(name, other));
+            found.is_none_or(|(_, other)| other.zip(*cost).is_some_and(|(other, cost)| other < cost))
+        })
     }
 
     /// Returns whether one of the options of a limit is weaker in the limit that replaces it.
@@ -272,6 +273,9 @@ impl<'c> Comparison<'c> {
             _ if kind == admin::TABLE.name => match keys {
                 [keys, source] if *keys == admin::KEYS.name => {
                     self.new.admin.key_display.shows_more_than(&self.old.admin.key_display, source)
+                }
+                [keys] if *keys == admin::METRICS_NEED_TOKEN.name => {
+                    self.old.admin.metrics_need_token && !self.new.admin.metrics_need_token
                 }
                 _ => false,
             },
@@ -389,6 +393,20 @@ impl<'c> Comparison<'c> {
         let (old, new) = (self.old.limits.find(name)?, self.new.limits.find(name)?);
         reason_to_start_anew(old, new)
     }
+}
+
+/// Returns the limits of a list, each with its cost if that is one integer.
+fn listed_limits(config: &Config, option: Option<&WrittenOption>) -> Vec<(String, Option<i64>)> {
+    let own_cost = |name: &str| match config.limits.find(name)?.cost {
+        Cost::Fixed(units) => Some(units),
+        _ => None,
+    };
+    let with_cost = |ListedLimit { name, cost }: ListedLimit| {
+        let cost = cost.unwrap_or_else(|| own_cost(&name));
+        (name, cost)
+    };
+    let listed = option.map_or_else(Vec::new, WrittenOption::listed_limits);
+    listed.into_iter().map(with_cost).collect()
 }
 
 /// Returns why keys of a changed limit start with a full budget; `None` if they keep what they used.

@@ -12,7 +12,9 @@ use crate::config::schema::{limit, route};
 use crate::config::{Config, WrittenOption, default_text};
 use crate::limiting::algorithm::Rule;
 use crate::limiting::key::Missing;
+use crate::limiting::limit::key_rate::KeyRates;
 use crate::limiting::limit::{Limit, Mode, OnError};
+use crate::limiting::overrides::table::OverrideBudget;
 use crate::route::{Action, Route, Strictness};
 
 /// Returns whether the change of one option weakens protection, by its row alone.
@@ -281,7 +283,9 @@ fn weaker_limit_options(before: &Limit, after: &Limit) -> Vec<Keys> {
         OnError::Open => 2,
     };
     let prices = before.cost.graphql_prices().zip(after.cost.graphql_prices());
-    let options: [(Keys, bool); 11] = [
+    let options: [(Keys, bool); 13] = [
+        (&[limit::RATE_WITHIN.option.name], states_more(before, after)),
+        (&[limit::RATES.option.name], states_more(before, after)),
         (
             &[limit::COST.option.name, limit::cost::GRAPHQL.option.name, limit::graphql::LISTS.option.name],
             prices.is_some_and(|(before, after)| before.lists.iter().any(|name| !after.lists.contains(name))),
@@ -307,6 +311,29 @@ fn weaker_limit_options(before: &Limit, after: &Limit) -> Vec<Keys> {
         ),
     ];
     options.into_iter().filter_map(|(keys, is_weaker)| is_weaker.then_some(keys)).collect()
+}
+
+/// Returns whether requests may state a higher rate than before, or have a higher one if they state none.
+fn states_more(before: &Limit, after: &Limit) -> bool {
+    let (Some(old), Some(new)) = (&before.key_rate, &after.key_rate) else { return false };
+    match (&old.rates, &new.rates) {
+        (KeyRates::Numbers(old), KeyRates::Numbers(new)) => {
+            gives_more(&new.lowest, &old.lowest) || allows_more(&after.rule, &before.rule)
+        }
+        (KeyRates::Plans { plans, default }, KeyRates::Plans { plans: new, default: new_default }) => {
+            gives_more(new_default, default)
+                || new.iter().any(|(plan, budget)| gives_more(budget, plans.get(plan).unwrap_or(default)))
+        }
+        _ => false,
+    }
+}
+
+fn gives_more(budget: &OverrideBudget, than: &OverrideBudget) -> bool {
+    match (budget, than) {
+        (OverrideBudget::Blocked, _) | (_, OverrideBudget::Unlimited) => false,
+        (OverrideBudget::Rule(rule), OverrideBudget::Rule(than)) => allows_more(rule, than),
+        _ => true,
+    }
 }
 
 /// Returns whether a rule has a larger capacity or a faster rate.

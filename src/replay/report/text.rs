@@ -13,8 +13,12 @@ use crate::replay::report::units::{format_percent, format_time_of};
 use crate::replay::tally::{MissingData, Tally};
 use crate::replay::tightest::NeededNumber;
 
+/// Up to so many limits are all reported.
+const ALL_MAX: usize = 20;
+
 impl ReplayOutcome {
-    pub fn to_text(&self) -> String {
+    /// Returns the report as text. `only`: the limit that it is about; of many limits, it is about those that did something.
+    pub fn to_text(&self, only: Option<&str>) -> String {
         let mut text = String::new();
         for source in &self.sources {
             if source.lines == 0 {
@@ -40,7 +44,20 @@ impl ReplayOutcome {
             let _ = writeln!(text, "  {keys} keys in use were forgotten, as with this max_keys they would be live");
         }
         if self.counts.first_ms.is_some() {
-            self.tallies.iter().for_each(|tally| self.describe_limit(tally, &mut text));
+            let is_one_of_many = only.is_none() && self.tallies.len() > ALL_MAX;
+            let is_told = |tally: &&Tally| match only {
+                Some(name) => tally.limit.name == name,
+                None => !is_one_of_many || tally.has_effect(),
+            };
+            let (told, left_out): (Vec<&Tally>, Vec<&Tally>) = self.tallies.iter().partition(is_told);
+            told.into_iter().for_each(|tally| self.describe_limit(tally, &mut text));
+            if is_one_of_many && !left_out.is_empty() {
+                let count = left_out.len();
+                let _ = writeln!(
+                    text,
+                    "\n{count} more limits refused nothing, or are not replayed; --limit NAME reports one of them"
+                );
+            }
         }
         text
     }

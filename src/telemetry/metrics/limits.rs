@@ -347,6 +347,12 @@ impl LimitRegistry {
         self.lock().iter().map(|(name, record)| (name.clone(), record.sum_headroom())).collect()
     }
 
+    /// Returns how many bans the limits began.
+    pub fn count_bans(&self) -> u64 {
+        let records = self.lock();
+        records.values().filter_map(|record| record.bans.get()).map(|bans| bans.load(Ordering::Relaxed)).sum()
+    }
+
     /// Removes the limits for which `kept` returns false, with all their series.
     pub fn retain(&self, kept: impl Fn(&str) -> bool) {
         self.lock().retain(|name, _| kept(name));

@@ -36,6 +36,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::StatusCode;
 use prometheus::core::Collector;
+use prometheus::proto::MetricFamily;
 use prometheus::{Encoder, Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder};
 
 use crate::ends::{End, UpstreamOutcome};
@@ -46,6 +47,7 @@ use crate::telemetry::metrics::compression::CompressionMetrics;
 pub use crate::telemetry::metrics::counter::Counter;
 use crate::telemetry::metrics::counter::Counters;
 pub use crate::telemetry::metrics::counts::Code;
+pub use crate::telemetry::metrics::exposition::ShownSeries;
 use crate::telemetry::metrics::families::Families;
 pub use crate::telemetry::metrics::labels::{
     CandidateEffect, Decision, ForwardAuthOutcome, HandshakeResult, MirrorOutcome, OrderResult, PasswordCheck,
@@ -219,7 +221,7 @@ impl Metrics {
             decide: DecideMetrics::new(&families)?,
             rpc: RpcMetrics::new(&families)?,
             tunnels: families.gauge("tunnels", "Open upgraded connections, such as WebSocket.")?,
-            config_info: families.gauges("config_info", "The config in force.", &["hash", "generation"])?,
+            config_info: families.gauges("config_info", "The active config.", &["hash", "generation"])?,
             config_reloads: families.counters(
                 "config_reloads_total",
                 "Config loads after the start.",
@@ -243,7 +245,7 @@ impl Metrics {
                 "Time of the last successful config load, Unix time in seconds.",
             )?,
             config_pinned: families
-                .gauge("config_pinned", "1 while a config of the history is in force in place of the files, else 0.")?,
+                .gauge("config_pinned", "1 while a config of the history is active in place of the files, else 0.")?,
             forwarding_ignored: count_ignored_forwarding(&families)?,
             client_unnamed: count_unnamed_clients(&families)?,
             ambiguous_headers: count_ambiguous_headers(&families)?,
@@ -277,15 +279,23 @@ impl Metrics {
     ///
     /// # Errors
     /// If a family cannot be encoded.
-    pub fn render(&self) -> prometheus::Result<Vec<u8>> {
+    pub fn render(&self, which: ShownSeries) -> prometheus::Result<Vec<u8>> {
         let mut text = Vec::new();
-        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        TextEncoder::new().encode(&self.gather(which), &mut text)?;
         Ok(text)
     }
 
     /// Renders all families in the OpenMetrics text format, version 1.0, with exemplars.
-    pub fn render_openmetrics(&self) -> String {
-        exposition::openmetrics::encode(&self.registry.gather(), &self.routes.latest_exemplars())
+    pub fn render_openmetrics(&self, which: ShownSeries) -> String {
+        exposition::openmetrics::encode(&self.gather(which), &self.routes.latest_exemplars())
+    }
+
+    fn gather(&self, which: ShownSeries) -> Vec<MetricFamily> {
+        let mut families = self.registry.gather();
+        if which == ShownSeries::Used {
+            families.iter_mut().for_each(exposition::drop_unused);
+        }
+        families
     }
 
     /// Exports the config in force, loaded at `since`.

@@ -54,6 +54,10 @@ pub struct StoreMetrics {
     pub live_overrides: IntGaugeVec,
     /// Entries of the hashes with live overrides that have mistakes, by limit.
     pub rejected_overrides: IntGaugeVec,
+    /// Overrides of files that are in force, by limit.
+    pub file_overrides: IntGaugeVec,
+    /// Lines of files with overrides that have mistakes, by limit.
+    pub rejected_rows: IntGaugeVec,
     /// Decisions whose usage by day could not be kept, by limit.
     pub usage_lost: IntCounterVec,
     /// Whether Redis may evict budgets in use.
@@ -103,10 +107,16 @@ impl StoreMetrics {
                 &["limit"],
             )?,
             hot_keys: families.gauge("store_hot_keys", "Keys that this gateway has leases of, or requests some.")?,
-            live_overrides: families.gauges("live_overrides", "Live overrides in force.", &["limit"])?,
+            live_overrides: families.gauges("live_overrides", "Active live overrides.", &["limit"])?,
             rejected_overrides: families.gauges(
                 "live_overrides_rejected",
-                "Live overrides that are not in force because of a mistake; 1 if none of the limit can be read.",
+                "Live overrides that are not active because of a mistake; 1 if none of the limit can be read.",
+                &["limit"],
+            )?,
+            file_overrides: families.gauges("override_file_rows", "Overrides of files that are in force.", &["limit"])?,
+            rejected_rows: families.gauges(
+                "override_file_rejected",
+                "Lines of files with overrides that are not in force because of a mistake; 1 if the file cannot be read.",
                 &["limit"],
             )?,
             usage_lost: families.counters(

@@ -3,9 +3,11 @@
 //!
 //! - `open.rs`: opens the sockets of a listener, for all workers.
 //! - `receive.rs`: the loop of one worker.
+//! - `backoff.rs`: pauses while its socket fails.
 //! - `admit.rs`: which connections are accepted, before anything is spent on their handshake.
 
 mod admit;
+mod backoff;
 mod open;
 mod receive;
 

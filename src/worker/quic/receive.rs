@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use quinn_proto::{EcnCodepoint, Incoming, ServerConfig};
@@ -21,6 +21,7 @@ use crate::proxy::server::quic::endpoint::{Datagram, QuicEndpoint};
 use crate::proxy::server::quic::settings;
 use crate::proxy::server::quic::socket::QuicSocket;
 use crate::worker::accept::ListenerState;
+use crate::worker::quic::backoff::Backoff;
 use crate::worker::quic::open::WorkerSocket;
 
 /// Bytes that one call receives: many datagrams of one client.
@@ -41,6 +42,7 @@ pub(super) struct QuicListener {
     config: Option<Arc<ServerConfig>>,
     made_of: (Arc<ListenerSettings>, Rc<ConnectionSettings>),
     relayed: mpsc::Receiver<Datagram>,
+    backoff: Backoff,
     pub(super) waiting: VecDeque<Incoming>,
     buffer: Vec<u8>,
 }
@@ -72,6 +74,7 @@ pub async fn run_endpoint(worker: Rc<WorkerContext>, socket: WorkerSocket, mut s
         config: None,
         made_of: (settings, bounds),
         relayed,
+        backoff: Backoff::default(),
         waiting: VecDeque::new(),
         buffer: vec![0; RECEIVE_SIZE],
         worker: worker.clone(),
@@ -99,13 +102,8 @@ impl QuicListener {
             if let Poll::Ready(Some(datagram)) = relayed {
                 self.receive(datagram);
             }
-            match self.endpoint.socket.poll_receive(cx, &mut self.buffer) {
-                Poll::Ready(Ok(meta)) => {
-                    is_pending = false;
-                    self.receive_all(meta.addr, meta.dst_ip, meta.ecn, meta.len, meta.stride);
-                }
-                // Errors are reports of the network about packets that were sent.
-                Poll::Ready(Err(_)) => is_pending = false,
+            match self.poll_receive(cx) {
+                Poll::Ready(()) => is_pending = false,
                 Poll::Pending if is_pending => break,
                 Poll::Pending => {}
             }
@@ -124,6 +122,22 @@ impl QuicListener {
             cx.waker().wake_by_ref();
         }
         Poll::Pending
+    }
+
+    /// Receives from the socket, unless it pauses after errors.
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        ready!(self.backoff.poll_over(cx));
+        match ready!(self.endpoint.socket.poll_receive(cx, &mut self.buffer)) {
+            Ok(meta) => {
+                self.backoff.reset();
+                self.receive_all(meta.addr, meta.dst_ip, meta.ecn, meta.len, meta.stride);
+            }
+            Err(error) if self.backoff.add_error() => {
+                tracing::warn!(listener = %self.addr, %error, "cannot receive packets of HTTP/3; trying again");
+            }
+            Err(_) => {}
+        }
+        Poll::Ready(())
     }
 
     /// Handles the datagrams in the buffer, which are of one client.

@@ -26,8 +26,8 @@ fn rule(kind: usize, (count, per_ms, odd): Numbers) -> Rule {
     match kind {
         0 => Rule::FixedWindow(FixedWindow { limit: count, window_ms: per_ms, clock: odd % 2 == 0 }),
         1 => Rule::FixedWindow(FixedWindow { limit: count, window_ms: per_ms, clock: true }),
-        2 => stores::sliding(count, per_ms, [2, 3, 5][odd % 3]),
-        3 => stores::calendar(count, [CalendarUnit::Hour, CalendarUnit::Day, CalendarUnit::Month][odd % 3]),
+        2 => stores::rules::sliding(count, per_ms, [2, 3, 5][odd % 3]),
+        3 => stores::rules::calendar(count, [CalendarUnit::Hour, CalendarUnit::Day, CalendarUnit::Month][odd % 3]),
         _ => corrections::rules(1 + i64::try_from(odd).unwrap(), per_ms, count, kind - 4).0,
     }
 }

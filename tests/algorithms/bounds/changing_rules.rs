@@ -39,8 +39,8 @@ fn rules(algorithm: &str, (rate, per_ms, burst): Numbers, odd: bool) -> [Rule; 2
             refunds: false,
         }),
         "fixed_window" => Rule::FixedWindow(FixedWindow { limit: burst, window_ms: per_ms, clock: odd }),
-        "sliding_window" => stores::sliding(burst, per_ms, if odd { 2 } else { 2 + rate }),
-        "calendar" => stores::calendar(
+        "sliding_window" => stores::rules::sliding(burst, per_ms, if odd { 2 } else { 2 + rate }),
+        "calendar" => stores::rules::calendar(
             burst,
             [CalendarUnit::Hour, CalendarUnit::Day, CalendarUnit::Month][usize::try_from(rate % 3).unwrap()],
         ),

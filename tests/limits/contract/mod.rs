@@ -116,8 +116,8 @@ fn attack_overrides(store: &TimedStore, algorithm: usize, steps: usize, reached:
     let config = config::load_text("overrides.toml", &text).unwrap_or_else(|report| panic!("{}", report.render(false)));
     let case = Case { config, gateways: 1 };
     let limit = case.limit().clone();
-    for budget in limit.overrides.fixed().budgets() {
-        let OverrideBudget::Rule(rule) = budget else { panic!("{budget:?}") };
+    for (_, entry) in limit.overrides.fixed().entries() {
+        let OverrideBudget::Rule(rule) = &entry.budget else { panic!("{entry:?}") };
         let one = Check { rule: rule.clone(), ..key_of(&limit, rng) };
         let run = attack(store, &one, steps, Some(0), &|_, _, _, _| {}, rng);
         reached.judge(&case, &case.clause(ClauseKind::Overrides), &run);

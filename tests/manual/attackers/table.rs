@@ -343,7 +343,7 @@ pub const RECIPES: &[Recipe] = &[
     },
     Recipe {
         page: "docs/guides/choosing-a-limit.md",
-        title: "Try other numbers for a limit",
+        title: "Try different numbers for a limit",
         most: 5,
         least: 5,
         ..PLAIN

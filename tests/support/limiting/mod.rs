@@ -98,6 +98,7 @@ pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
         fair: None,
         distinct: None,
         refuse: None,
+        key_rate: None,
         month_day: None,
         call_protocol: None,
     })

@@ -47,7 +47,7 @@ pub fn check_candidates(
         } else if candidates.contains_key(incumbent.as_str()) {
             report(
                 &format!("`{incumbent}` is a candidate itself, and refuses nothing"),
-                "name the limit in force; several candidates may name the same",
+                "name the active limit; several candidates may name the same",
             );
         }
         let chained = [name, incumbent.as_str()]

@@ -191,5 +191,5 @@ fn parse_grpc_code(text: &str) -> Result<GrpcCode, TextFault> {
         Some(name) => format!("did you mean \"{GRPC_PREFIX}{name}\"?"),
         None => "write a code of gRPC by its name or number, like \"grpc:UNAVAILABLE\" or \"grpc:14\"".to_owned(),
     };
-    invalid_text(format!("`{code}` is no status code of gRPC"), help)
+    invalid_text(format!("`{code}` is not a gRPC status code"), help)
 }

@@ -42,6 +42,7 @@ use crate::config::compile::limits::distinct::{compile_distinct, default_algorit
 use crate::config::compile::limits::lease::compile_lease;
 use crate::config::compile::limits::over::{check_over, compile_over};
 use crate::config::compile::limits::refuse::compile_own_refuse;
+use crate::config::compile::limits::rule::key_rate::{CompiledKeyRate, compile_key_rate};
 use crate::config::compile::limits::rule::{compile_rule, has_source, report_foreign_params};
 use crate::config::compile::limits::settlement::compile_weights;
 use crate::config::compile::limits::tiers::TieredSection;
@@ -55,6 +56,7 @@ use crate::config::source::SourceTexts;
 use crate::config::tree::{Node, Value};
 use crate::config::values;
 use crate::config::values::TextFault;
+use crate::limiting::algorithm::params::OptionValues;
 use crate::limiting::algorithm::{Rule, SPECS, Spec};
 use crate::limiting::decision::LimitRef;
 use crate::limiting::key::{Key, KeyPart, Missing, Normalization, NormalizedPart};
@@ -220,15 +222,13 @@ fn compile_limit(
         Some(_) => section.read_choice(&limit::ALGORITHM, &algorithms),
         None => default_algorithm(section),
     };
-    let rule = match spec {
-        Some(spec) => compile_rule(section, spec),
-        // Read only to report its mistakes.
-        None => section.parse_string(&limit::RATE, values::parse_rate).and(None),
-    };
+    let (stated, rule) = compile_rate(section, spec, context);
+    let with_highest = stated.as_ref().map(|stated| &stated.with_highest);
     report_foreign_params(section, spec);
     let key = compile_key(section, context);
     let when = when::compile_when(section, context);
-    let overrides = overrides::compile_overrides(section, spec, rule.is_some(), key.as_ref(), context.hasher);
+    let overrides =
+        overrides::compile_overrides(section, with_highest, spec, rule.is_some(), key.as_ref(), context.hasher);
     let fair = fair::compile_fair(section, rule.as_ref().map(|(rule, _)| rule), key.as_ref(), context);
     let [after, candidate_of] = [after, incumbent].map(|name| name.map(|at| at.value.clone()));
     let weights = compile_weights(section);
@@ -283,10 +283,37 @@ fn compile_limit(
         fair,
         distinct: distinct?,
         refuse,
+        key_rate: stated.map(|stated| stated.rate),
         month_day,
         call_protocol: None,
     };
     set_call_protocol(section, limit)
+}
+
+/// Compiles the rule, and the rate that requests state. If they do, the rule has the highest one. A mistake leaves the
+/// rule out.
+fn compile_rate(
+    section: &Section,
+    spec: Option<&'static Spec>,
+    context: &LimitContext,
+) -> (Option<CompiledKeyRate>, Option<(Rule, OptionValues)>) {
+    let Some(spec) = spec else {
+        // Read only to report its mistakes.
+        return (None, section.parse_string(&limit::RATE, values::parse_rate).and(None));
+    };
+    match compile_key_rate(section, spec, context) {
+        Some(None) => (None, compile_rule(section, spec)),
+        stated => {
+            // The rule is compiled from a copy of the section.
+            section.node(&limit::WARM_UP);
+            let stated = stated.flatten();
+            let rule = stated.as_ref().and_then(|stated| {
+                let title = section.title.clone();
+                compile_rule(&Section::new(section.sources, &limit::TABLE, title, &stated.with_highest), spec)
+            });
+            (stated, rule)
+        }
+    }
 }
 
 /// Sets what calls the limit reads. Reports one that reads JSON-RPC calls and GraphQL operations: no request has both.

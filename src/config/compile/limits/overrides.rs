@@ -1,6 +1,7 @@
 //! `overrides` of a limit: budgets of single keys, compiled like the limit itself with other numbers. Called by
 //! `limits`; live overrides use the same code.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -13,19 +14,23 @@ use crate::config::schema::limit;
 use crate::config::source::SourceTexts;
 use crate::config::substitute::Text;
 use crate::config::tree::{Node, Table as Tree, TableEntry, Value};
+use crate::config::unreadable;
 use crate::config::values;
 use crate::limiting::algorithm::params::Param;
 use crate::limiting::algorithm::{Spec, all_params};
 use crate::limiting::key::shown_key::{KeyHash, KeyHasher};
 use crate::limiting::key::{Key, KeyPart};
 use crate::limiting::limit::when::Pattern;
+use crate::limiting::overrides::row_file::OverrideFile;
 use crate::limiting::overrides::table::{OverrideBudget, OverrideEntry, OverrideTable, OverrideValue, PartHasher};
 use crate::limiting::overrides::{ENTRIES_MAX, HASH_NEEDS_SECRET, Overrides};
 use crate::limiting::source::Source;
 use crate::names::TextFault;
 
+/// Compiles the overrides. `stated`: the options of the limit with the highest rate, if requests state their rate.
 pub fn compile_overrides(
     section: &Section,
+    stated: Option<&Tree>,
     spec: Option<&'static Spec>,
     has_rule: bool,
     key: Option<&Key>,
@@ -33,15 +38,27 @@ pub fn compile_overrides(
 ) -> Option<Overrides> {
     let node = section.node(&limit::OVERRIDES);
     let (Some(spec), true, Some(key)) = (spec, has_rule, key) else { return None };
-    let mut base = section.written_table().clone();
+    let mut base = stated.unwrap_or_else(|| section.written_table()).clone();
     // The base is copied for each entry.
     base.entries
         .retain(|entry| ![limit::OVERRIDES.name, limit::WHEN.name, limit::KEY.name].contains(&entry.key.as_str()));
+    if stated.is_some() {
+        // An entry states its rate, as the limit has none.
+        base.entries.retain(|entry| entry.key != limit::RATE.option.name);
+    }
     let base = Arc::new(base);
-    let mut table = OverrideTable::default();
+    let (mut table, mut file) = (OverrideTable::default(), None);
     if let Some(node) = node {
-        let Value::Array(items) = &node.value else {
-            return section.report_wrong_type(limit::OVERRIDES.name, "a list of tables", node);
+        let items = match &node.value {
+            Value::Array(items) => items.as_slice(),
+            Value::Table(_) if has_file(node) => std::slice::from_ref(node),
+            _ => {
+                return section.report_wrong_type(
+                    limit::OVERRIDES.name,
+                    "a list of tables, or { file = \"PATH\" }",
+                    node,
+                );
+            }
         };
         if items.len() > ENTRIES_MAX {
             let what = format!("{} entries", items.len());
@@ -49,6 +66,15 @@ pub fn compile_overrides(
         }
         let mut is_valid = true;
         for item in items {
+            if let Some(path) = has_file(item).then(|| read_file_path(section, item)) {
+                is_valid &= path.is_some() && file.is_none();
+                if let (Some(_), Some(_)) = (&path, &file) {
+                    let what = "there is a file already";
+                    section.report_fault::<()>(limit::OVERRIDES.name, item, what, "name one file for each limit");
+                }
+                file = file.or(path);
+                continue;
+            }
             is_valid &= compile_entry(section, spec, &base, (key, hasher), item, &mut table).is_some();
         }
         if !is_valid {
@@ -56,7 +82,59 @@ pub fn compile_overrides(
         }
     }
     let hasher = PartHasher::new(key, hasher);
-    Some(Overrides::new(table, hasher, Arc::new(move |value| compile_live_entry(spec, &base, value))))
+    let template = Arc::new(move |value: &str| compile_live_entry(spec, &base, value));
+    let path = file.as_ref().map(|file| file.value.clone());
+    let overrides = Overrides::new(table, path.map(OverrideFile::new), hasher, template);
+    match file {
+        Some(At { place, value: path }) => apply_file(section, &overrides, key, (place, &path)).map(|()| overrides),
+        None => Some(overrides),
+    }
+}
+
+/// Returns whether the entry names a file.
+pub fn has_file(item: &Node) -> bool {
+    let file = |entry: &TableEntry| entry.key == limit::overrides::FILE.name;
+    matches!(&item.value, Value::Table(table) if table.entries.iter().any(file))
+}
+
+/// Reads the path of an entry that names a file.
+fn read_file_path(section: &Section, item: &Node) -> Option<At<PathBuf>> {
+    let Value::Table(tree) = &item.value else { return None };
+    let title = format!("`overrides` of {}", section.title);
+    let own = Section::new(section.sources, &limit::overrides::TABLE, title, tree);
+    let node = own.node(&limit::overrides::FILE)?;
+    let path = own.read_string(&limit::overrides::FILE)?;
+    if let Some(entry) = tree.entries.iter().find(|entry| entry.key != limit::overrides::FILE.name) {
+        let help = "an entry with a file has nothing else; the numbers are in its rows";
+        return own.report_fault_at(&entry.key, entry.place, "the entry names a file", help);
+    }
+    Some(At { place: node.place, value: section.sources.resolve_absolute(node.place.file, &path) })
+}
+
+/// Reads the rows of a file. Rows with mistakes are left out, with a warning.
+fn apply_file(section: &Section, overrides: &Overrides, key: &Key, (place, path): (Place, &Path)) -> Option<()> {
+    let sources = section.sources;
+    let text = match unreadable::read_rows(path) {
+        Ok(text) => text,
+        Err(error) => {
+            let message = format!("cannot read `{}`: {error}", path.display());
+            sources.add_mistake(Diagnostic::new(place, message).with_help(error.help()));
+            return None;
+        }
+    };
+    match overrides.apply_file(key, &text) {
+        Ok(replaced) => {
+            if let Some(mistakes) = replaced.rejected.describe() {
+                let what = format!("rows of `{}` are skipped: {mistakes}", path.display());
+                let help = "correct these rows; the others apply";
+                sources.add_warning(DiagnosticCode::SkippedRows, Diagnostic::new(place, what).with_help(help));
+            }
+            Some(())
+        }
+        Err(what) => {
+            section.report_fault_at(limit::overrides::FILE.name, place, &what, "remove some, or keep them in Redis")
+        }
+    }
 }
 
 fn compile_entry(
@@ -132,7 +210,7 @@ fn read_table_value(own: &Section, table: &Tree, hasher: &KeyHasher) -> Option<O
     let hash = section.parse_string(&limit::override_key::HASH, |text| match KeyHash::parse(text) {
         Some(_) if !hasher.is_lasting => values::invalid_text("no secret is set", HASH_NEEDS_SECRET),
         Some(hash) => Ok(hash),
-        None => values::invalid_text("it is no hash", "copy the 16 digits, 0 to 9 and a to f, from the log"),
+        None => values::invalid_text("it is not a hash", "copy the 16 digits, 0 to 9 and a to f, from the log"),
     });
     section.report_unknown();
     match (section.node(&limit::override_key::PERCENT), section.node(&limit::override_key::HASH)) {
@@ -200,7 +278,7 @@ fn match_key_values(
 }
 
 /// Compiles the limit's rule with the numbers of `changed` in place of its own.
-fn compile_budget(
+pub fn compile_budget(
     sources: &SourceTexts,
     title: &str,
     spec: &Spec,
@@ -295,7 +373,7 @@ fn compile_live_entry(spec: &Spec, base: &Tree, value: &str) -> Result<OverrideE
 }
 
 /// Compiles a live budget such as `rate=100/s;burst=5`.
-fn compile_live_budget(spec: &Spec, base: &Tree, value: &str) -> Result<OverrideBudget, String> {
+pub fn compile_live_budget(spec: &Spec, base: &Tree, value: &str) -> Result<OverrideBudget, String> {
     let sources = SourceTexts::default();
     let file = sources.add_source("override".to_owned(), std::path::PathBuf::new(), value.to_owned());
     let place = Place { file, start: 0, end: value.len() };
@@ -352,7 +430,7 @@ mod tests {
         let (overrides, key) = overrides(limit);
         for (value, mistake) in values {
             let mut live = [(b"a".to_vec(), value.as_bytes().to_vec())].into();
-            let found = overrides.set_live(&key, &mut live, None).describe();
+            let found = overrides.set_live(&key, &mut live).describe();
             match mistake.is_empty() {
                 true => assert_eq!(found, None, "{value}"),
                 false => {

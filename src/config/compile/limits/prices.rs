@@ -9,6 +9,7 @@ use jiff::civil::Date;
 use crate::config::reader::Section;
 use crate::config::schema::row::ConfigOption;
 use crate::config::schema::{limit, prices};
+use crate::config::source::SourceTexts;
 use crate::config::tree::{Node, TableEntry, Value, parse_file};
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::settlement::readings::TEXT_MAX;
@@ -28,10 +29,13 @@ const PRICE_HELP: &str = "write the price of a million tokens with at most six d
 pub fn compile_prices(section: &Section, node: &Node) -> Option<ModelWeights> {
     let text = section.read_file(&limit::PRICES)?;
     let path = section.read_string(&limit::PRICES)?;
-    let sources = section.sources;
-    let path = sources.resolve_path(node.place.file, &path);
+    let path = section.sources.resolve_path(node.place.file, &path);
+    let name = path.display().to_string();
+    // The mistakes of a list are reported once, however many limits name it.
+    let others = SourceTexts::default();
+    let sources = if section.sources.has_source(&name) { &others } else { section.sources };
     let dir = path.parent().map(ToOwned::to_owned).unwrap_or_default();
-    let file = sources.add_source(path.display().to_string(), dir, text);
+    let file = sources.add_source(name, dir, text);
     let tree = parse_file(sources, file);
     let root = Section::new(sources, &prices::file::TABLE, "the price list", &tree);
     let date = root.parse_string(&prices::file::DATE, parse_date);
@@ -55,7 +59,7 @@ pub fn check_model_name(section: &Section, option: &str, entry: &TableEntry) -> 
         && !name.ends_with("**");
     if !is_model {
         let help = format!("write a name of 1 to {TEXT_MAX} bytes, with at most one `*`, at its end: \"gpt-4o*\"");
-        section.report_fault::<()>(option, &entry.node, &format!("`{name}` is no name of a model"), &help);
+        section.report_fault::<()>(option, &entry.node, &format!("`{name}` is not a model name"), &help);
     }
     is_model
 }

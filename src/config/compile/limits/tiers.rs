@@ -2,6 +2,8 @@
 //! several times, as the limit itself and as one limit for each wider network, with multiples of its numbers. All of
 //! them are decided together. Called by `limits`.
 
+use crate::config::compile::limits::overrides::has_file;
+use crate::config::compile::limits::rule::has_source;
 use crate::config::diagnostics::report::Place;
 use crate::config::reader::Section;
 use crate::config::schema::limit;
@@ -129,7 +131,7 @@ pub fn restrict_to_ipv6(limit: &mut Limit, name: &str) {
 
 /// Parses `ip6tiers` or `ip6tiers/64/56x4/48x16`.
 fn parse_tiers(text: &str) -> Result<Vec<Tier>, TextFault> {
-    let Some(rest) = text.strip_prefix(WORD) else { return invalid_text("it is no tier", HELP) };
+    let Some(rest) = text.strip_prefix(WORD) else { return invalid_text("it is not a tier", HELP) };
     let rest = if rest.is_empty() { "/64/56x4/48x16" } else { rest };
     let Some(list) = rest.strip_prefix('/') else {
         return invalid_text(format!("unknown key part `{text}`"), HELP);
@@ -142,7 +144,7 @@ fn parse_tiers(text: &str) -> Result<Vec<Tier>, TextFault> {
         };
         let Some(prefix) = u8::try_from(prefix).ok().filter(|prefix| PREFIXES.contains(prefix)) else {
             let help = format!("prefix lengths go from {} to {}", PREFIXES.start(), PREFIXES.end());
-            return invalid_text(format!("/{prefix} is no possible size of a network here"), help);
+            return invalid_text(format!("/{prefix} is not a valid prefix length here"), help);
         };
         match tiers.last() {
             None if times != 1 => return invalid_text("the first tier has the numbers of the limit itself", HELP),
@@ -206,9 +208,26 @@ fn split_overrides(
     tiers: &[Tier],
     overrides: &mut [Vec<Node>],
 ) -> Option<()> {
-    let Some(Value::Array(items)) = section.node(&limit::OVERRIDES).map(|node| &node.value) else { return Some(()) };
+    if let Some(rate) = section.node(&limit::RATE).filter(|rate| has_source(rate)) {
+        let help = "write a rate, or key = \"ip\"";
+        return section.report_fault(limit::RATE.name, rate, "requests cannot state the rates of tiers", help);
+    }
+    let Some(node) = section.node(&limit::OVERRIDES) else { return Some(()) };
+    let items = match &node.value {
+        Value::Array(items) => items.as_slice(),
+        _ => std::slice::from_ref(node),
+    };
     let mut ok = Some(());
     for item in items {
+        if has_file(item) {
+            let help = "write key = \"ip\", or list the overrides in the config";
+            return section.report_fault(
+                limit::OVERRIDES.name,
+                item,
+                "a limit with tiers has no file of overrides",
+                help,
+            );
+        }
         let mut item = item.clone();
         let key_entry = match &mut item.value {
             Value::Table(table) => table.entries.iter_mut().find(|entry| entry.key == limit::overrides::KEY.name),

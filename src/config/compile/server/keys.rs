@@ -63,5 +63,5 @@ fn parse_selector(name: &str) -> Result<SourceSelector, TextFault> {
             format!("write {words}, or one source: \"header:x-api-key\"")
         }
     };
-    invalid_text(format!("`{name}` is no part of a key"), help)
+    invalid_text(format!("`{name}` is not a key part"), help)
 }

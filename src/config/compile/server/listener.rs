@@ -200,7 +200,7 @@ fn compile_listener(
 fn read_access(section: &Section, address: Option<&ListenAddr>) -> SocketAccess {
     let parse_mode = |text: &str| match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o777 && is_digits(text) => Ok(mode),
-        _ => invalid_text(format!("`{text}` is no mode of a file"), "write it in octal, like \"0660\": user and group"),
+        _ => invalid_text(format!("`{text}` is not a file mode"), "write it in octal, like \"0660\": user and group"),
     };
     for option in [&listener::MODE, &listener::OWNER, &listener::GROUP] {
         if let (Some(node), Some(ListenAddr::Tcp(_))) = (section.node(option), address) {

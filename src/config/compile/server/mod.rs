@@ -35,7 +35,9 @@ use crate::config::schema::row::ConfigOption;
 use crate::config::schema::{admin, headers, server, store};
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
-use crate::config::{Admin, AdminContact, Hints, ListenerSettings, ServerSettings, Strictness, values};
+use crate::config::{
+    Admin, AdminContact, EnvironmentColor, Hints, ListenerSettings, ServerSettings, Strictness, values,
+};
 use crate::limiting::store::address::Address;
 use crate::limiting::store::redis_tls::{RedisTls, TlsFiles};
 use crate::limiting::store::settings::{RedisUrl, StoreKind, StoreLogin, StoreSettings};
@@ -43,6 +45,8 @@ use crate::net::ListenAddr;
 use crate::route::error_pages::ErrorPages;
 use crate::route::{Dialect, SettingOrigin, TimeoutOrigins, Timeouts};
 
+/// Maximum number of characters of the name of an environment.
+const ENVIRONMENT_MAX: usize = 40;
 /// Maximum number of DNS servers.
 const RESOLVERS_MAX: usize = 8;
 
@@ -187,7 +191,9 @@ fn parse_handover(text: &str) -> Result<Option<PathBuf>, TextFault> {
     const HELP: &str = "write the path of a socket in full, like \"/run/sluicegate/handover.sock\"";
     match text.len() {
         0 => Ok(None),
-        _ if !text.starts_with('/') || text.contains('\0') => invalid_text(format!("`{text}` is no full path"), HELP),
+        _ if !text.starts_with('/') || text.contains('\0') => {
+            invalid_text(format!("`{text}` is not a full path"), HELP)
+        }
         1..=100 => Ok(Some(PathBuf::from(text))),
         _ => invalid_text("the path may have 100 bytes at most", "use a shorter path"),
     }
@@ -242,13 +248,16 @@ pub fn compile_admin(section: &Section, listeners: &[Arc<ListenerSettings>]) -> 
         Ok(address)
     });
     let tokens = tokens::compile_tokens(section);
-    let metrics_need_token = section.get(&admin::METRICS_NEED_TOKEN);
+    let metrics_need_token = section.read_at::<bool>(&admin::METRICS_NEED_TOKEN).map(|found| found.value);
+    let environment = read_environment(section);
+    let shows_unused_series = section.get(&admin::UNUSED_SERIES);
     let edit = section.get(&admin::EDIT);
     let key_display = keys::compile_key_display(section);
     let audit = access_log::compile_audit(section);
     section.report_unknown();
     let tokens = tokens?;
-    if let (true, true, Some(node)) = (metrics_need_token, tokens.is_empty(), section.node(&admin::METRICS_NEED_TOKEN))
+    if let (Some(true), true, Some(node)) =
+        (metrics_need_token, tokens.is_empty(), section.node(&admin::METRICS_NEED_TOKEN))
     {
         return section.report_fault(
             admin::METRICS_NEED_TOKEN.name,
@@ -273,7 +282,30 @@ pub fn compile_admin(section: &Section, listeners: &[Arc<ListenerSettings>]) -> 
         let what = format!("[admin] listens on {default} by default, which a listener of [server] already uses");
         return section.report_missing(what, "give it another port: [admin] listen = \"127.0.0.1:9901\"");
     }
-    Some(Admin { listen: listen.unwrap_or(default), tokens, metrics_need_token, edit, key_display, audit })
+    let listen = listen.unwrap_or(default);
+    // Names of routes and limits are internal, so other machines need a token for them if there is one.
+    let metrics_need_token = metrics_need_token.unwrap_or(!tokens.is_empty() && !listen.is_local());
+    Some(Admin { listen, tokens, metrics_need_token, edit, key_display, audit, shows_unused_series, environment })
+}
+
+/// Reads the name of the environment and its color.
+fn read_environment(section: &Section) -> Option<(String, EnvironmentColor)> {
+    let color = section.get(&admin::ENVIRONMENT_COLOR);
+    let name = section.parse_string(&admin::ENVIRONMENT, |text| {
+        let is_name = (1..=ENVIRONMENT_MAX).contains(&text.chars().count()) && !text.chars().any(char::is_control);
+        match is_name && text.trim() == text {
+            true => Ok(text.to_owned()),
+            false => invalid_text(
+                "it is empty or too long, or has spaces around it",
+                format!("write 1 to {ENVIRONMENT_MAX} characters, such as \"production\""),
+            ),
+        }
+    });
+    if let (None, Some(node)) = (section.node(&admin::ENVIRONMENT), section.node(&admin::ENVIRONMENT_COLOR)) {
+        let help = "write environment = \"production\" too";
+        return section.report_fault(admin::ENVIRONMENT_COLOR.name, node, "no `environment` has this color", help);
+    }
+    Some((name?, color))
 }
 
 pub fn compile_store(section: &Section) -> StoreSettings {

@@ -164,7 +164,7 @@ fn warn_about_expiry(item: &Section, token: &AdminToken) {
         true => format!("the token `{}` has expired, at {time}", token.name),
         false => format!("the token `{}` expires at {time}", token.name),
     };
-    let help = "add another token, change its users over, then remove this one";
+    let help = "add a new token, switch its users to it, then remove this one";
     let warning = Diagnostic::new(node.place, what).with_help(help);
     item.sources.add_warning(DiagnosticCode::TokenExpires, warning);
 }

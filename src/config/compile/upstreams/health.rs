@@ -96,6 +96,8 @@ fn parse_status(section: &Section, item: &Node) -> Option<(u16, u16)> {
     };
     match range {
         Some((from, to)) if (100..=599).contains(&from) && to <= 599 && from <= to => Some((from, to)),
-        _ => section.report_fault(upstream::health::STATUS.name, item, "it is no status from 100 to 599", STATUS_HELP),
+        _ => {
+            section.report_fault(upstream::health::STATUS.name, item, "it is not a status from 100 to 599", STATUS_HELP)
+        }
     }
 }

@@ -44,17 +44,29 @@ const OUTCOMES: ValueType = list_from(1, &Either(&[Integer { least: 100, most: 5
 rows! {
     table("limit").title("[limit.NAME]");
 
-    ALGORITHM = option("algorithm", Words(&ALGORITHM_NAMES), Described("`\"token_bucket\"`, with `distinct` `\"sliding_log\"`"), "the [algorithm](algorithms.md)").shown_as("name");
-    RATE = option("rate", Either(&[Rate, CalendarRate]), Described("required; not for `concurrency`"), "units per period")
-        .shown_as("rate; for `calendar` COUNT/hour, /day, /week, /month or /year")
+    ALGORITHM = option("algorithm", Words(&ALGORITHM_NAMES), Described("`\"token_bucket\"`, with `distinct` `\"sliding_log\"`"), "the [algorithm](algorithms.md)").shown_as("name")
+        .teach("\"sliding_window\"", "The default suits most limits. [Choosing a limit](../guides/choosing-a-limit.md) has a table by use case");
+    RATE = option("rate", Either(&[Rate, CalendarRate, Text("source")]), Described("required; not for `concurrency`"), "units per period")
+        .shown_as("rate; for `calendar` COUNT/hour, /day, /week, /month or /year; `\"jwt:CLAIM\"`, `\"header:NAME\"`, `\"descriptor:NAME\"`")
         .metric("sluicegate_rejections_total")
         .ends(End::Exhausted)
         .weaker(Weaker::More)
         .unset("0")
-        .called(&["requests", "quota", "average"]);
+        .called(&["requests", "quota", "average"])
+        .teach("\"100/min\"", "Take it from what your clients need: [replay an access log](../operating/rollout.md) to see whom a rate would have refused");
+    RATE_WITHIN = option("rate_within", List { item: &Either(&[Rate, CalendarRate]), least: 2, most: 2 }, Absent, "the lowest and the highest rate, if `rate` names where a number is read from; without a valid number, a key has the lowest")
+        .shown_as("list of two rates")
+        .guide("overrides.md#rates-from-an-auth-server")
+        .weaker(Weaker::Compiled);
+    RATES = option("rates", Map(&Either(&[Rate, CalendarRate, Words(&["unlimited", "0"]), Integers(&[0])])), Absent, "rates by plan, if `rate` names where the plan is read from; `default` for all other keys, which are refused without it")
+        .shown_as("table of rates")
+        .guide("overrides.md#rates-from-an-auth-server")
+        .weaker(Weaker::Compiled)
+        .called(&["plans"]);
     KEY = option("key", KEY_PARTS, Value("\"ip\""), "whose budget it is").guide("keys.md")
         .weaker(Weaker::Compiled)
-        .called(&["key_by", "limit_by", "by"]);
+        .called(&["key_by", "limit_by", "by"])
+        .teach("[\"ip\", \"path\"]", "Use what a client cannot change at will: a verified user or API key, else the address");
     MISSING: Missing = option(
         "missing",
         Words(&["shared", "skip", "refuse"]),
@@ -64,22 +76,24 @@ rows! {
     .guide("keys.md#missing-parts")
     .metric("sluicegate_rejections_total")
     .ends(End::MissingKey)
-    .weaker(Weaker::Compiled);
+    .weaker(Weaker::Compiled)
+    .teach("\"refuse\"", "`shared` gives all such requests one budget, `skip` does not apply the limit, `refuse` answers 403. Use `refuse` if every legitimate request has the key, such as an API key");
     REPEATED: Repeated = option(
         "repeated",
         Words(Repeated::LABELS),
         Value("\"refuse\""),
-        "what happens if a value occurs more than once",
+        "what happens if a value occurs more than once: refuse the request (400), or use the first or the last",
     )
     .guide("keys.md#repeated-and-ambiguous-values")
     .metric("sluicegate_rejections_total")
     .ends(End::RepeatedKey)
-    .weaker(Weaker::More);
+    .weaker(Weaker::More)
+    .teach("\"first\"", "Change it only if all your servers read the first, or the last, of several values");
     NOT_INTEGER: NotInteger = option(
         "not_integer",
         Words(NotInteger::LABELS),
         Value("\"refuse\""),
-        "what happens if a value that the limit reads as an integer is none",
+        "what happens if a value that should be an integer is not one",
     )
     .guide("keys.md#integers")
     .metric("sluicegate_rejections_total")
@@ -94,7 +108,8 @@ rows! {
     .shown_as("integer from 0, `\"header:NAME\"`, `\"query:NAME\"`, `\"descriptor:NAME\"`, table with `method`, `status`, `count`, `reserve` or `graphql`")
     .metric("sluicegate_rejections_total")
     .ends(End::NeverFits)
-    .weaker(Weaker::Less);
+    .weaker(Weaker::Less)
+    .teach("5", "Set it on limits that expensive requests share with cheap ones, per route or by what the request asks for");
     COSTS = option("costs", Map(&UNITS), Absent, "units by JSON-RPC method, or by tool (`tools/call:NAME`); `default` for all others. A batch costs the sum")
         .shown_as("table of integers")
         .guide("calls.md#costs")
@@ -109,7 +124,8 @@ rows! {
         "`\"shadow\"` decides and counts, never refuses",
     )
     .metric("sluicegate_limit_decisions_total")
-    .weaker(Weaker::Compiled);
+    .weaker(Weaker::Compiled)
+    .teach("\"shadow\"", "Begin with `shadow` to see whom a new limit would refuse");
     OVER = option(
         "over",
         Text("word, or `upstream:NAME`"),
@@ -120,12 +136,14 @@ rows! {
     .guide("responses.md#forwarding-what-is-over-a-limit")
     .metric("sluicegate_limit_decisions_total")
     .weaker(Weaker::Compiled)
-    .keywords(&["refuse", "delay", "annotate"]);
+    .keywords(&["refuse", "delay", "annotate"])
+    .teach("\"annotate\"", "`delay` lets requests wait (`leaky_bucket`), `annotate` forwards them with a header, `upstream:NAME` sends them to another upstream");
     ON_ERROR: Option<OnError> = store::ON_ERROR.inherit("that of `[store]`", "what the limit does when the store does not respond in time")
     .guide("../operating/redis-outages.md")
     .metric("sluicegate_rejections_total")
     .ends(End::StoreDown)
-    .weaker(Weaker::Compiled);
+    .weaker(Weaker::Compiled)
+    .teach("\"closed\"", "Set `closed` for limits that protect passwords, because an attacker could wait for an outage");
     WHEN = option("when", Table(&when::TABLE), Described("all requests"), "which requests it applies to").guide("conditions.md");
     AFTER = option("after", Text("name of a limit"), Absent, "the limit that must be exhausted first")
         .guide("conditions.md#one-limit-after-another")
@@ -142,10 +160,11 @@ rows! {
     .weaker(Weaker::Compiled);
     OVERRIDES = option(
         "overrides",
-        Array { item: &Table(&overrides::TABLE), least: 0, most: 10_000 },
+        Either(&[Table(&overrides::TABLE), Array { item: &Table(&overrides::TABLE), least: 0, most: 10_000 }]),
         Absent,
-        "other numbers for some keys",
+        "different numbers for some keys",
     )
+    .shown_as("table, or list of tables")
     .guide("overrides.md")
     .metric("sluicegate_rejections_total")
     .ends(End::Blocked);
@@ -164,7 +183,7 @@ rows! {
         .ends(End::Exhausted)
         .weaker(Weaker::Added)
         .called(&["unique", "count_distinct"]);
-    BAN = option("ban", Table(&ban::TABLE), Absent, "refuse a key for longer that is refused often")
+    BAN = option("ban", Table(&ban::TABLE), Absent, "refuse a key that is refused often for longer")
         .guide("bans.md")
         .metric("sluicegate_limit_bans_total")
         .ends(End::Banned);
@@ -175,13 +194,15 @@ rows! {
         .shown_as("list of statuses, classes, `\"grpc:CODE\"`")
         .guide("charges.md")
         .weaker(Weaker::Added)
-        .unordered();
+        .unordered()
+        .teach("[401, 403]", "Use it to count only failed logins, so that successful ones are free");
     REFUND_ON = option("refund_on", OUTCOMES, Absent, "these responses are refunded")
         .shown_as("list of statuses, classes, `\"connect_error\"`, `\"client_abort\"`, `\"grpc:CODE\"`")
         .guide("charges.md")
         .weaker(Weaker::NewItem)
         .unordered()
-        .keywords(&["connect_error", "client_abort"]);
+        .keywords(&["connect_error", "client_abort"])
+        .teach("[\"5xx\", \"connect_error\"]", "Use it if customers should not pay for your own failures");
     CLEAR_ON = option("clear_on", OUTCOMES, Absent, "these responses of the server reset the key")
         .shown_as("list of statuses, classes, `\"grpc:CODE\"`")
         .guide("charges.md#clear_on")
@@ -190,7 +211,8 @@ rows! {
     SETTLE = option("settle", list_from(1, &Text("source")), Absent, "where the response reports the true cost")
         .shown_as("list of up to 16: `\"openai\"`, `\"anthropic\"`, `\"gemini\"`, `\"bedrock\"`, `\"json:POINTER\"`, `\"sse:POINTER\"`, `\"header:NAME\"`, `\"trailer:NAME\"`, `\"response_bytes\"`, `\"request_bytes\"`")
         .guide("charges.md#settle")
-        .metric("sluicegate_usage_settlements_total");
+        .metric("sluicegate_usage_settlements_total")
+        .teach("\"openai\"", "Use it for APIs whose cost is known only afterwards, such as tokens of an LLM or bytes of a download");
     WEIGHTS = option("weights", Map(&Table(&weights::TABLE)), Described("1 for each token"), "what a token costs, by model")
         .shown_as("table of tables")
         .guide("charges.md#weights")
@@ -216,14 +238,17 @@ rows! {
     )
     .guide("../operating/capacity.md#memory")
     .metric("sluicegate_store_evictions_total")
-    .called(&["cache_size"]);
+    .called(&["cache_size"])
+    .teach("100000", "Set it so that floods of other limits' keys cannot evict this limit's");
     MAX_DELAYED: Option<usize> = server::MAX_DELAYED.inherit("that of `[server]`", "requests in the queue of this limit (`leaky_bucket`)");
     BURST = option("burst", OfAlgorithm, Described("count of the rate"), "units that may be used at once")
         .metric("sluicegate_limit_decisions_total")
         .weaker(Weaker::Compiled)
-        .called(&["capacity"]);
+        .called(&["capacity"])
+        .teach("200", "Raise it for pages that load many files at once; lower it if the servers cannot take that many requests at the same time");
     DEBT = option("debt", OfAlgorithm, Value("0"), "units that a request may take beyond an empty bucket")
-        .weaker(Weaker::More);
+        .weaker(Weaker::More)
+        .teach("1000", "Set it with `settle`, so that a response that costs more than expected is paid for later");
     REFILL = option(
         "refill",
         OfAlgorithm,
@@ -235,7 +260,8 @@ rows! {
     PRECISION = option("precision", OfAlgorithm, Value("2"), "counters per period");
     ZONE = option("zone", OfAlgorithm, Value("\"UTC\""), "time zone of the windows").shown_as("IANA time zone")
         .called(&["timezone", "time_zone", "tz"])
-        .keywords(&["UTC"]);
+        .keywords(&["UTC"])
+        .teach("\"Europe/Berlin\"", "Set it to the time zone in which your customers' day or month begins");
     RESETS_AT = option("resets_at", OfAlgorithm, Value("\"00:00\""), "local time at which days, weeks, months and years begin")
         .shown_as("`\"HH:MM\"`");
     WEEK_START = option("week_start", OfAlgorithm, Value("\"monday\""), "first day of weeks").shown_as("weekday");
@@ -251,13 +277,15 @@ rows! {
     STATE = option("state", OfAlgorithm, Value("\"list\""), "how Redis stores the entries of a new key");
     QUEUE = option("queue", OfAlgorithm, Value("\"0ms\""), "longest wait of a request")
         .metric("sluicegate_rejections_total")
-        .ends(End::MaxDelayed);
+        .ends(End::MaxDelayed)
+        .teach("\"2s\"", "Set it if clients would rather wait than get 429, for example batch jobs");
     NODELAY = option("nodelay", OfAlgorithm, Value("false"), "forward the requests that would wait at once");
     IN_FLIGHT = option("in_flight", OfAlgorithm, Described("required"), "requests at the same time")
         .metric("sluicegate_rejections_total")
         .ends(End::Exhausted)
         .weaker(Weaker::More)
-        .unset("0");
+        .unset("0")
+        .teach("4", "Choose as many as one client may use at once while the others still get their share of the servers");
     LEASE = option(
         "lease",
         Either(&[duration(SECOND, HOUR), Table(&lease::TABLE)]),
@@ -267,7 +295,7 @@ rows! {
     .shown_as("duration from 1 s to 1 h for `concurrency`, table for others")
     .guide("leases.md")
     .metric("sluicegate_lease_units_total");
-    LINGER = option("linger", OfAlgorithm, Value("\"60s\""), "how long a request keeps its slot after its client left");
+    LINGER = option("linger", OfAlgorithm, Value("\"60s\""), "how long a request keeps its slot after its client disconnected");
 }
 
 /// Options of `limit.ban`.
@@ -278,7 +306,8 @@ pub mod ban {
         table("limit.ban");
 
         AFTER: Option<i64> = option("after", integer(1, AFTER_MAX), Required, "refusals that begin a ban")
-            .weaker(Weaker::More);
+            .weaker(Weaker::More)
+            .teach("10", "Choose more than a client that respects `Retry-After` can reach");
         WITHIN: Option<Duration> = option("within", duration(1, BAN_MAX), Required, "the time in which they have to happen")
             .weaker(Weaker::Less);
         FOR: Option<Duration> = option("for", duration(SECOND, BAN_MAX), Required, "how long the first ban lasts")
@@ -352,7 +381,7 @@ pub mod graphql {
         LISTS = option("lists", list_from(1, &Text("argument")), Described("`[\"first\", \"last\", \"limit\"]`"), "arguments that say how many items of a list are wanted")
             .shown_as("list of names")
             .weaker(Weaker::Compiled);
-        LIST_SIZE: i64 = option("list_size", integer(1, 1_000_000), Value("100"), "items of a list if such an argument is no integer from 1")
+        LIST_SIZE: i64 = option("list_size", integer(1, 1_000_000), Value("100"), "items of a list if such an argument is not an integer from 1")
             .weaker(Weaker::Less);
         MAX_DEPTH: usize = option("max_depth", integer(1, 100), Value("20"), "most fields within each other")
             .metric("sluicegate_rejections_total")

@@ -8,7 +8,7 @@ rows! {
     KEY = option(
         "key",
         List { item: &Either(&[Text("string"), Table(&override_key::TABLE)]), least: 1, most: usize::MAX },
-        Required,
+        Described("required, unless the entry has a `file`"),
         "one value for each key part; `\"*\"` matches any",
     )
     .shown_as("list of strings")
@@ -36,5 +36,8 @@ rows! {
     .shown_as("as the option, `\"unlimited\"` or 0");
     UNTIL = option("until", Text("time"), Absent, "when the entry ends; from then on, the next one that matches applies, or the limit's own numbers")
         .shown_as("`\"2026-12-31T00:00:00Z\"`");
+    FILE = option("file", Path("file"), Absent, "a file with further overrides, one per line: `acme rate=100/s;note=launch`. Bad rows are skipped")
+        .guide("overrides.md#overrides-in-a-file")
+        .metric("sluicegate_override_file_rejected");
     NOTE = option("note", Text("string"), Absent, "what `explain` shows about the entry, up to 200 bytes");
 }

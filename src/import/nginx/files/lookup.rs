@@ -93,7 +93,9 @@ mod tests {
             location(&["~*", "\\.php$"], vec![]),
             location(&["@named"], vec![]),
         ];
-        let found = |path: &str| find_location(&server, path).map(|at| at.map_or("none", |at| at.args.last().unwrap()));
+        let found = |path: &str| {
+            find_location(&server, path).map(|at| at.map_or("none", |at| at.args.last().unwrap().as_str()))
+        };
         for (path, expected) in [
             ("/x", "/"),
             ("/app", "/"),

@@ -1,7 +1,10 @@
 //! Translates `root`, `alias`, `index` and `try_files` to `files` and `try`, where nginx would serve the same files to the
 //! same clients. Everything else closes the route, with the reason.
 //!
-//! `lookup` finds the location that nginx chooses for a path.
+//! Input: a location without `proxy_pass`, with the directives in force there. Output: the folder, the lines of a route, and its
+//! `rewrite`, or why there are none. `lookup` finds the location that nginx chooses for a path.
+//!
+//! To translate another directive about files, read it in `FileLocation::translate`.
 
 mod lookup;
 
@@ -18,7 +21,7 @@ use crate::text::quote_literal;
 /// How files differ from those of nginx.
 pub const DIFFERENCES: &str = "files: `ETag` and `Content-Type` differ, a date in `If-Modified-Since` may be later than that of the file, names that begin with a dot and links that lead out of the \
                            folder get 404, a folder without index.html gets 404 (403 in nginx) or the next name of `try`, and \
-                           `NAME.br`, `NAME.zst` and `NAME.gz` beside a file are sent to clients that accept them";
+                           `NAME.br`, `NAME.zst` and `NAME.gz` next to a file are sent to clients that accept them";
 const INDEX: &str = "index.html";
 /// The most names of `try`.
 const CANDIDATES_MAX: usize = 8;

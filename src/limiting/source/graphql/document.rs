@@ -78,9 +78,12 @@ impl Document {
                 _ => {}
             }
         }
+        if !(1..=OPERATIONS_MAX).contains(&document.operations.len()) {
+            return None;
+        }
         let names: Vec<_> = document.operations.iter().map(|operation| &operation.name).collect();
         let is_twice = (1..names.len()).any(|at| names[..at].contains(&names[at]));
-        (!names.is_empty() && names.len() <= OPERATIONS_MAX && !is_twice).then_some(document)
+        (!is_twice).then_some(document)
     }
 
     /// Returns the operation that a server executes: the one with this name, or the only one.

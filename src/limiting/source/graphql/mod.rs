@@ -12,11 +12,11 @@ use std::collections::HashMap;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::limiting::source::BodyFacts;
-use crate::limiting::source::body::CALLS_MAX;
+use crate::limiting::source::batch::{Batch, is_batch};
 use crate::limiting::source::graphql::document::{Document, Name, TOKENS_MAX};
 use crate::limiting::source::inputs::{Repeated, find_query};
 use crate::limiting::source::json_pointer::is_equal_for_some_parsers;
@@ -66,7 +66,7 @@ impl GraphqlRequest {
                 Some(at) if values[at].replace(*value).is_some() => return Err(WRONG),
                 Some(_) => {}
                 None if names.iter().any(|name| is_equal_for_some_parsers(name, member)) => return Err(WRONG),
-                None => names_stored |= !is_null && STORED.contains(&member.as_str()),
+                None => names_stored |= !is_null && STORED.iter().any(|name| is_equal_for_some_parsers(name, member)),
             }
         }
         let text = |value: Option<&RawValue>| match value {
@@ -186,55 +186,23 @@ pub fn read_requests(body: &BodyFacts, query: Option<&str>) -> Result<Vec<Graphq
         return Err(WRONG);
     }
     let mut left = TOKENS_MAX;
-    match document.trim_ascii_start().first() {
-        Some(b'[') => {
-            let batch: Batch = serde_json::from_slice(document).map_err(|_| WRONG)?;
-            let members = batch.0.ok_or(UnreadableBody::TooManyCalls)?;
-            let requests: Vec<_> =
-                members.iter().map(|one| GraphqlRequest::from_members(&one.0, &mut left)).collect::<Result<_, _>>()?;
-            Ok(if requests.is_empty() { vec![GraphqlRequest::default()] } else { requests })
-        }
-        _ => {
-            let members: Members = serde_json::from_slice(document).map_err(|_| WRONG)?;
-            Ok(vec![GraphqlRequest::from_members(&members.0, &mut left)?])
-        }
+    if !is_batch(document) {
+        let members: Members = serde_json::from_slice(document).map_err(|_| WRONG)?;
+        return Ok(vec![GraphqlRequest::from_members(&members.0, &mut left)?]);
     }
-}
-
-/// The requests of a batch; `None` if they are too many.
-struct Batch<'b>(Option<Vec<Members<'b>>>);
-
-impl<'de> Deserialize<'de> for Batch<'de> {
-    fn deserialize<D: serde::Deserializer<'de>>(reader: D) -> Result<Batch<'de>, D::Error> {
-        reader.deserialize_seq(BatchVisitor)
+    let batch: Batch<Members> = serde_json::from_slice(document).map_err(|_| WRONG)?;
+    if batch.has_more {
+        return Err(UnreadableBody::TooManyCalls);
     }
-}
-
-struct BatchVisitor;
-
-impl<'de> Visitor<'de> for BatchVisitor {
-    type Value = Batch<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Batch<'de>, A::Error> {
-        let mut list = Vec::new();
-        while let Some(request) = items.next_element::<Members>()? {
-            if list.len() == CALLS_MAX {
-                while items.next_element::<IgnoredAny>()?.is_some() {}
-                return Ok(Batch(None));
-            }
-            list.push(request);
-        }
-        Ok(Batch(Some(list)))
-    }
+    let requests = batch.calls.iter().map(|one| GraphqlRequest::from_members(&one.0, &mut left));
+    let requests: Vec<_> = requests.collect::<Result<_, _>>()?;
+    Ok(if requests.is_empty() { vec![GraphqlRequest::default()] } else { requests })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limiting::source::CALLS_MAX;
 
     fn read(document: &str, query: Option<&str>) -> Result<Vec<GraphqlRequest>, UnreadableBody> {
         read_requests(&BodyFacts::Json(document.as_bytes()), query)
@@ -258,6 +226,15 @@ mod tests {
         }
         assert_eq!(operations(r#"[{"query":"query A { a }"},{"query":"{ b }"}]"#), [Some("A".to_owned()), None]);
         assert_eq!(read("[]", None), Ok(vec![GraphqlRequest::default()]));
+        for (document, names_stored) in [
+            (r#"{"query":"{ a }","id":"x"}"#, true),
+            (r#"{"query":"{ a }","ID":"x"}"#, true),
+            (r#"{"query":"{ a }","documentid":"x"}"#, true),
+            (r#"{"query":"{ a }","id":null}"#, false),
+            (r#"{"query":"{ a }","ids":"x"}"#, false),
+        ] {
+            assert_eq!(read(document, None).unwrap()[0].names_stored, names_stored, "{document}");
+        }
         let text = read(r#"{"query":"query($n:Int){a}","variables":"{\"n\":5}"}"#, None).unwrap();
         assert_eq!(&*text[0].variables["n"], "5");
         let target = read_requests(&BodyFacts::None, Some("query=%7Ba%7D&variables=%7B%22n%22:1%7D")).unwrap();

@@ -13,9 +13,10 @@
 //! - `cluster`: finds the node of a slot, and decides over several slots.
 //! - `denials`: refusals that a worker remembers, so that exhausted keys cost Redis nothing.
 //! - `eviction`: warns about a server that may evict keys in use.
-//! - `hashes`: reads the hashes with live overrides.
+//! - `hashes`: reads the hashes with live overrides; `override_changes`: which of them changed.
 //! - `scan`: visits all state keys, to find the key that a hash stands for.
 //! - `heartbeat`: reports this gateway to Redis and learns how many there are.
+//! - `summaries`: what each gateway says about itself.
 
 pub mod cluster;
 pub mod codec;
@@ -25,9 +26,11 @@ pub mod eviction;
 mod hashes;
 mod heartbeat;
 pub(crate) mod msgpack;
+pub(super) mod override_changes;
 pub mod pipeline;
 mod scan;
 pub mod slot;
+pub mod summaries;
 pub mod usage_days;
 
 use std::cell::RefCell;
@@ -60,6 +63,7 @@ use crate::limiting::store::redis::denials::{DenialCache, Invalidations};
 use crate::limiting::store::redis::pipeline::lane;
 use crate::limiting::store::redis::pipeline::lane::{Lane, LaneContext};
 use crate::limiting::store::redis::pipeline::waiting::{LaneError, SendMode};
+use crate::limiting::store::redis::summaries::GatewaySummary;
 use crate::limiting::store::redis::usage_days::UsagePage;
 use crate::limiting::store::redis_tls::RedisTls;
 use crate::limiting::store::settings::StoreSettings;
@@ -339,6 +343,16 @@ impl RedisStore {
     /// Reads a page of the usage of a day.
     pub async fn read_usage(&self, prefix: &str, day: &LedgerDay, cursor: &str) -> Result<UsagePage, String> {
         usage_days::read_page(self, prefix, day, cursor).await
+    }
+
+    /// Writes what this gateway, called `name`, says about itself.
+    pub async fn write_summary(&self, prefix: &str, name: &str, text: &str) -> Result<(), String> {
+        summaries::write_summary(self, prefix, name, text).await
+    }
+
+    /// Reads what each gateway says about itself.
+    pub async fn read_summaries(&self, prefix: &str) -> Result<Vec<GatewaySummary>, String> {
+        summaries::read_summaries(self, prefix).await
     }
 
     /// Asks the server that has `key` whether it evicts keys.

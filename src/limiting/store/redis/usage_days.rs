@@ -56,7 +56,7 @@ pub async fn save_batch(
     let key = hash_key(prefix, day);
     let mut cmd = redis::cmd("EVAL");
     cmd.arg(SAVE_SCRIPT).arg(1).arg(&key).arg(format!("{GATEWAY_FIELD}{gateway}")).arg(batch.number);
-    cmd.arg(day.expires_s());
+    cmd.arg(day.expires_s(batch.kept_days));
     for (parts, usage) in &batch.keys {
         cmd.arg(format!("{KEY_FIELD}{parts}")).arg(usage.admitted).arg(usage.refused).arg(usage.units);
     }

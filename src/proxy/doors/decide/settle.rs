@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::ends::End;
 use crate::limiting::integers::units;
 use crate::limiting::limit::Limit;
-use crate::limiting::limit::charge_rules::{RequestEnd, ResponseTail};
+use crate::limiting::limit::request_end::{RequestEnd, ResponseTail};
 use crate::limiting::limit::settle::BodyUsage;
 use crate::limiting::receipts::Receipt;
 use crate::limiting::receipts::bundle::ReceiptBundle;

@@ -20,6 +20,11 @@ use crate::route::Route;
 /// error for IPv6 clients and let them pass, unlike IPv4 clients, whose address has no tiers.
 const LIMITS_MAX: usize = 16;
 
+/// The entry that has the own limit of a descriptor, for `rate = "descriptor:#limit"`. No rule matches by it.
+const OWN_LIMIT_ENTRY: &[u8] = b"#limit";
+/// Units of limits that descriptors have themselves, by their number. The first is unknown, and no rate has it.
+const OWN_LIMIT_UNITS: [&str; 7] = ["", "second", "minute", "hour", "day", "month", "year"];
+
 /// The checks of a request, by their operation.
 #[derive(Default)]
 pub struct Plan {
@@ -102,6 +107,13 @@ pub fn entries_of(descriptor: &RateLimitDescriptor) -> Vec<DescriptorEntry<'_>> 
     descriptor.entries.iter().map(|entry| DescriptorEntry { key: &entry.key, value: &entry.value }).collect()
 }
 
+/// Returns the limit that a descriptor has itself, such as `100/minute`; `None` if it has none.
+fn own_limit(descriptor: &RateLimitDescriptor) -> Option<String> {
+    let limit = descriptor.limit?;
+    let unit = usize::try_from(limit.unit).ok().and_then(|unit| OWN_LIMIT_UNITS.get(unit))?;
+    Some(format!("{}/{unit}", limit.requests_per_unit))
+}
+
 /// Returns the address of the client, if the descriptor has it.
 fn find_address(entries: &[DescriptorEntry<'_>]) -> Option<IpAddr> {
     let entry = entries.iter().find(|entry| entry.key == ADDRESS_ENTRY.as_bytes())?;
@@ -164,6 +176,10 @@ fn plan_limits(
                 }
                 let (op, hits) = read_hits(descriptor, request);
                 let reads_address = || limits().any(|index| route.limits[index].reads_address());
+                let own_limit = own_limit(descriptor);
+                let own_entry =
+                    own_limit.as_ref().map(|limit| DescriptorEntry { key: OWN_LIMIT_ENTRY, value: limit.as_bytes() });
+                let entries: Vec<_> = entries.iter().copied().chain(own_entry).collect();
                 let facts = descriptor_facts(&entries, facts, reads_address)?;
                 let checks = match op {
                     HitOp::Take => &mut plan.takes,

@@ -263,7 +263,6 @@ impl Driver {
             streams.finishing.iter().filter(|(_, since)| **since < oldest).map(|(id, _)| *id).collect()
         };
         for id in late {
-            self.shared.streams.borrow_mut().finishing.remove(&id);
             self.shared.reset(id, REQUEST_CANCELLED);
             self.worker.count_end(Some(End::StreamTimeout));
         }
@@ -317,14 +316,13 @@ impl Driver {
 
     /// Sends what there is, as far as the kernel has room.
     fn send(&mut self, now: Instant, cx: &mut Context<'_>) {
-        let socket = &self.endpoint.socket;
+        let max_segments = self.endpoint.socket.max_segments();
         for _ in 0..SENDS_MAX {
             let transmit = match self.unsent.take() {
                 Some(transmit) => transmit,
                 None => {
                     self.buffer.clear();
-                    let next =
-                        self.shared.quic.borrow_mut().poll_transmit(now, socket.max_segments(), &mut self.buffer);
+                    let next = self.shared.quic.borrow_mut().poll_transmit(now, max_segments, &mut self.buffer);
                     let Some(transmit) = next else {
                         // An idle connection keeps no buffer.
                         self.buffer = Vec::new();
@@ -333,7 +331,7 @@ impl Driver {
                     transmit
                 }
             };
-            if !socket.send(&transmit, &self.buffer[..transmit.size], cx.waker()) {
+            if !self.endpoint.send(&transmit, &self.buffer, cx.waker()) {
                 self.unsent = Some(transmit);
                 return;
             }

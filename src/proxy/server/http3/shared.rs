@@ -221,6 +221,8 @@ impl Http3Connection {
     /// Cuts the response off.
     pub fn reset(&self, id: StreamId, code: Code) {
         let _ = self.quic.borrow_mut().send_stream(id).reset(VarInt::from_u32(code.0));
+        // The library does not report that a response which is reset was acknowledged.
+        self.streams.borrow_mut().finishing.remove(&id);
         self.wake();
     }
 

@@ -153,7 +153,18 @@ impl QuicEndpoint {
 
     /// Sends a packet that belongs to no connection, or loses it.
     fn send_response(&self, transmit: &Transmit, bytes: &[u8]) {
-        self.socket.send(transmit, &bytes[..transmit.size], Waker::noop());
+        self.socket.send(transmit, &bytes[..transmit.size]);
+    }
+
+    /// Sends a packet of a connection. Returns false if the kernel has no room: `waker` is woken when it has.
+    pub fn send(&self, transmit: &Transmit, bytes: &[u8], waker: &Waker) -> bool {
+        if self.socket.send(transmit, &bytes[..transmit.size]) {
+            return true;
+        }
+        self.socket.add_blocked(waker);
+        // The task that receives is the one that waits for room.
+        self.wake();
+        false
     }
 
     /// Tells a client that the gateway does not accept its connection.

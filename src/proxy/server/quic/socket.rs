@@ -53,9 +53,9 @@ impl QuicSocket {
         }
     }
 
-    /// Sends `contents`. Returns false if the kernel has no room: `waker` is woken when it has. Other errors are those of
-    /// the network, which may lose what it likes.
-    pub fn send(&self, transmit: &quinn_proto::Transmit, contents: &[u8], waker: &Waker) -> bool {
+    /// Sends `contents`. Returns false if the kernel has no room. Other errors are those of the network, which may lose
+    /// what it likes.
+    pub fn send(&self, transmit: &quinn_proto::Transmit, contents: &[u8]) -> bool {
         let datagrams = quinn_udp::Transmit {
             destination: transmit.destination,
             ecn: transmit.ecn.and_then(|ecn| EcnCodepoint::from_bits(ecn as u8)),
@@ -64,17 +64,59 @@ impl QuicSocket {
             src_ip: transmit.src_ip,
         };
         let sent = self.io.try_io(Interest::WRITABLE, || self.state.try_send((&self.io).into(), &datagrams));
-        let is_blocked = sent.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
-        if is_blocked {
-            self.blocked.borrow_mut().push(waker.clone());
-        }
-        !is_blocked
+        !sent.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Wakes those whom `send` has told to wait, once there is room again. Registers the task of `cx` if there are some.
+    /// Has [`poll_unblock`](Self::poll_unblock) wake a task.
+    pub fn add_blocked(&self, waker: &Waker) {
+        let mut blocked = self.blocked.borrow_mut();
+        if !blocked.iter().any(|other| other.will_wake(waker)) {
+            blocked.push(waker.clone());
+        }
+    }
+
+    /// Wakes the blocked tasks once the kernel has room again. Registers the task of `cx` if there are some.
     pub fn poll_unblock(&self, cx: &mut Context<'_>) {
         if !self.blocked.borrow().is_empty() && self.io.poll_send_ready(cx).is_ready() {
             self.blocked.borrow_mut().drain(..).for_each(Waker::wake);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct CountingWaker(AtomicUsize);
+
+    impl Wake for CountingWaker {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_blocked_task_waits_once_and_is_woken_when_there_is_room() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let bound = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            bound.set_nonblocking(true).unwrap();
+            let socket = QuicSocket::new(bound).unwrap();
+            let count = Arc::<CountingWaker>::default();
+            let waker = Waker::from(count.clone());
+            (0..1000).for_each(|_| socket.add_blocked(&waker));
+            poll_fn(|cx| {
+                socket.poll_unblock(cx);
+                if socket.blocked.borrow().is_empty() { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        });
     }
 }

@@ -43,10 +43,10 @@ pub fn build_response(
     let body = match dialect {
         RefusalDialect::OpenAi => {
             let code = if status == StatusCode::TOO_MANY_REQUESTS { names.openai } else { outcome.end().label() };
-            json!({ "error": { "message": message, "type": names.openai, "param": null, "code": code } })
+            json!({ "error": { "message": message, "type": names.openai, "param": null, "code": code } }).to_string()
         }
         RefusalDialect::Anthropic => {
-            json!({ "type": "error", "error": { "type": names.anthropic, "message": message } })
+            json!({ "type": "error", "error": { "type": names.anthropic, "message": message } }).to_string()
         }
         RefusalDialect::Gemini => {
             let mut error = json!({ "code": status.as_u16(), "message": message, "status": names.gemini });
@@ -54,12 +54,12 @@ pub fn build_response(
                 let kind = "type.googleapis.com/google.rpc.RetryInfo";
                 error["details"] = json!([{ "@type": kind, "retryDelay": format!("{wait_s}s") }]);
             }
-            json!({ "error": error })
+            json!({ "error": error }).to_string()
         }
-        RefusalDialect::Bedrock => json!({ "message": message }),
+        RefusalDialect::Bedrock => json!({ "message": message }).to_string(),
         RefusalDialect::JsonRpc => call_ids.to_response(&call_error(status, &message, outcome)),
     };
-    let mut response = fixed_response(status, Value::to_string(&body), JSON);
+    let mut response = fixed_response(status, body, JSON);
     let headers = response.headers_mut();
     if let Some(wait_s) = wait_s {
         headers.insert(RETRY_AFTER, HeaderValue::from(wait_s));

@@ -1,5 +1,7 @@
 //! Compiles the rule of a limit: reads the options that its algorithm declares and lets the algorithm build the rule.
-//! Called by `limits`, and by `overrides` for single keys.
+//! Called by `limits`, and by `overrides` for single keys. `key_rate` compiles rates that requests state.
+
+pub(crate) mod key_rate;
 
 use std::time::Duration;
 
@@ -12,7 +14,6 @@ use crate::config::reader::Section;
 use crate::config::schema::limit;
 use crate::config::schema::row::ConfigOption;
 use crate::config::tree::{Node, Value};
-use crate::config::values;
 use crate::limiting::algorithm::params::{OptionValues, Param, ParamKind, ParamValue};
 use crate::limiting::algorithm::{Rule, SPECS, Spec, all_params};
 
@@ -73,7 +74,7 @@ fn row_of(param: &Param) -> Option<&'static ConfigOption> {
 fn read_param(section: &Section, param: &Param, node: &Node) -> Option<ParamValue> {
     let option = row_of(param)?;
     match param.kind {
-        ParamKind::Rate => section.parse_string(option, values::parse_rate).map(ParamValue::Rate),
+        ParamKind::Rate => section.read_as(option).map(ParamValue::Rate),
         ParamKind::CalendarRate => {
             section.parse_string(option, dates::parse_calendar_rate).map(ParamValue::CalendarRate)
         }
