@@ -50,6 +50,23 @@ fn trusted_proxies_of_a_part_of_the_config_close_what_depends_on_the_address() {
 }
 
 #[test]
+fn a_location_inside_another_one_has_the_redirects_of_the_one_around() {
+    let (app, other) = ("proxy_pass http://127.0.0.1:3000", "proxy_pass http://127.0.0.1:3001");
+    for (outer, inner, exit) in [
+        (format!("{app};"), format!("{app};"), 0),
+        (format!("{app};"), format!("{other};"), 3),
+        (format!("{app}/a/;"), format!("{app}/a/;"), 3),
+        (format!("{app};"), format!("{other}; proxy_redirect default;"), 0),
+        (format!("{app}; proxy_redirect off;"), format!("{other};"), 0),
+        ("return 204;".to_owned(), format!("{other};"), 0),
+    ] {
+        let server = format!("server {{ listen 8080; location /a/ {{ {outer} location /a/x/ {{ {inner} }} }} }}");
+        let (found, code) = imported(&server);
+        assert_eq!(code, exit, "{server}\n{found}");
+    }
+}
+
+#[test]
 fn headers_that_a_trusted_proxy_sends_are_not_those_of_nginx() {
     let trusted = "set_real_ip_from 10.0.0.0/8; real_ip_header X-Forwarded-For; real_ip_recursive on;";
     let headers = [

@@ -50,6 +50,13 @@ pub struct Context<'a, 'o> {
     /// The comment on a regular expression inside of another location, which may take requests of the server's regular
     /// expressions.
     pub inner_regex: Option<usize>,
+    /// The `proxy_pass` of the location around.
+    pub outer_pass: Option<&'a Directive>,
+}
+
+/// Returns whether the URL of a `proxy_pass` has a path.
+fn has_path(url: &str) -> bool {
+    url.split_once("://").is_some_and(|(_, rest)| rest.contains('/'))
 }
 
 impl<'a> Context<'a, '_> {
@@ -78,6 +85,9 @@ impl<'a> Context<'a, '_> {
         }
         let (first, mut overriding) = (found.len(), None);
         let within = LocationBlock::read(at.inner(), Some((block, &matcher)))?;
+        let pass = at.inner().iter().find(|directive| directive.name == "proxy_pass");
+        let outer_pass = self.outer_pass;
+        self.outer_pass = pass.or(outer_pass);
         for inner in at.inner().iter().filter(|inner| inner.name == "location") {
             if matches!(matcher, LocationMatcher::Regex { .. }) {
                 let why = "a location inside a regular expression is not available";
@@ -91,6 +101,7 @@ impl<'a> Context<'a, '_> {
             }
             self.translate_location(inner, &within, &scope, found)?;
         }
+        self.outer_pass = outer_pass;
         // The regular expression may take requests of all these routes, and before those of the server.
         if let Some(number) = overriding {
             body.close(number);
@@ -200,6 +211,15 @@ impl<'a> Context<'a, '_> {
         body: &mut RouteBody,
     ) -> Vec<String> {
         let mut rewrite = Vec::new();
+        if let Some(around) = self.outer_pass
+            && at.name == "proxy_pass"
+            && scope.list("proxy_redirect").is_empty()
+            && (around.args != at.args || has_path(at.arg(0)))
+        {
+            let why = "nginx maps the Location headers of this server by the `proxy_pass` of the location around, and \
+                       Sluicegate by this one; add `proxy_redirect default` to have the same";
+            body.add_remark(self.out.remarks.add(at, why));
+        }
         if let Some((target, path)) = translate_pass(at, matcher, self.upstreams, scope, self.out, body) {
             rewrite.extend(path);
             rewrite.extend(forward);
