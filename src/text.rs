@@ -78,6 +78,18 @@ impl fmt::Display for Wildcard {
     }
 }
 
+/// Returns the length of a unit of time in milliseconds.
+pub fn unit_ms(unit: &str) -> Option<u64> {
+    Some(match unit {
+        "ms" => 1,
+        "s" | "sec" | "second" | "seconds" => 1000,
+        "m" | "min" | "minute" | "minutes" => 60_000,
+        "h" | "hour" | "hours" => 3_600_000,
+        "d" | "day" | "days" => 86_400_000,
+        _ => return None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use serde_json::Value;
 
 #[derive(Default)]
 pub struct CachedText {
@@ -15,6 +16,10 @@ pub struct CachedText {
 /// A text about the config in force, made once per generation.
 #[derive(Default)]
 pub struct GenerationText(RefCell<Option<(u64, Bytes)>>);
+
+/// An answer that several viewers share for a moment.
+#[derive(Default)]
+pub struct RecentAnswer(RefCell<Option<(Instant, Value)>>);
 
 /// Time spent on a kind of response that many clients may request.
 #[derive(Default)]
@@ -27,6 +32,8 @@ pub struct TimeBudget {
 const SHARE: u32 = 5;
 /// A burst may use this much waiting time in advance.
 const CREDIT: Duration = Duration::from_millis(500);
+/// How long an answer is used again.
+const RECENT: Duration = Duration::from_secs(1);
 
 impl CachedText {
     pub fn get_or_make<T: Into<Bytes>, E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<Bytes, E> {
@@ -59,6 +66,18 @@ impl GenerationText {
         };
         *slot = Some((generation, text.clone()));
         text
+    }
+}
+
+impl RecentAnswer {
+    /// Returns the answer if it is less than [`RECENT`] old.
+    pub fn find(&self) -> Option<Value> {
+        let answer = self.0.borrow();
+        answer.as_ref().filter(|(at, _)| at.elapsed() < RECENT).map(|(_, answer)| answer.clone())
+    }
+
+    pub fn keep(&self, answer: Value) {
+        *self.0.borrow_mut() = Some((Instant::now(), answer));
     }
 }
 

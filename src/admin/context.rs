@@ -6,14 +6,13 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use crate::admin::access::AccessState;
-use crate::admin::cached::{CachedText, GenerationText};
+use crate::admin::cached::{CachedText, GenerationText, RecentAnswer};
 use crate::admin::config::ConfigApi;
 use crate::admin::history::TrafficHistory;
 use crate::admin::lifecycle::SharedState;
 use crate::admin::limits::LimitsApi;
 use crate::admin::live_hub::LiveHub;
 use crate::admin::metrics_text::CachedMetrics;
-use crate::admin::peers::CachedGateways;
 use crate::reload::job::ReloadJob;
 use crate::snapshot::{CurrentSnapshot, Fleet};
 use crate::telemetry::metrics::Metrics;
@@ -41,5 +40,5 @@ pub struct CachedPages {
     pub(super) config: GenerationText,
     pub(super) config_of_editors: GenerationText,
     pub(super) live: LiveHub,
-    pub(super) gateways: CachedGateways,
+    pub(super) gateways: RecentAnswer,
 }

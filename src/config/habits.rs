@@ -1,7 +1,7 @@
 //! What people write who know other programs, and what it is called here: `10r/s`, `1m30s`, `$binary_remote_addr`. Called by
 //! `values` for texts that are wrong; the answers become the help of the diagnostic.
 
-use crate::config::values;
+use crate::text::unit_ms;
 
 /// Names of key parts in other programs, in lower case.
 const KEY_NAMES: [(&[&str], &str); 8] = [
@@ -47,7 +47,7 @@ pub fn rewrite_rate(text: &str) -> Option<String> {
     let (count, period) = short.or_else(|| PER.iter().find_map(|per| text.split_once(per)))?;
     let (count, period) = (count.trim(), period.trim());
     let unit = period.trim_start_matches(|char: char| char.is_ascii_digit()).trim_start();
-    values::unit_ms(unit)?;
+    unit_ms(unit)?;
     let (whole, digits) = count.split_once('.').unwrap_or((count, "0"));
     let digits = digits.trim_end_matches('0');
     if digits.len() > DIGITS_MAX || ![whole, digits].iter().all(|text| text.bytes().all(|byte| byte.is_ascii_digit())) {
@@ -77,7 +77,7 @@ pub fn rewrite_duration(text: &str) -> Option<String> {
         let number = &rest[..rest.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.').count()];
         let after = rest[number.len()..].trim_start();
         let unit = &after[..after.bytes().take_while(u8::is_ascii_alphabetic).count()];
-        let one_ms = values::unit_ms(unit)?;
+        let one_ms = unit_ms(unit)?;
         let (whole, digits) = number.split_once('.').unwrap_or((number, ""));
         if digits.len() > DIGITS_MAX || whole.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;
@@ -88,8 +88,8 @@ pub fn rewrite_duration(text: &str) -> Option<String> {
         rest = after[unit.len()..].trim_start();
     }
     let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms")];
-    let (unit_ms, unit) = units.into_iter().find(|(unit_ms, _)| total_ms > 0 && total_ms.is_multiple_of(*unit_ms))?;
-    Some(format!("{}{unit}", total_ms / unit_ms))
+    let (length, unit) = units.into_iter().find(|(length, _)| total_ms > 0 && total_ms.is_multiple_of(*length))?;
+    Some(format!("{}{unit}", total_ms / length))
 }
 
 /// Returns the key part that `text` seems to mean.

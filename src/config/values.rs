@@ -15,7 +15,7 @@ use crate::limiting::key::{Key, KeyPart};
 use crate::limiting::source::{Source, SourceKind, SourceOrigin};
 pub use crate::names::{TextFault, invalid_text, parse_header_name, parse_param_name};
 use crate::net::{ListenAddr, parse_network};
-use crate::text::hex_byte;
+use crate::text::{hex_byte, unit_ms};
 
 /// Memory limit of a compiled regular expression, in bytes.
 const REGEX_MAX: usize = 1024 * 1024;
@@ -122,18 +122,6 @@ pub fn parse_size(text: &str) -> Result<u64, TextFault> {
         Some(size) => Ok(size),
         None => invalid_text(format!("`{text}` is too large"), SIZE_HELP),
     }
-}
-
-/// Returns the length of a unit of time.
-pub fn unit_ms(unit: &str) -> Option<u64> {
-    Some(match unit {
-        "ms" => 1,
-        "s" | "sec" | "second" | "seconds" => 1000,
-        "m" | "min" | "minute" | "minutes" => 60_000,
-        "h" | "hour" | "hours" => 3_600_000,
-        "d" | "day" | "days" => DAY_MS,
-        _ => return None,
-    })
 }
 
 /// Returns whether the text is only digits. Rust's parser would accept `+5`.

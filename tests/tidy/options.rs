@@ -26,6 +26,11 @@ const OTHER_WORDS: &[(&str, &[&str], &str)] = &[
     ("src/config/diagnostics/report.rs", &["file"], "a field of the report"),
     ("src/config/diagnostics/secret_options.rs", &["token", "auth", "cookie", "sha256"], "parts of names of secrets"),
     ("src/config/compile/routes/files.rs", &["path"], "a placeholder of `try`"),
+    (
+        "src/config/habits.rs",
+        &["address", "client", "host", "method", "min", "path", "qps", "server_name", "service", "url"],
+        "key parts, units, and their names in other programs",
+    ),
     ("src/config/effective/render.rs", &["default"], "the origin of a value"),
     ("src/config/examples.rs", &["internal"], "a value that people write"),
     ("src/config/hints.rs", &["cert", "key"], "names that people write"),

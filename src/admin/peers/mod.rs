@@ -3,12 +3,14 @@
 //! Every few seconds each gateway writes a summary of itself to the store: who it is, its rates of the last seconds, and
 //! the keys that it refused most, as its log shows them. The page reads all summaries, and adds them up. With a memory
 //! store there is one gateway. Summaries of others are data: only known members of the right type are used.
+//!
+//! To add a member, add it to `summarize`, list it below by its type, show it in `ui/gateways.js`, and describe it in
+//! `openapi/schemas/traffic.json`.
 
-use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tokio::time::{MissedTickBehavior, interval};
@@ -22,14 +24,8 @@ use crate::admin::upstreams::list_upstreams;
 use crate::config::admin_tokens::Role;
 use crate::limiting::store::redis::summaries::GatewaySummary;
 
-/// The last answer, which several dashboards share.
-#[derive(Default)]
-pub struct CachedGateways(RefCell<Option<(Instant, Value)>>);
-
 /// Interval at which a gateway writes its summary.
 const WRITE_INTERVAL: Duration = Duration::from_secs(5);
-/// How long an answer is used again.
-const REUSED_FOR: Duration = Duration::from_secs(1);
 /// Number of refused keys in a summary, and in the list of all.
 const KEYS: usize = 10;
 /// Members of a summary that are texts, integers, numbers and booleans.
@@ -57,12 +53,11 @@ pub async fn write_summaries(context: Rc<AdminContext>) {
 pub async fn list_gateways(request: PageRequest) -> Result<AdminResponse, Problem> {
     let _work = request.start_work()?;
     let context = &request.context;
-    let known = context.cached.gateways.0.borrow().as_ref().filter(|(at, _)| at.elapsed() < REUSED_FOR).cloned();
-    let mut answer = match known {
-        Some((_, answer)) => answer,
+    let mut answer = match context.cached.gateways.find() {
+        Some(answer) => answer,
         None => {
             let answer = describe_all(context).await;
-            *context.cached.gateways.0.borrow_mut() = Some((Instant::now(), answer.clone()));
+            context.cached.gateways.keep(answer.clone());
             answer
         }
     };

@@ -25,7 +25,7 @@ const LIFETIME_MS: u64 = 20_000;
 /// Maximum number of gateways that are listed.
 const GATEWAYS_MAX: usize = 200;
 /// Maximum number of bytes that are read of a summary.
-pub const SUMMARY_MAX: usize = 16 * 1024;
+const SUMMARY_MAX: usize = 16 * 1024;
 
 fn summary_key(prefix: &str, name: &str) -> String {
     format!("{prefix}:gateway:{name}")
