@@ -452,7 +452,8 @@ mod tests {
     #[test]
     fn a_file_that_is_mapped_for_writing_has_a_writer() {
         let case = Case::new();
-        let files = [SearchedFile::at(&case.path("a.toml")).unwrap()];
+        let config = case.path("a.toml");
+        let files = [SearchedFile::at(&config).unwrap()];
         let SearchedFile { device, inode, .. } = files[0];
         let device = format!("{:02x}:{:02x}", major(device), minor(device));
         let path = files[0].real.display();

@@ -78,6 +78,7 @@ mod tests {
             receipt: -7,
             encoded_rule: "1,1000,5,0,0,0".to_owned(),
             key_values: "a%20b,*".to_owned(),
+            tenant: "=acme".to_owned(),
             key: format!("sg:{{header:x-api-key=a b\n,ip=::1}}:{limit}:token_bucket"),
         }
     }
