@@ -10,7 +10,6 @@ use crate::config::Config;
 use crate::contract::bound::Bound;
 use crate::contract::late_charges::describe_late_charges;
 use crate::labels::labels;
-use crate::limiting::algorithm::Rule;
 use crate::limiting::algorithm::describe::format_duration;
 use crate::limiting::key::{KeyPart, Missing};
 use crate::limiting::limit::charge_rules::ChargeCondition;
