@@ -16,6 +16,7 @@ const OTHER_WORDS: &[(&str, &[&str], &str)] = &[
     ("src/config/compile/limits/over.rs", &["refuse"], "a value of `over`"),
     ("src/config/compile/limits/refuse.rs", &["limit", "route"], "placeholders"),
     ("src/config/compile/limits/prices.rs", &["default"], "the name of other models"),
+    ("src/config/compile/limits/overrides/key_rate.rs", &["default"], "the rate of other plans"),
     ("src/config/compile/limits/settlement.rs", &["header"], "a kind of source"),
     ("src/config/compile/pages/mod.rs", &["status"], "a placeholder"),
     ("src/config/compile/routes/forward_auth.rs", &["host"], "a header"),

@@ -2,8 +2,8 @@
 //!
 //! Input: the sections and facts from other sections (`LimitContext`). Output: compiled limits. `rule` reads the
 //! options that an algorithm declares and `dates` those of calendars; `when` compiles conditions and `schedule` those
-//! about the time, `overrides` budgets of single keys, `fair` the tenants that share a budget, `distinct` values that are counted, `cost` what a request
-//! costs, `charges` what its outcome changes, `settlement` costs that responses report, `lease` leases of hot keys, `ban`
+//! about the time, `overrides` budgets of single keys and rates that requests state, `fair` the tenants that share a
+//! budget, `distinct` values that are counted, `cost` what a request costs, `charges` what its outcome changes, `settlement` costs that responses report, `lease` leases of hot keys, `ban`
 //! longer refusals, `refuse` the refusal, `over` what else can happen, `candidates` which limit may replace which, `tiers`
 //! limits that count several networks of a client, `list` lists of limits.
 //!
@@ -41,8 +41,8 @@ use crate::config::compile::limits::cost::{CostContext, check_cost, compile_limi
 use crate::config::compile::limits::distinct::{compile_distinct, default_algorithm};
 use crate::config::compile::limits::lease::compile_lease;
 use crate::config::compile::limits::over::{check_over, compile_over};
+use crate::config::compile::limits::overrides::key_rate::{CompiledKeyRate, compile_key_rate};
 use crate::config::compile::limits::refuse::compile_own_refuse;
-use crate::config::compile::limits::rule::key_rate::{CompiledKeyRate, compile_key_rate};
 use crate::config::compile::limits::rule::{compile_rule, has_source, report_foreign_params};
 use crate::config::compile::limits::settlement::compile_weights;
 use crate::config::compile::limits::tiers::TieredSection;

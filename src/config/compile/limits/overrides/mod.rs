@@ -1,5 +1,7 @@
 //! `overrides` of a limit: budgets of single keys, compiled like the limit itself with other numbers. Called by
-//! `limits`; live overrides use the same code.
+//! `limits`; live overrides use the same code. `key_rate` compiles rates that requests state.
+
+pub(crate) mod key_rate;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

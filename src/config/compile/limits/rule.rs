@@ -1,7 +1,5 @@
 //! Compiles the rule of a limit: reads the options that its algorithm declares and lets the algorithm build the rule.
-//! Called by `limits`, and by `overrides` for single keys. `key_rate` compiles rates that requests state.
-
-pub(crate) mod key_rate;
+//! Called by `limits`, and by `overrides` for single keys.
 
 use std::time::Duration;
 
