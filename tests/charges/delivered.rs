@@ -289,7 +289,8 @@ fn batches_are_refused_where_responses_state_the_cost() {
         assert_eq!(response.status(), 403, "{path}");
         assert!(response.text().contains("no response to it reports its tokens"), "{}", response.text());
     }
-    gateway.assert_metric("rejections_total", &[("route", "llm"), ("reason", "llm_batch")], 5.0);
+    let refused = [("route", "llm"), ("limit", "tokens"), ("reason", "llm_batch")];
+    gateway.assert_metric("rejections_total", &refused, 5.0);
     assert_eq!(left(&gateway), 10_000, "a refused request costs nothing");
     // A limit that exempts the path does not refuse it.
     let exempt = format!("{DIALECTS}\nwhen = {{ path = \"!~ ^/v1/batches$\" }}");

@@ -48,6 +48,8 @@ pub enum Target {
     ContentText,
 }
 
+/// Bytes of text that may pass although nothing was used, such as the `[DONE]` that ends a stream.
+const NOTHING_MAX: u64 = 8;
 /// Largest number of a report. JSON parsers with doubles read larger ones differently.
 pub const NUMBER_MAX: u64 = 1 << 53;
 /// Longest text that is kept, such as the name of a model. Longer ones count as unknown.
@@ -131,7 +133,7 @@ impl UsageReadings {
     pub fn denies_content(&self) -> bool {
         let has_parts =
             [UsageField::Input, UsageField::Output].iter().any(|field| self.numbers[*field as usize].is_some());
-        has_parts && self.delivered.bytes > 0 && self.numbers.iter().all(|number| number.unwrap_or(0) == 0)
+        has_parts && self.delivered.bytes > NOTHING_MAX && self.numbers.iter().all(|number| number.unwrap_or(0) == 0)
     }
 
     /// Raises the output to at least `tokens`.
