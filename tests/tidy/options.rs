@@ -38,7 +38,6 @@ const OTHER_WORDS: &[(&str, &[&str], &str)] = &[
     ("src/config/mod.rs", &["decide"], "a value of `serve`"),
     ("src/config/shorthand.rs", &["burst"], "a word of the short form of a limit"),
     ("src/config/syntax.rs", &["on", "enabled"], "ways to write `true`"),
-    ("src/config/values.rs", &["min", "days"], "units"),
     ("src/reload/diff/line.rs", &["name"], "a field of the change"),
     ("src/reload/diff/mod.rs", &["limits", "rls"], "plurals of sections"),
     ("src/reload/diff/options.rs", &["default"], "the text for a missing value"),

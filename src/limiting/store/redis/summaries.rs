@@ -1,5 +1,5 @@
-//! What each gateway that shares the store says about itself, for the list of all gateways: `PREFIX:gateway:NAME`, which
-//! expires if the gateway stops. The names are those of the gateways that report (`heartbeat`).
+//! Writes and reads the summary of each gateway that shares the store, for the list of all gateways: `PREFIX:gateway:NAME`,
+//! which expires if the gateway stops. The names are those of the gateways that report (`heartbeat`).
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use crate::limiting::store::redis::codec::error_text;
 use crate::limiting::store::redis::{RedisStore, gateways_key};
 
-/// What one gateway has said.
+/// The summary of one gateway.
 pub struct GatewaySummary {
     /// 32 hexadecimal digits.
     pub name: String,
