@@ -156,8 +156,7 @@ In another terminal:
     let (program, config) = (program_name(), config.display());
     writeln!(
         out,
-        "\
-  Edit {config}
+        "  Edit {config}
       Set burst = 100 and save: it applies within a second, and requests made so far still count.
 
   {program} key show per-ip 127.0.0.1 -c {config}
