@@ -8,7 +8,7 @@ ARG BUILD_IMAGE=rust:1.95-bookworm
 FROM ${BUILD_IMAGE} AS build
 WORKDIR /build
 ENV CARGO_INCREMENTAL=0
-# The Cargo profile: `dev` compiles in a third of the time, to see whether the image works.
+# The Cargo profile: `dist` is what releases have, and takes much longer; `dev` is to see whether the image works.
 ARG PROFILE=release
 
 # Dependencies first: this layer lives until Cargo.toml or Cargo.lock changes. What Cargo compiles here is an empty
@@ -25,37 +25,17 @@ RUN set -eu; \
 
 COPY . .
 ARG SLUICEGATE_REVISION=unknown
-# Profile-guided where the base has the tools (benches/pgo.sh names them), else plain.
+# With `dist`, profile-guided where the base has the tools (benches/pgo.sh names them), else plain.
 RUN set -eu; \
     export SLUICEGATE_REVISION; \
-    if [ "$PROFILE" = release ]; then benches/pgo.sh --if-possible; \
+    if [ "$PROFILE" = dist ]; then benches/pgo.sh --if-possible; \
     else cargo build --locked --profile "$PROFILE" --bin sluicegate; fi; \
     case $PROFILE in dev) built=target/debug ;; *) built=target/$PROFILE ;; esac; \
     if [ -x target/pgo/sluicegate ]; then built=target/pgo; fi; \
     mv "$built/sluicegate" /sluicegate
 
-# The root of the final image: the program with the names of its functions and without the lines, which are four fifths
-# of it. Its libraries are those the binary names, and the packages they come from are recorded where vulnerability
-# scanners look in an image without a package database.
-RUN set -eu; \
-    root=/image; \
-    mkdir -p "$root/usr/local/bin" "$root/usr/lib" "$root/usr/lib64" "$root/usr/share" \
-        "$root/etc/ssl/certs" "$root/var/lib/dpkg/status.d"; \
-    ln -s usr/lib "$root/lib"; ln -s usr/lib64 "$root/lib64"; \
-    strip --strip-debug -o "$root/usr/local/bin/sluicegate" /sluicegate; \
-    ldd /sluicegate | tr -s ' \t' '\n' | grep '^/' | sort -u > /tmp/libraries; \
-    while read -r library; do install -D -m 0755 "$library" "$root$library"; done < /tmp/libraries; \
-    cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"; \
-    cp -r /usr/share/zoneinfo "$root/usr/share/"; \
-    for package in base-files ca-certificates libc6 libgcc-s1 tzdata; do \
-        dpkg --status "$package" > "$root/var/lib/dpkg/status.d/$package"; \
-        install -D -m 0644 "/usr/share/doc/$package/copyright" "$root/usr/share/doc/$package/copyright"; \
-    done; \
-    install -D -m 0644 /etc/os-release "$root/etc/os-release"; \
-    echo 'hosts: files dns' > "$root/etc/nsswitch.conf"; \
-    echo 'nonroot:x:65532:65532:nonroot:/:/sbin/nologin' > "$root/etc/passwd"; \
-    echo 'nonroot:x:65532:' > "$root/etc/group"; \
-    install -D -m 0644 conf/container/sluicegate.toml "$root/etc/sluicegate/sluicegate.toml"
+# The program with the names of its functions and without the lines, which are four fifths of it.
+RUN strip --strip-debug /sluicegate && packaging/image-root.sh /sluicegate /image
 
 FROM scratch
 ARG SLUICEGATE_REVISION=unknown

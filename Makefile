@@ -8,7 +8,7 @@ TEST_PROGRAMS = redis-server:redis-server pebble:pebble knotd:knot knsupdate:kno
 # The version of mdBook that `make book` installs.
 MDBOOK = 0.5.4
 
-.PHONY: help demo test everything check apps admin-api-test manifests book bench import-diff microbench overload-bench pgo fuzz fuzz-smoke hot-keys loom shares memory mutants screenshots container-test package package-test systemd-test tools
+.PHONY: help demo test everything check apps admin-api-test manifests book bench import-diff microbench overload-bench pgo fuzz fuzz-smoke hot-keys loom shares memory mutants screenshots container-test package package-test release release-parts release-test systemd-test tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,7 +29,7 @@ check: ## formatting, lints, docs, supply chain
 test: tools ## every test but those of the container and the packages; ONLY="limits outages" for some directories of tests/
 	@CARGO="$(CARGO)" tests/run.sh $(ONLY)
 
-everything: tools ## every suite that `test` leaves out, as root, and a table of the results; ONLY="apps book" for some; PROFILE=release before a release
+everything: tools ## every suite that `test` leaves out, as root, and a table of the results; ONLY="apps book" for some; PROFILE=dist before a release
 	@tests/everything.sh $(ONLY)
 
 apps: ## sixteen applications behind the gateway, each with its real client and its config of the manual; ONLY="grpc_calls node_red" for some
@@ -99,6 +99,15 @@ package: ## the Debian package, in target/debian (needs dpkg-dev)
 
 package-test: ## build the Debian package, install, run and remove it; as root, on a machine without it; PROFILE=dev
 	tests/package.sh
+
+release-parts: ## what a release has for this architecture, in target/release-parts: program, symbols, packages; PROFILE=dev
+	@packaging/release/build.sh
+
+release: release-parts ## a signed release, as target/release-VERSION; SNAPSHOT=yes for a try (docs/operating/releases.md)
+	@packaging/release/assemble.sh
+
+release-test: ## make a release, use it and attack it; as root; PROFILE=dev, REPRODUCE=yes to build it twice and compare
+	tests/release.sh
 
 systemd-test: ## boot a Debian with systemd, use the Debian package there as an operator does; as root; PROFILE=dev
 	tests/systemd.sh

@@ -8,6 +8,7 @@
     benches/compare.py '*hot-key*'                   one key at high load, with leases and without, Redis near and 1 ms away
     benches/compare.py --rounds 1 '*/idle*'          the memory of idle connections
     benches/compare.py --before OLD_BINARY           an earlier build in the same rounds
+    benches/compare.py --page docs/operating/benchmarks.md    also puts the figures into that page
 
 The proxy under test has the first core to itself; wrk, the upstream and Redis share the second. Every
 round runs every subject once, every other round in reverse order. A ratio is taken within a round, where
@@ -33,6 +34,7 @@ import time
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+import report
 import rpc
 import subjects as make
 import wire
@@ -86,7 +88,20 @@ def main():
     for suffix in ("", BEFORE):
         wire.table(results, suffix)
         wire.idle_table(results, suffix)
-    return print_faults(chosen, results, failures)
+    code = print_faults(chosen, results, failures)
+    if options.page:
+        if code != 0:
+            sys.exit(f"{options.page} stays as it is: there were failures")
+        report.write_page(options.page, render_page(options, chosen, results))
+    return code
+
+
+def render_page(options, chosen, results):
+    subjects = [(subject.name, {figure: median(results, subject.name, figure) for figure in report.FIGURES})
+                for subject in chosen if not subject.row]
+    rows = [(label.strip(), statistics.median(found)) for label, over, under, figure, _ in GOALS
+            if (found := ratios(results, over, under, figure))]
+    return report.render(options, subjects, rows, results)
 
 
 def catch_signals():
@@ -114,6 +129,7 @@ def arguments():
         help="a subject of your own, which listens on PORT and forwards to the upstream at --upstream",
     )
     parser.add_argument("--upstream", type=int, help="the port of the upstream; default: a free one")
+    parser.add_argument("--page", metavar="FILE", help="put the figures into this page of the manual")
     parser.add_argument("--before", metavar="BINARY", help="an earlier build to measure in the same rounds")
     return parser.parse_args()
 

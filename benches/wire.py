@@ -306,37 +306,49 @@ def resident(pid):
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmRSS"))
 
 
-def table(results, suffix=""):
-    """Prints for each row the ratio of Sluicegate to each other proxy. The goal is to equal the best of them."""
-    has_heading = False
+def ratios(results, suffix=""):
+    """For each row the ratios of Sluicegate to the other proxies, as (label, {peer: ratio}); only rows that have one."""
+    rows = []
     for row, (label, _, _, figure) in ROWS.items():
         own = results.get(f"sluicegate/{row}{suffix}", [])
-        ratios = {
+        found = {
             peer: statistics.median(top[figure] / bottom[figure] for top, bottom in make.pair_rounds(own, results[name]))
             for peer in PROXIES[1:]
             if make.pair_rounds(own, results.get(name := f"{peer}/{row}", []))
             and all(round_[figure] > 0 for round_ in results[name])
         }
-        if not ratios:
-            continue
-        if not has_heading:
-            print(f"\n{f'With TLS, HTTP/2 and more, ratio to{suffix}':52}" + "".join(f"{peer:>9}" for peer in PROXIES[1:]))
-            has_heading = True
-        cells = "".join(f"{ratios[peer]:9.2f}" if peer in ratios else f"{'-':>9}" for peer in PROXIES[1:])
-        print(f"{label:52}{cells}{'  met' if max(ratios.values()) <= 1 else '  missed'}")
+        if found:
+            rows.append((label, found))
+    return rows
+
+
+def table(results, suffix=""):
+    """Prints for each row the ratio of Sluicegate to each other proxy. The goal is to equal the best of them."""
+    rows = ratios(results, suffix)
+    if rows:
+        print(f"\n{f'With TLS, HTTP/2 and more, ratio to{suffix}':52}" + "".join(f"{peer:>9}" for peer in PROXIES[1:]))
+    for label, found in rows:
+        cells = "".join(f"{found[peer]:9.2f}" if peer in found else f"{'-':>9}" for peer in PROXIES[1:])
+        print(f"{label:52}{cells}{'  met' if max(found.values()) <= 1 else '  missed'}")
+
+
+def idle_bytes(results, suffix=""):
+    """The bytes by which each proxy grew for each idle connection, as (label, [bytes or None]), in the order of PROXIES."""
+    rows = []
+    for row, (label, *_, figure) in ROWS.items():
+        if figure == "each":
+            runs = [results.get(f"{proxy}/{row}{suffix * (proxy == 'sluicegate')}") for proxy in PROXIES]
+            rows.append((label, [run[0]["each"] if run else None for run in runs]))
+    return [(label, columns) for label, columns in rows if any(columns)]
 
 
 def idle_table(results, suffix=""):
     """Prints the bytes by which the process grew for each idle connection."""
-    rows = {row: label for row, (label, *_, figure) in ROWS.items() if figure == "each"}
-    names = {row: [f"{proxy}/{row}{suffix * (proxy == 'sluicegate')}" for proxy in PROXIES] for row in rows}
-    if not any(results.get(name) for each in names.values() for name in each):
-        return
-    print(f"\n{f'Memory of idle connections{suffix}':52}" + "".join(f"{proxy:>11}" for proxy in PROXIES))
-    for row, label in rows.items():
-        columns = [results.get(name) for name in names[row]]
-        if any(columns):
-            print(f"{label:52}" + "".join(f"{rounds[0]['each']:11.0f}" if rounds else f"{'-':>11}" for rounds in columns))
+    rows = idle_bytes(results, suffix)
+    if rows:
+        print(f"\n{f'Memory of idle connections{suffix}':52}" + "".join(f"{proxy:>11}" for proxy in PROXIES))
+    for label, columns in rows:
+        print(f"{label:52}" + "".join(f"{each:11.0f}" if each is not None else f"{'-':>11}" for each in columns))
 
 
 def missing_programs():

@@ -4,7 +4,8 @@
 #
 # Installs its own cargo-deb, of the version below, into target/tools.
 #
-#   PROFILE=dev packaging/deb.sh      another build than release, for a quick try
+#   PROFILE=dev packaging/deb.sh            another build than release, for a quick try
+#   BINARY=FILE packaging/deb.sh DIRECTORY  packs that program, into that directory
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -20,16 +21,28 @@ if [ "$(cargo deb --version 2>/dev/null)" != "cargo-deb $cargo_deb" ]; then
 fi
 command -v dpkg-shlibdeps >/dev/null || { echo "dpkg-shlibdeps is missing: apt-get install dpkg-dev" >&2; exit 1; }
 
-cargo build --quiet --profile "$profile"
-binary=$target/$([ "$profile" = dev ] && echo debug || echo "$profile")/sluicegate
+output=${1:-$target/debian}
+options=(--quiet --no-build --output "$output")
+[ "$profile" != dev ] || options+=(--fast)
+# cargo-deb finds the binary of the asset list under the profile's folder.
+if [ -n "${BINARY:-}" ]; then
+    binary=$BINARY
+    packed=$(mktemp -d)
+    trap 'rm -rf "$packed"' EXIT
+    install -D "$binary" "$packed/release/sluicegate"
+    export CARGO_TARGET_DIR=$packed
+    options+=(--no-strip)
+else
+    cargo build --quiet --profile "$profile"
+    binary=$target/$([ "$profile" = dev ] && echo debug || echo "$profile")/sluicegate
+    options+=(--profile "$profile")
+fi
 mkdir -p target/package
 "$binary" man >target/package/sluicegate.1
 "$binary" completions bash >target/package/sluicegate.bash
 "$binary" completions fish >target/package/sluicegate.fish
 "$binary" completions zsh >target/package/_sluicegate
-rm -f "$target"/debian/sluicegate_*.deb
-# cargo-deb finds the binary of the asset list under the profile's folder.
-options=(--quiet --no-build --profile "$profile")
-[ "$profile" = release ] || options+=(--fast)
+mkdir -p "$output"
+rm -f "$output"/sluicegate_*.deb
 cargo deb "${options[@]}"
-ls "$target"/debian/sluicegate_*.deb
+ls "$output"/sluicegate_*.deb

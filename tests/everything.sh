@@ -4,11 +4,11 @@
 #
 # Arguments: suites, which are targets of the Makefile; default: all. The output of each is in target/everything.
 #
-#   PROFILE=release tests/everything.sh      builds what is shipped as it is shipped; default: dev, in a third of the time
+#   PROFILE=dist tests/everything.sh      builds what is shipped as it is shipped; default: dev, in a fraction of the time
 set -uo pipefail
 
 cd "$(dirname "$0")/.."
-suites=(manifests book package-test container-test systemd-test apps loom fuzz-smoke microbench admin-api-test)
+suites=(manifests book package-test release-test container-test systemd-test apps loom fuzz-smoke microbench admin-api-test)
 export PROFILE=${PROFILE:-dev}
 logs=$(realpath -m "${CARGO_TARGET_DIR:-target}/everything")
 

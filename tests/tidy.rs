@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod tidy {
+    mod changelog;
     mod cycles;
     mod known_faults;
     mod layers;

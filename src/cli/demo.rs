@@ -2,15 +2,20 @@
 
 use std::fs::DirBuilder;
 use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::cli::{RUNTIME, run_gateway};
+use crate::config;
 use crate::config::schema::json_schema::render_schema;
 use crate::control::ConfigSource;
+use crate::net::{ListenAddr, to_reachable};
 
 const CONFIG: &str = include_str!("../../conf/demo.toml");
+/// Ports in `CONFIG`: that of clients and that of the admin listener.
+const PORTS: [u16; 2] = [8080, 9900];
 
 pub fn run_demo(dir: Option<PathBuf>) -> ExitCode {
     let home = match DemoHome::new(dir) {
@@ -20,9 +25,32 @@ pub fn run_demo(dir: Option<PathBuf>) -> ExitCode {
             return ExitCode::from(RUNTIME);
         }
     };
-    // The gateway runs even if nobody reads its output.
-    let _ = print_introduction(&home.config_path());
+    // The gateway runs even if nobody reads its output, and reports the mistakes of a config that does not load.
+    let _ = match config::load_config(&home.config_path()) {
+        Ok(config) => print_introduction(&home.config_path(), &DemoUrls::of(&config)),
+        Err(_) => Ok(()),
+    };
     run_gateway(ConfigSource::File(home.config_path()))
+}
+
+/// Where clients and browsers find the demo.
+struct DemoUrls {
+    http: Option<String>,
+    admin: Option<String>,
+}
+
+impl DemoUrls {
+    fn of(config: &config::Config) -> DemoUrls {
+        let url = |address: &ListenAddr, scheme| match address {
+            ListenAddr::Tcp(address) => Some(format!("{scheme}://{}", to_reachable(*address))),
+            ListenAddr::Unix(_) => None,
+        };
+        let http = config
+            .listeners
+            .iter()
+            .find_map(|listener| url(&listener.address, if listener.tls.is_some() { "https" } else { "http" }));
+        DemoUrls { http, admin: url(&config.admin.listen, "http") }
+    }
 }
 
 /// Directory of the config; a temporary one is removed with this value.
@@ -46,7 +74,9 @@ impl DemoHome {
             }
         };
         // The config of an earlier demo is kept with its edits.
-        create_file(&home.config_path(), CONFIG)?;
+        if !home.config_path().exists() {
+            create_file(&home.config_path(), &write_config()?)?;
+        }
         // The config names it, so that editors can complete and check the config.
         create_file(&home.dir.join("schema.json"), &render_schema())?;
         Ok(home)
@@ -54,6 +84,32 @@ impl DemoHome {
 
     fn config_path(&self) -> PathBuf {
         self.dir.join("sluicegate.toml")
+    }
+}
+
+/// Returns the demo config, with other ports in place of those that are in use.
+fn write_config() -> io::Result<String> {
+    let mut text = CONFIG.to_owned();
+    // All stay open until the last is chosen, so that no port is chosen twice.
+    let mut chosen = Vec::new();
+    for port in PORTS {
+        let listener = listen_near(port)?;
+        let free = listener.local_addr()?.port();
+        if free != port {
+            println!("Port {port} is in use; the demo takes {free} instead.");
+            text = text.replace(&format!("127.0.0.1:{port}\""), &format!("127.0.0.1:{free}\""));
+        }
+        chosen.push(listener);
+    }
+    Ok(text)
+}
+
+/// Listens at `port`, or at a free port that the system chooses if `port` is in use.
+fn listen_near(port: u16) -> io::Result<TcpListener> {
+    let listen = |port| TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    match listen(port) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => listen(0),
+        result => result,
     }
 }
 
@@ -74,31 +130,50 @@ impl Drop for DemoHome {
     }
 }
 
-fn print_introduction(config: &Path) -> io::Result<()> {
+fn print_introduction(config: &Path, urls: &DemoUrls) -> io::Result<()> {
     let mut out = io::stdout();
-    writeln!(
-        out,
-        "\
-Sluicegate demo. In another terminal:
+    writeln!(out, "Sluicegate demo.\n")?;
+    if let Some(admin) = &urls.admin {
+        writeln!(out, "  Dashboard: {admin}/\n      Requests, refusals and the state of each limit, live.\n")?;
+    }
+    if let Some(http) = &urls.http {
+        writeln!(
+            out,
+            "\
+In another terminal:
 
-  curl -i http://127.0.0.1:8080/
+  curl -i {http}/
       200 from the built-in echo server; the RateLimit header shows how many of 10 requests remain.
 
-  for i in $(seq 12); do curl -s -o /dev/null -w '%{{http_code}} ' http://127.0.0.1:8080/; done
+  for i in $(seq 12); do curl -s -o /dev/null -w '%{{http_code}} ' {http}/; done
       200 until the burst of 10 is used up, then 429.
 
-  curl -i http://127.0.0.1:8080/
+  curl -i {http}/
       While the limit refuses, Retry-After is the exact wait. One request becomes available every second.
-
-  curl -s http://127.0.0.1:9900/metrics | grep -E 'rejections_total|decisions_total'
-      The refusals, by route and limit.
-
-  Edit {}
+"
+        )?;
+    }
+    let (program, config) = (program_name(), config.display());
+    writeln!(
+        out,
+        "  Edit {config}
       Set burst = 100 and save: it applies within a second, and requests made so far still count.
 
-Ctrl-C ends it.
-",
-        config.display()
+  {program} key show per-ip 127.0.0.1 -c {config}
+      What this client used, and when its next request passes.
+
+  {program} explain GET http://localhost/ --from 127.0.0.1 -c {config}
+      Which route and limits a request meets, and why.
+
+Ctrl-C ends the demo.
+"
     )?;
     out.flush()
+}
+
+/// What another terminal calls this program by: a path if this one was started by a path.
+fn program_name() -> String {
+    let given = std::env::args().next().unwrap_or_default();
+    let path = std::env::current_exe().ok().filter(|_| given.contains('/'));
+    path.map_or("sluicegate".to_owned(), |path| path.display().to_string())
 }

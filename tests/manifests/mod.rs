@@ -1,5 +1,7 @@
-//! The manifests for Kubernetes and the Compose files. Schemas are checked offline with `kubernetes-validate`, which
-//! tests/apps.sh installs from PyPI.
+//! The manifests for Kubernetes, the Helm chart and the Compose files. Schemas are checked offline with
+//! `kubernetes-validate`, which tests/interop/install.sh installs from PyPI.
+
+mod helm;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,6 +35,22 @@ fn document(name: &str) -> Value {
     documents(&Path::new(DIR).join(name)).remove(0)
 }
 
+/// Whether a file fits the schemas of a version, and what is wrong.
+fn validate(path: &Path, version: &str) -> (bool, String) {
+    let mut command = Command::new(venv().join("bin/kubernetes-validate"));
+    let output = command.args(["--strict", "-k", version]).arg(path).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), text.into_owned())
+}
+
+fn assert_valid(document: &Value, version: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("document.yaml");
+    std::fs::write(&path, document.to_string()).unwrap();
+    let (is_valid, text) = validate(&path, version);
+    assert!(is_valid, "{} for {version}: {text}", document["kind"]);
+}
+
 #[test]
 fn manifests_are_valid_for_the_oldest_and_the_newest_version() {
     for path in manifests() {
@@ -40,10 +58,8 @@ fn manifests_are_valid_for_the_oldest_and_the_newest_version() {
             continue;
         }
         for version in VERSIONS {
-            let mut command = Command::new(venv().join("bin/kubernetes-validate"));
-            let output = command.args(["--strict", "-k", version]).arg(&path).output().unwrap();
-            let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{} for {version}: {text}", path.display());
+            let (is_valid, text) = validate(&path, version);
+            assert!(is_valid, "{} for {version}: {text}", path.display());
         }
     }
     // A field that is misspelt would pass unseen without --strict.
@@ -51,9 +67,7 @@ fn manifests_are_valid_for_the_oldest_and_the_newest_version() {
     let path = dir.path().join("wrong.yaml");
     let text = std::fs::read_to_string(Path::new(DIR).join("deployment.yaml")).unwrap();
     std::fs::write(&path, text.replace("readinessProbe:", "readynessProbe:")).unwrap();
-    let wrong =
-        Command::new(venv().join("bin/kubernetes-validate")).args(["--strict", "-k", "1.37"]).arg(&path).output();
-    assert!(!wrong.unwrap().status.success());
+    assert!(!validate(&path, "1.37").0);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The process: command line, reference of options, startup, systemd, socket files and file descriptors.
 
 mod command_line;
+mod demo;
 mod file_descriptors;
 mod json_log;
 mod other_users;
