@@ -76,7 +76,7 @@ impl OldProcess {
     ///
     /// # Errors
     /// If the process refuses, runs as another user, or sends sockets that do not match their names.
-    pub fn request_sockets(path: &Path) -> io::Result<Option<(OldProcess, Vec<Listener>)>> {
+    fn request_sockets(path: &Path) -> io::Result<Option<(OldProcess, Vec<Listener>)>> {
         let stream = match connect_within(SocketType::STREAM, &SocketAddrUnix::new(path)?, RECEIVE_TIMEOUT) {
             Ok(stream) => UnixStream::from(stream),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {

@@ -1,5 +1,10 @@
 //! The sentences about one limit. Each has a kind, and, where it states numbers, the numbers by the length of the
 //! interval.
+//!
+//! Input: a limit of a loaded config, and the gateways that share its state. Output: clauses, which `report` lists.
+//! `incidents` has the sentences about restarts, outages, clocks and crashes.
+//!
+//! To add a sentence, add its kind to `ClauseKind` and a method that `list_clauses` calls.
 
 mod incidents;
 
