@@ -53,9 +53,13 @@ install_tools() {
 build_program() {
     local cargo_home=${CARGO_HOME:-$HOME/.cargo} built=$target/shipped
     local flags="--remap-path-prefix=$PWD=/sluicegate --remap-path-prefix=$built=/target --remap-path-prefix=$cargo_home=/cargo"
-    flags+=" -Clink-arg=-Wl,--build-id=sha1"
+    # A hash of the program with its symbols would depend on the directory: zig's start files name theirs in the symbols.
+    flags+=" -Clink-arg=-Wl,--build-id=0x$(sha1sum <<<"$(git rev-parse HEAD) $triple $profile" | cut -d' ' -f1)"
     say "building $triple with the profile $profile and glibc $glibc"
     export SLUICEGATE_REVISION=$revision
+    # C sources have the time in them, which is that of the commit: what was compiled for another commit is of no use.
+    [ "$profile" = dev ] || rm -rf "$built"
+    export ZIG_GLOBAL_CACHE_DIR=$built/zig ZIG_LOCAL_CACHE_DIR=$built/zig
     # The paths of C sources are in assertions. Incremental builds are not reproducible.
     RUSTFLAGS=$flags CARGO_INCREMENTAL=0 CFLAGS="-ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$built=/target" \
         cargo zigbuild --quiet --locked --bin sluicegate --profile "$profile" --target "$triple.$glibc" --target-dir "$built"
@@ -71,14 +75,13 @@ check_program() {
     "$parts/sluicegate" --version >/dev/null
 }
 
-# The program without symbols, which names the file that has them by its checksum.
+# The program without symbols, which debuggers find by the build ID. The program does not name the file that has them: its
+# checksum depends on the directory.
 split_symbols() {
     (
         cd "$parts"
         objcopy --only-keep-debug --compress-debug-sections=zlib sluicegate sluicegate.debug
         strip --strip-all sluicegate
-        objcopy --add-gnu-debuglink=sluicegate.debug sluicegate
-        # Time and name of the file are the same for everybody.
         pack "sluicegate-$version-$arch-linux-debug.tar.gz" sluicegate.debug
         rm sluicegate.debug
     )
