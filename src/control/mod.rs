@@ -216,7 +216,7 @@ async fn unless_stopped<T>(stop: &mut StopSignals, reload: impl Future<Output = 
 /// reported once everything is served. `hands_over`: a later process can take over from this one.
 async fn start_gateway(
     source: ConfigSource,
-    mut config: Config,
+    config: Config,
     received: Vec<Listener>,
     hands_over: bool,
 ) -> Result<ControlState, Error> {
@@ -236,11 +236,7 @@ async fn start_gateway(
     let mut fetchers = Fetchers::new(&metrics);
     fetchers.acme.provide_known(&config, None).await;
     let shared = Arc::new(SharedState::default());
-    shared.history.add_entry(HistoryEntry::new(1, &config.hash, "start", std::mem::take(&mut config.config_files)));
-    let snapshot = Arc::new(Snapshot::new(1, config, &mut state));
-    state.drop_unused(&snapshot);
-    metrics.record_config(&snapshot.config.hash, snapshot.generation, snapshot.loaded_at);
-    certificates::export_expiry(&snapshot.config, &metrics);
+    let snapshot = take_first_snapshot(config, &shared, &metrics, &mut state);
     let current = Arc::new(ArcSwap::new(snapshot.clone()));
     let (jobs, inbox) = mpsc::channel(JOBS);
     let (sender, changes) = mpsc::channel(JOBS);
@@ -248,15 +244,8 @@ async fn start_gateway(
 
     let workers =
         Workers::start(count, &current, &metrics, &stores, &fleet).map_err(system_error("cannot start the workers"))?;
-    // The sockets are bound, so clients that connect meanwhile are queued by the system. An unavailable store does not
-    // prevent the start.
-    let store = link.store();
-    tokio::join!(
-        workers.connect_store(&snapshot.config.store),
-        store.wait_first_attempt(),
-        dns.resolve_new_names(&snapshot.config)
-    );
-    overrides.read_first(&snapshot.config, &store).await;
+    try_connections(&workers, &link, &dns, &snapshot.config).await;
+    overrides.read_first(&snapshot.config, &link.store()).await;
     store_state.record_start(&snapshot.config).await;
     let usage = Rc::new(UsageMonitor::new(&stores.usage, &stores.refusals, &metrics.limits));
     let ledger = Rc::new(UsageLedger::new(&stores.ledger, &metrics.store.usage_lost, &link, &current));
@@ -298,6 +287,29 @@ async fn start_gateway(
     let reloader =
         Reloader { source, loader, current, metrics, state, shared, listeners, overrides, link, dns, fetchers, certs };
     Ok(ControlState { reloader, jobs, inbox, changes, handover, contact })
+}
+
+/// Makes the snapshot of the first config, and exports what it says about itself.
+fn take_first_snapshot(
+    mut config: Config,
+    shared: &SharedState,
+    metrics: &Metrics,
+    state: &mut PersistentState,
+) -> Arc<Snapshot> {
+    let files = std::mem::take(&mut config.config_files);
+    shared.history.add_entry(HistoryEntry::new(1, &config.hash, "start", files));
+    let snapshot = Arc::new(Snapshot::new(1, config, state));
+    state.drop_unused(&snapshot);
+    metrics.record_config(&snapshot.config.hash, snapshot.generation, snapshot.loaded_at);
+    certificates::export_expiry(&snapshot.config, metrics);
+    snapshot
+}
+
+/// Waits until the store has been tried once, and the names of servers have been looked up. An unavailable store does
+/// not prevent the start. The sockets are bound, so clients that connect meanwhile are queued by the system.
+async fn try_connections(workers: &Workers, link: &StoreLink, dns: &Rc<HostnameUpdater>, config: &Config) {
+    let store = link.store();
+    tokio::join!(workers.connect_store(&config.store), store.wait_first_attempt(), dns.resolve_new_names(config));
 }
 
 /// Reports that everything is served, and where the dashboard is. Browsers cannot open it on a Unix socket.

@@ -17,6 +17,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::admin::lifecycle::{SharedState, Watching};
+use crate::reload::files::{FileStat, stat_file};
 use crate::reload::job::{ContentDigest, ReloadJob, ReloadOrder, Trigger};
 use crate::reload::open_files::{self, OpenFiles, OpenState, PAUSE_MAX, WRITE_MAX};
 use crate::{config, descriptors};
@@ -41,8 +42,6 @@ struct Watcher {
 
 /// Identifies a directory; includes the birth time because inode numbers are reused.
 type DirectoryId = (u64, u64, Option<SystemTime>);
-/// Device, inode, size, modification time in seconds and nanoseconds.
-type FileStat = (u64, u64, u64, i64, i64);
 
 /// Bytes of a file that are read at once.
 const DIGEST_BUFFER: usize = 64 * 1024;
@@ -315,9 +314,7 @@ fn try_digest(files: &[PathBuf]) -> Option<ContentDigest> {
 }
 
 fn read_stats(files: &[PathBuf]) -> BTreeMap<PathBuf, Option<FileStat>> {
-    let stat =
-        |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino(), m.size(), m.mtime(), m.mtime_nsec()));
-    files_and_directories(files).into_iter().map(|path| (path.clone(), stat(&path))).collect()
+    files_and_directories(files).into_iter().map(|path| (path.clone(), stat_file(&path).ok())).collect()
 }
 
 /// Returns files and their directories: a new file may match an include pattern.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use h2::ext::Protocol;
 use http::{Response, StatusCode};
 
-use super::http2::in_front_of;
+use super::http2::{in_front_of, route};
 use crate::support::client::{Client, get, post};
 use crate::support::frames::*;
 use crate::support::gateway::Gateway;
@@ -149,13 +149,14 @@ fn a_refused_tunnel_is_an_ordinary_response() {
 #[test]
 fn a_server_without_tunnels_gets_nothing_and_stays_healthy() {
     let server = Http2Server::start(|mut incoming| async move { incoming.send_response("plain").await });
-    let gateway = in_front_of(&server, "");
+    let gateway = Gateway::with("access_log = true", &route(&format!("h2c://{}", server.addr), ""));
     let mut client = gateway.client();
     for _ in 0..10 {
         assert_eq!(client.fetch(&get("/chat", UPGRADE), "").status(), 502);
     }
     assert!(server.try_request().is_none(), "no other request takes the place of an upgrade");
     assert!(gateway.log_lines(&["extended CONNECT (RFC 8441)"]) >= 1, "{}", gateway.log());
+    wait_until("its reason is logged", || gateway.stdout().contains("\"upstream_tunnel\""));
     assert_eq!(client.fetch(&get("/", ""), "").text(), "plain");
     // A body has no place in an extended CONNECT.
     let server = self::server();

@@ -2,9 +2,7 @@
 //! that differ change anything.
 
 use std::collections::HashMap;
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::config::{self, Config};
 use crate::limiting::limit::Limit;
 use crate::limiting::overrides::row_table::ReplacedRows;
+use crate::reload::files::{FileStat, stat_file};
 use crate::reload::loader::Loader;
 use crate::reload::open_files::find_writer;
 use crate::snapshot::CurrentSnapshot;
@@ -23,13 +22,10 @@ use crate::telemetry::metrics::StoreMetrics;
 /// Interval at which files are looked at. A file has to stay the same for as long before it is read.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Device, inode, size, and modification time with nanoseconds.
-type FileStat = (u64, u64, u64, i64, i64);
-
 /// What is known of the file of a limit.
 #[derive(Default)]
 struct KnownFile {
-    /// The limit whose rows are in force: a reload reads the file anew.
+    /// The limit whose rows are active: a reload reads the file anew.
     limit: Option<Arc<Limit>>,
     /// The file as it was read last; `None` if it could not be read.
     read: Option<FileStat>,
@@ -84,7 +80,7 @@ fn look_at_file(limit: &Arc<Limit>, known: &mut KnownFile) -> Look {
         Ok(now) => now,
         Err(why) => {
             (known.read, known.seen) = (None, None);
-            return Look::Failed(why);
+            return Look::Failed(why.to_string());
         }
     };
     let is_new = known.limit.as_ref().is_none_or(|known| !Arc::ptr_eq(known, limit));
@@ -100,7 +96,7 @@ fn look_at_file(limit: &Arc<Limit>, known: &mut KnownFile) -> Look {
         Ok(text) => text,
         Err(error) => return Look::Failed(error.to_string()),
     };
-    if stat_file(&file.path) != Ok(now) {
+    if stat_file(&file.path).ok() != Some(now) {
         return Look::Same;
     }
     match limit.overrides.apply_file(&limit.key, &text) {
@@ -110,11 +106,6 @@ fn look_at_file(limit: &Arc<Limit>, known: &mut KnownFile) -> Look {
         }
         Err(why) => Look::Failed(why),
     }
-}
-
-fn stat_file(path: &Path) -> Result<FileStat, String> {
-    let stat = |m: Metadata| (m.dev(), m.ino(), m.size(), m.mtime(), m.mtime_nsec());
-    std::fs::metadata(path).map(stat).map_err(|error| error.to_string())
 }
 
 /// Logs and counts what was found. A failure is logged once.
@@ -128,11 +119,11 @@ fn report_look(limit: &Limit, look: Look, failures: &mut HashMap<String, String>
             if changed > 0 {
                 match rows {
                     0 => tracing::warn!(limit = limit.name, %path, changed, "the file has no overrides any more"),
-                    rows => tracing::info!(limit = limit.name, %path, rows, changed, "changed overrides are in force"),
+                    rows => tracing::info!(limit = limit.name, %path, rows, changed, "changed overrides are active"),
                 }
             }
             if let Some(mistakes) = rejected.describe() {
-                tracing::error!(limit = limit.name, %path, "rows skipped, the others are in force: {mistakes}");
+                tracing::error!(limit = limit.name, %path, "rows skipped, the others are active: {mistakes}");
             }
             None
         }
@@ -146,7 +137,7 @@ fn report_look(limit: &Limit, look: Look, failures: &mut HashMap<String, String>
     set(&metrics.rejected_rows, rejected.max(usize::from(failure.is_some())));
     match failure {
         Some(why) if failures.get(&limit.name) != Some(&why) => {
-            tracing::error!(limit = limit.name, %path, "cannot read the overrides, those known stay in force: {why}");
+            tracing::error!(limit = limit.name, %path, "cannot read the overrides, those known stay active: {why}");
             failures.insert(limit.name.clone(), why);
         }
         Some(_) => {}

@@ -46,7 +46,7 @@ pub struct Http2Exchange {
     is_head: bool,
     upload: BodySender,
     /// The tunnel that the request opens.
-    handshake: Option<Handshake>,
+    handshake: Option<TunnelHandshake>,
     response: Option<ResponseFuture>,
     body: Option<Rc<RefCell<ResponseData>>>,
     /// Bytes of the response body that are left, if that is known.
@@ -64,7 +64,7 @@ pub struct Http2Exchange {
 }
 
 /// What a request that opens a tunnel needs of its head for the response.
-struct Handshake {
+struct TunnelHandshake {
     offer: UpgradeOffer,
     /// The `Sec-WebSocket-Key` of the client.
     key: Option<HeaderValue>,
@@ -84,7 +84,7 @@ impl Http2Exchange {
             upload.progress().start_http2_stream();
         }
         let mut request = request::convert_head(&head, place.is_secure(), &place.server().host);
-        let handshake = offer.map(|offer| Handshake {
+        let handshake = offer.map(|offer| TunnelHandshake {
             key: request.as_mut().and_then(|request| request::convert_to_connect(request, &offer)),
             offer,
         });
@@ -170,7 +170,7 @@ impl Http2Exchange {
         parts.version = http::Version::HTTP_11;
         headers::trim_values(&mut parts.headers);
         let handshake = self.handshake.take();
-        if let Some(Handshake { offer, key }) = handshake.as_ref().filter(|_| parts.status.is_success()) {
+        if let Some(TunnelHandshake { offer, key }) = handshake.as_ref().filter(|_| parts.status.is_success()) {
             let mut response = Response::from_parts(parts, ());
             extended_connect::translate_to_switch(&mut response, offer.header_value(), key.as_ref());
             self.body = self.place.as_ref().map(|place| place.connection().open_response(body));

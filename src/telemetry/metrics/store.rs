@@ -50,11 +50,11 @@ pub struct StoreMetrics {
     pub evictions: IntCounterVec,
     /// Keys that have leases.
     pub hot_keys: IntGauge,
-    /// Live overrides in force, by limit.
+    /// Active live overrides, by limit.
     pub live_overrides: IntGaugeVec,
     /// Entries of the hashes with live overrides that have mistakes, by limit.
     pub rejected_overrides: IntGaugeVec,
-    /// Overrides of files that are in force, by limit.
+    /// Active overrides of files, by limit.
     pub file_overrides: IntGaugeVec,
     /// Lines of files with overrides that have mistakes, by limit.
     pub rejected_rows: IntGaugeVec,
@@ -113,10 +113,10 @@ impl StoreMetrics {
                 "Live overrides that are not active because of a mistake; 1 if none of the limit can be read.",
                 &["limit"],
             )?,
-            file_overrides: families.gauges("override_file_rows", "Overrides of files that are in force.", &["limit"])?,
+            file_overrides: families.gauges("override_file_rows", "Active overrides of files.", &["limit"])?,
             rejected_rows: families.gauges(
                 "override_file_rejected",
-                "Lines of files with overrides that are not in force because of a mistake; 1 if the file cannot be read.",
+                "Lines of files with overrides that are skipped because of an error; 1 if the file cannot be read.",
                 &["limit"],
             )?,
             usage_lost: families.counters(

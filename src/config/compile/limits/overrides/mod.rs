@@ -1,5 +1,9 @@
 //! `overrides` of a limit: budgets of single keys, compiled like the limit itself with other numbers. Called by
-//! `limits`; live overrides use the same code. `key_rate` compiles rates that requests state.
+//! `limits`; live overrides and rows of files use the same code. `key_rate` compiles rates that requests state.
+//!
+//! Input: the section of a limit, or one written row, and the algorithm and key of the limit. Output: the overrides of
+//! the limit, and a diagnostic for each that has an error. To add a kind of budget, add a variant to `OverrideBudget`
+//! and read it here.
 
 pub(crate) mod key_rate;
 
