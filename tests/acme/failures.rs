@@ -94,7 +94,7 @@ fn damaged_files_are_reported_and_replaced_and_the_account_stays() {
     // A running gateway restores the file from memory.
     fs::write(&certificate, &whole[..whole.len() / 3]).unwrap();
     wait_until("the file is restored", || fs::read_to_string(&certificate).unwrap() == whole);
-    until_logged(&gateway, "it will be written again");
+    until_logged(&gateway, "writing it again");
     assert!(serves(&gateway, &trust, "www.test"));
     assert_eq!(orders(&gateway, "issued"), 1.0);
     kill(gateway);

@@ -75,7 +75,7 @@ fn values_that_no_request_has_are_mistakes() {
         ("path", "/%7ea", "write `/~a`"),
         ("method", "get", "write `GET`"),
         ("host", "example.com:443", "write `example.com`"),
-        ("ip", "10.0.0.0/8", "no network of this key"),
+        ("ip", "10.0.0.0/8", "not a network of this key"),
         ("ip", "nonsense", "not an address"),
         ("header:x-a", " a", "remove the spaces around it"),
         ("credential", "Bearer a b", "not one credential"),

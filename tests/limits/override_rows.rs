@@ -68,7 +68,7 @@ fn rows_of_a_file_apply_one_by_one_and_wrong_ones_are_skipped() {
     // A file that is gone changes nothing, and is counted.
     fs::remove_file(&path).unwrap();
     wait_until("the loss is counted", || rows(&gateway) == (Some(2.0), Some(1.0)));
-    wait_until("the loss is logged", || gateway.log().contains("cannot read the overrides, those known stay in force"));
+    wait_until("the loss is logged", || gateway.log().contains("cannot read the overrides, those known stay active"));
     assert_eq!(statuses(&gateway, "evil", 1), [429]);
     put("acme rate=0\n");
     wait_until("the new file applies", || rows(&gateway) == (Some(1.0), Some(0.0)));
@@ -149,7 +149,7 @@ fn a_hundred_thousand_rows_of_a_file_are_in_force() {
     assert_eq!(statuses(&gateway, "c3", 3), [200, 200, 429]);
     wait_until("rows are counted", || rows(&gateway) == (Some(100_000.0), Some(0.0)));
     fs::write(&path, text.replace("c3 rate=2/h", "c3 rate=0")).unwrap();
-    wait_until("one row applies", || gateway.log().contains("changed overrides are in force"));
+    wait_until("one row applies", || gateway.log().contains("changed overrides are active"));
     assert!(gateway.log().contains("changed=1"), "{}", gateway.log());
     assert_eq!(statuses(&gateway, "c4", 4), [200, 200, 200, 429]);
 }

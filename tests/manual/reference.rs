@@ -56,6 +56,8 @@ lease = {}
 
 [limit.banning]
 rate = "1000/s"
+key = ["header:x-tenant", "path"]
+overrides = { file = "CONF/overrides.txt" }
 ban = { after = 3, within = "1m", for = "1m" }
 usage = "2d"
 
