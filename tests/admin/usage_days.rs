@@ -147,7 +147,7 @@ limits = ["daily", "other"]
         r#"{"operation": "take", "decisions": [{"limits": ["shared"], "key": {"header:x-tenant": "t"}, "cost": 7}]}"#;
     let taken = fetch(&gateway, "POST", "/-/decide", body).json();
     let receipt = taken["decisions"][0]["limits"][0]["receipt"].as_str().unwrap_or_else(|| panic!("{taken}"));
-    let refund = fetch(&gateway, "POST", "/-/limits/shared/refund", &json!({ "receipt": receipt }).to_string());
+    let refund = fetch(&gateway, "POST", "/-/limits/shared/refund", json!({ "receipt": receipt }).to_string());
     assert_eq!(refund.json()["applied"], true, "{}", refund.text());
     let (code, text) = output(&gateway, &["shared", "--format", "csv"]);
     // One row, of the tenant, with nothing left of its charge.

@@ -122,7 +122,7 @@ fn a_missing_part_is_named() {
     let response = gateway.post("/told", FORM, "a=1");
     assert_eq!(response.status(), 403);
     assert_eq!(response.json()["title"], "the request lacks form:a\"b, the key of its limit");
-    let response = gateway.post("/told", FORM, &format!("a%22b={}", "x".repeat(9000)));
+    let response = gateway.post("/told", FORM, format!("a%22b={}", "x".repeat(9000)));
     assert_eq!(
         response.json()["title"],
         "the request body is too long for a limit that reads it (max_key_body, max_cost_body)"
@@ -221,7 +221,7 @@ fn a_body_is_read_only_for_limits_that_apply() {
 fn the_largest_body_follows_the_config() {
     let upstream = Upstream::text("in");
     let gateway = start(&upstream, "max_key_body = 64");
-    let of = |length: usize| gateway.post("/", FORM, &format!("user={}", "x".repeat(length - 5))).status();
+    let of = |length: usize| gateway.post("/", FORM, format!("user={}", "x".repeat(length - 5))).status();
     assert_eq!((of(64), of(65)), (200, 413));
     gateway.reload_with("max_key_body = 64", "max_key_body = \"64KiB\"");
     assert_eq!((of(65), of(64 * 1024), of(64 * 1024 + 1)), (200, 200, 413));

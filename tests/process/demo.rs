@@ -55,7 +55,7 @@ fn each_command_that_the_demo_prints_works_beside_taken_ports() {
     assert!(std::fs::exists(config).unwrap());
     // What a terminal sends for Ctrl-C, while the dashboard reads its stream of events.
     let mut live = crate::support::client::Client::connect(demo.admin);
-    live.send(crate::support::client::get("/-/live", ""));
+    live.send(format!("GET /-/live HTTP/1.1\r\nhost: {}\r\n\r\n", demo.admin));
     assert_eq!(live.try_read_head().unwrap().status(), 200);
     demo.signal("INT");
     assert_eq!(demo.exit().code(), Some(0), "{}", demo.log());

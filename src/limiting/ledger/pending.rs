@@ -154,7 +154,7 @@ mod tests {
         let mut last = 0;
         for kept_days in [90, 30, 90] {
             pending.add(recorded((&day, kept_days), 0..2));
-            assert_eq!(pending.list_days(), [day.clone()]);
+            assert_eq!(pending.list_days(), std::slice::from_ref(&day));
             let batch = pending.next_batch(&day).unwrap();
             assert_eq!((batch.kept_days, batch.number > last), (kept_days, true));
             last = batch.number;

@@ -71,7 +71,6 @@ impl Settle {
 
     /// Returns the cost that headers and trailers state, the largest of several. The outer `None` means that trailers
     /// have not arrived yet.
-    #[expect(clippy::option_option, reason = "not known yet, or not stated")]
     pub fn stated_cost(&self, head: &HeaderMap, tail: ResponseTail) -> Option<Option<i64>> {
         let mut stated = None;
         for field in &self.fields {

@@ -12,12 +12,15 @@ use crate::limiting::key::Key;
 use crate::limiting::overrides::table::{EntryShape, OverrideEntry, SHAPES_MAX, join_values, shape_of};
 use crate::limiting::overrides::{OverrideParser, RawOverrides, RejectedOverrides, canonicalize_field};
 
+/// A part of the entries, by the canonical form of their fields.
+type Shard = RwLock<HashMap<Box<str>, Row>>;
+
 /// Entries by the canonical form of their fields.
 #[derive(Default)]
 pub struct RowTable {
     /// Parts of the table, each with a lock of its own, so that a change keeps few requests waiting, and none for long.
     /// They exist once there was an entry.
-    shards: OnceLock<Box<[RwLock<HashMap<Box<str>, Row>>]>>,
+    shards: OnceLock<Box<[Shard]>>,
     hasher: RandomState,
     len: AtomicUsize,
     /// How many entries have each shape.
@@ -265,12 +268,12 @@ impl RowTable {
         has_room
     }
 
-    fn shard(&self, field: &str) -> Option<&RwLock<HashMap<Box<str>, Row>>> {
+    fn shard(&self, field: &str) -> Option<&Shard> {
         self.shards.get().map(|shards| &shards[self.shard_index(field)])
     }
 
     fn shard_index(&self, field: &str) -> usize {
-        (self.hasher.hash_one(field) % SHARDS as u64) as usize
+        usize::try_from(self.hasher.hash_one(field) % SHARDS as u64).unwrap_or(0)
     }
 }
 

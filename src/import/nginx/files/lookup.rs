@@ -29,10 +29,10 @@ fn search_block<'a>(block: &'a [Directive], path: &str) -> Result<Found<'a>, Unr
     for at in block.iter().filter(|at| at.name == "location" && !is_named(at)) {
         match read_matcher(at) {
             Ok(LocationMatcher::Exact(own)) if own == path => return Ok(Found { location: Some(at), is_final: true }),
-            Ok(LocationMatcher::Prefix { path: own, first }) if path.starts_with(&own) => {
-                if longest.is_none_or(|(_, length, _)| own.len() > length) {
-                    longest = Some((at, own.len(), first));
-                }
+            Ok(LocationMatcher::Prefix { path: own, first })
+                if path.starts_with(&own) && longest.is_none_or(|(_, length, _)| own.len() > length) =>
+            {
+                longest = Some((at, own.len(), first));
             }
             Ok(LocationMatcher::Regex { pattern, ignore_case }) => expressions.push((at, pattern, ignore_case)),
             _ => {}

@@ -73,8 +73,11 @@ fn malformed() -> String {
     "malformed reply".to_owned()
 }
 
+/// Id of an entry of the stream, and the limit and the field that it names.
+type ListedChange = (String, Option<(String, String)>);
+
 /// Parses entries of the stream. One that another program added has no limit or field, and names no change.
-fn parse_changes(reply: Value) -> Result<Vec<(String, Option<(String, String)>)>, String> {
+fn parse_changes(reply: Value) -> Result<Vec<ListedChange>, String> {
     let entries: Vec<(String, Vec<String>)> = redis::from_redis_value(reply).map_err(|_| malformed())?;
     let change = |pairs: Vec<String>| match pairs.as_slice() {
         [name, limit, other, field] if name == "limit" && other == "field" => Some((limit.clone(), field.clone())),
