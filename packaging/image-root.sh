@@ -5,6 +5,8 @@
 #
 #   packaging/image-root.sh PROGRAM DIRECTORY
 set -euo pipefail
+# The order of the authorities is the same on every machine.
+export LC_ALL=C
 program=$1
 root=$2
 mkdir -p "$root"/usr/{bin,lib,lib64,local/bin,share} "$root/etc/ssl/certs" "$root/var/lib/dpkg/status.d"
@@ -16,7 +18,11 @@ libraries=$(ldd "$program" | tr -s ' \t' '\n' | grep '^/' | sort -u)
 packages=(base-files ca-certificates libc6 tzdata)
 [[ $libraries != *libgcc_s* ]] || packages+=(libgcc-s1)
 for library in $libraries; do install -D -m 0755 "$library" "$root$library"; done
-cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
+# The authorities of the package alone: the bundle in /etc also has those that this machine trusts besides. As there, each
+# certificate ends with a line end.
+authorities=(/usr/share/ca-certificates/mozilla/*.crt)
+[ -e "${authorities[0]}" ] || { echo "image-root: the package ca-certificates is not installed" >&2; exit 1; }
+sed --separate '$a\' "${authorities[@]}" >"$root/etc/ssl/certs/ca-certificates.crt"
 cp -r /usr/share/zoneinfo "$root/usr/share/"
 # Vulnerability scanners look here in an image without a package database.
 for package in "${packages[@]}"; do

@@ -39,7 +39,14 @@ main() {
 
 # Without SNAPSHOT, on a commit without a tag or a tree with changes.
 check_refusals_to_release() {
-    check "no release of what has no tag" refuses "SNAPSHOT=yes" env RELEASE_KEY=x packaging/release/assemble.sh
+    # A copy, which has no tag even if this commit has one.
+    git clone --quiet --no-tags . "$scratch/untagged"
+    check "no release of what has no tag" refuses "is not the tag" \
+        env -u SNAPSHOT CARGO_TARGET_DIR="$target" RELEASE_KEY=x "$scratch/untagged/packaging/release/assemble.sh"
+    check "no release at an address that a script could not have" refuses "BASE_URL=" \
+        env SNAPSHOT=yes BASE_URL="https://example.com/'\$(id)" packaging/release/assemble.sh
+    check "no release at an address without TLS" refuses "BASE_URL=" \
+        env SNAPSHOT=yes BASE_URL=http://example.com packaging/release/assemble.sh
     check "no release without an architecture that it must have" refuses "make release-parts" \
         env SNAPSHOT=yes ARCHITECTURES="$arch riscv64" packaging/release/assemble.sh
     ssh-keygen -q -t ed25519 -N secret -C test -f "$scratch/locked"
@@ -70,8 +77,11 @@ names_no_directory() {
     mkdir -p "$scratch/all"
     local file
     for file in "$release"/*.tar.gz "$release"/*.tgz "$release"/*.tar; do tar -xf "$file" -C "$scratch/all"; done
+    local names=(-e "${CARGO_HOME:-$HOME/.cargo}/registry")
+    # Not $PWD alone: where that is /src or /app, every program has it.
+    names+=(-e "$PWD/src/" -e "$PWD/Cargo.toml" -e "$target/shipped/")
     # The debug symbols name that of zig's start files.
-    ! grep -rlaF --exclude=sluicegate.debug -e "$PWD" -e "${CARGO_HOME:-$HOME/.cargo}/registry" "$scratch/all" "$release"
+    ! grep -rlaF --exclude=sluicegate.debug "${names[@]}" "$scratch/all" "$release"
 }
 
 check_program() {
@@ -269,12 +279,31 @@ print(*(layer["digest"].split(":")[1] for layer in json.load(open(sys.argv[1]))[
     check "its program runs with nothing but the image" grep -q "^sluicegate $version" \
         <<<"$(chroot --userspec=65532:65532 "$root" /usr/local/bin/sluicegate --version)"
     check "and checks its config" chroot --userspec=65532:65532 "$root" /usr/local/bin/sluicegate check /etc/sluicegate/sluicegate.toml
+    check "it trusts the authorities of Debian" test -s "$root/etc/ssl/certs/ca-certificates.crt"
+    check "and none that this machine trusts besides" trusts_no_authority_of_this_machine "$root/etc/ssl/certs/ca-certificates.crt"
     check "there is no shell in it" equal "$(find "$root" -name sh -o -name bash -o -name busybox)" ""
     size=$(du -s --apparent-size --block-size=1000 "$root" | cut -f1)
     # The limit is for what is shipped: a build of another profile is larger.
     [ "${PROFILE:-dist}" != dist ] || check "it has at most 40 MB ($size kB)" less "$size" 40000
     flip "$(find "$layout/blobs" -size +1M | head -1)" 5000
     check "a flipped byte in its layer is refused" not skopeo copy --quiet "oci:$layout:$version" "dir:$scratch/changed"
+}
+
+# trusts_no_authority_of_this_machine BUNDLE
+trusts_no_authority_of_this_machine() {
+    python3 - "$1" <<'PYTHON'
+import pathlib, re, sys
+
+def certificates(path):
+    found = re.findall(r"-----BEGIN CERTIFICATE-----(.*?)-----END", pathlib.Path(path).read_text(errors="replace"), re.DOTALL)
+    return {"".join(text.split()) for text in found}
+
+shipped = certificates(sys.argv[1])
+debian = set().union(*map(certificates, pathlib.Path("/usr/share/ca-certificates/mozilla").glob("*.crt")))
+own = set().union(*map(certificates, pathlib.Path("/usr/local/share/ca-certificates").rglob("*.crt")))
+assert shipped == debian, f"{len(shipped)} are shipped, and Debian has {len(debian)}"
+assert not shipped & (own - debian)
+PYTHON
 }
 
 # ---- Once more, elsewhere

@@ -3,10 +3,17 @@
 # Arguments: PROGRAM:DEBIAN-PACKAGE ... A package without a program has the path of one of its files instead.
 set -euo pipefail
 
+# is_there PROGRAM:PACKAGE
+is_there() {
+    # Debian's python3 has no virtual environments without another package.
+    [[ $1 != python3:python3-venv ]] || { python3 -c 'import ensurepip, venv' 2>/dev/null; return; }
+    # Not a word of the shell's: the tests start programs.
+    type -P "${1%%:*}" >/dev/null || [[ $1 == /* && -e ${1%%:*} ]]
+}
+
 missing=()
 for tool in "$@"; do
-    # Not a word of the shell's: the tests start programs.
-    type -P "${tool%%:*}" >/dev/null || [[ $tool == /* && -e ${tool%%:*} ]] || missing+=("${tool#*:}")
+    is_there "$tool" || missing+=("${tool#*:}")
 done
 [ ${#missing[@]} -eq 0 ] && exit 0
 

@@ -25,6 +25,9 @@ main() {
     for name in RELEASE_KEY APT_KEY BASE_URL IMAGE SECURITY_CONTACT BUILDER_ID; do
         [ -n "${!name:-}" ] || die "$name is not set; packaging/release/assemble.sh says what it is"
     done
+    # It becomes a part of a script.
+    [[ $BASE_URL =~ ^https://[A-Za-z0-9._~:/%+-]+$ ]] ||
+        die "BASE_URL=$BASE_URL is no https address of letters, digits and ._~:/%+-"
     find_architectures
     install_tools
     rm -rf "$release"
@@ -150,15 +153,25 @@ make_compose() {
 }
 
 write_texts() {
-    awk -v version="${SNAPSHOT:+Unreleased}" -v exact="$version" '
-        BEGIN { if (version == "") version = exact }
-        /^## / { inside = index($0, "## [" version "]") == 1 } inside' CHANGELOG.md >"$release/RELEASE-NOTES.md"
-    [ -s "$release/RELEASE-NOTES.md" ] || die "CHANGELOG.md has nothing about this version"
+    local notes=
+    # After a release, nothing is unreleased.
+    [ -z "${SNAPSHOT:-}" ] || notes=$(read_notes Unreleased)
+    [ -n "$notes" ] || notes=$(read_notes "$version")
+    [ -n "$notes" ] || die "CHANGELOG.md has nothing about this version"
+    printf '%s\n' "$notes" >"$release/RELEASE-NOTES.md"
     {
         echo "Contact: $SECURITY_CONTACT"
         echo "Expires: $(date --date="@$((SOURCE_DATE_EPOCH + 365 * 86400))" +%Y-%m-%dT%H:%M:%SZ)"
         echo "Preferred-Languages: en"
     } >"$release/security.txt"
+}
+
+# read_notes NAME: that section of the change log; nothing if it is empty.
+read_notes() {
+    awk -v name="$1" '
+        /^## / { inside = index($0, "## [" name "]") == 1; head = $0; next }
+        inside && /[^ ]/ && head != "" { print head; print ""; head = "" }
+        inside && (head == "")' CHANGELOG.md
 }
 
 make_installer() {

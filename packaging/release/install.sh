@@ -10,6 +10,8 @@
 #
 # Needs curl, tar, sha256sum and ssh-keygen (OpenSSH 8.1 or later).
 set -eu
+# What is installed is for every user.
+umask 022
 
 # Set by packaging/release/assemble.sh.
 version='@VERSION@'
@@ -30,8 +32,10 @@ main() {
         shift 2
     done
     case $version in @*) die "this is the template of the script: run the one in a release" ;; esac
-    for need in tar sha256sum ssh-keygen; do
-        command -v $need >/dev/null || die "$need is missing; without it nothing can be verified"
+    needs='tar sha256sum ssh-keygen'
+    case $from in https://*) needs="curl $needs" ;; esac
+    for need in $needs; do
+        command -v "$need" >/dev/null || die "$need is missing; without it nothing can be downloaded and verified"
     done
     name=sluicegate-$version-$(find_architecture)-linux
     check_system

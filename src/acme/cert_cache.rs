@@ -155,9 +155,11 @@ impl CertCache {
         self.held.insert(name.to_owned(), new);
     }
 
-    /// Returns the name of a certificate that the ACME server is to be asked about.
+    /// Returns the name of a certificate that the ACME server is to be asked about: the one that has waited longest, so
+    /// that each gets its turn.
     pub fn find_question(&self, now: Instant) -> Option<&str> {
-        self.held.iter().find(|(_, held)| held.ask_at <= now).map(|(name, _)| name.as_str())
+        let due = self.held.iter().filter(|(_, held)| held.ask_at <= now);
+        due.min_by_key(|(_, held)| held.ask_at).map(|(name, _)| name.as_str())
     }
 
     /// Keeps what the ACME server says about a certificate, unless another one has replaced it. Without a valid window, its
@@ -221,4 +223,32 @@ pub fn renewal_time_s(certificate: &StoredCertificate) -> i64 {
 fn chance_of(certificate: &StoredCertificate) -> f64 {
     let digest = Sha256::digest(certificate.leaf().map_or(&[][..], |der| der));
     f64::from(digest[0]) / 255.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::NamedKey;
+
+    #[test]
+    fn each_certificate_gets_its_turn() {
+        let pem = [include_str!("../../conf/tls/sample.pem"), include_str!("../../conf/tls/sample.key")].concat();
+        let key = NamedKey::from_pem(&pem, "example.com").unwrap();
+        let certificate = StoredCertificate { key, pem };
+        let leaf = certificate.leaf().unwrap().clone();
+        let mut cache = CertCache::default();
+        let names: Vec<String> = (0..12).map(|number| format!("{number:02}.example.com")).collect();
+        for name in &names {
+            cache.insert_certificate(name, certificate.clone(), FileCopy::Unsaved);
+        }
+        // Each is due again at once, as after a pause of the server's.
+        let advice = RenewalAdvice { window: None, ask_again: Duration::ZERO };
+        let mut asked = BTreeSet::new();
+        for _ in &names {
+            let name = cache.find_question(Instant::now()).unwrap().to_owned();
+            cache.set_advice(&name, &leaf, &advice);
+            asked.insert(name);
+        }
+        assert_eq!(asked.into_iter().collect::<Vec<_>>(), names);
+    }
 }
