@@ -92,6 +92,19 @@ pub async fn follow_override_files(current: CurrentSnapshot, loader: Rc<Loader>,
     }
 }
 
+/// Lets the limits of a new config keep rows of the old one whose lines have got mistakes since.
+pub fn adopt_rows(config: &Config, old: &Config) {
+    for limit in limits_with_file(config) {
+        let path = |limit: &Limit| limit.overrides.file().map(|file| file.path.clone());
+        let is_same = |before: &&Arc<Limit>| before.key == limit.key && path(before) == path(&limit);
+        let Some(before) = old.limits.find(&limit.name).filter(is_same) else { continue };
+        let kept = limit.overrides.adopt_rows(&limit.key, &before.overrides);
+        if kept > 0 {
+            tracing::warn!(limit = limit.name, kept, "rows of the file that are wrong now keep what they said before");
+        }
+    }
+}
+
 fn limits_with_file(config: &Config) -> Vec<Arc<Limit>> {
     config.limits.iter().filter(|limit| limit.overrides.file().is_some()).cloned().collect()
 }
