@@ -43,7 +43,7 @@ impl SourceTexts {
                     UnreadableKind::Directory => {
                         format!("name a file in it, like -c {}", path.join("sluicegate.toml").display())
                     }
-                    UnreadableKind::Other => error.help().to_owned(),
+                    UnreadableKind::Content | UnreadableKind::Other => error.help().to_owned(),
                 };
                 self.report_unreadable(file, message, help);
             }
@@ -121,7 +121,9 @@ impl SourceTexts {
                 Err(error) => {
                     let help = match error.kind {
                         UnreadableKind::Directory => format!("write \"{pattern}/*.toml\" for the files in it"),
-                        UnreadableKind::Missing | UnreadableKind::Other => error.help().to_owned(),
+                        UnreadableKind::Missing | UnreadableKind::Content | UnreadableKind::Other => {
+                            error.help().to_owned()
+                        }
                     };
                     let message = format!("cannot read `{}`: {error}", path.display());
                     self.add_mistake(

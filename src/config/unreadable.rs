@@ -29,6 +29,8 @@ pub struct Unreadable {
 pub enum UnreadableKind {
     Missing,
     Directory,
+    /// The content is no text, or is too large.
+    Content,
     Other,
 }
 
@@ -37,18 +39,22 @@ impl Unreadable {
         &self.help
     }
 
+    /// Returns whether the content is at fault, so that reading the same content again would fail again.
+    pub fn is_of_content(&self) -> bool {
+        self.kind == UnreadableKind::Content
+    }
+
     pub fn not_utf8(path: &Path, error: &FromUtf8Error) -> Unreadable {
         let bytes = error.as_bytes();
         if let [0xff, 0xfe, ..] | [0xfe, 0xff, ..] = bytes {
-            return other_reason(
-                "it is UTF-16, not UTF-8",
-                format!("save it as UTF-8: iconv -f UTF-16 -t UTF-8 {}", path.display()),
-            );
+            let help = format!("save it as UTF-8: iconv -f UTF-16 -t UTF-8 {}", path.display());
+            return Unreadable { what: "it is UTF-16, not UTF-8".to_owned(), help, kind: UnreadableKind::Content };
         }
         let at = error.utf8_error().valid_up_to();
         let line = bytes[..at].iter().filter(|b| **b == b'\n').count() + 1;
         let help = format!("save it as UTF-8; if it is Latin-1: iconv -f LATIN1 -t UTF-8 {}", path.display());
-        other_reason(format!("it is not UTF-8 at byte {at} (line {line})"), help)
+        let what = format!("it is not UTF-8 at byte {at} (line {line})");
+        Unreadable { what, help, kind: UnreadableKind::Content }
     }
 
     fn from_error(path: &Path, error: &std::io::Error) -> Unreadable {
@@ -113,7 +119,8 @@ pub fn read_bytes(path: &Path, max: u64) -> Result<Vec<u8>, Unreadable> {
     open_file(path).and_then(|file| file.take(max + 1).read_to_end(&mut bytes)).map_err(plain)?;
     if bytes.len() as u64 > max {
         let help = "split it with `include`, or put long lists into files of [set.NAME]".to_owned();
-        return Err(other_reason(format!("it is larger than {} MiB", max / 1024 / 1024), help));
+        let what = format!("it is larger than {} MiB", max / 1024 / 1024);
+        return Err(Unreadable { what, help, kind: UnreadableKind::Content });
     }
     Ok(bytes)
 }

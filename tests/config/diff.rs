@@ -290,6 +290,26 @@ fn a_new_route_without_limits_and_a_removed_limit_weaken() {
 }
 
 #[test]
+fn a_removed_plan_weakens_if_its_keys_fall_to_more() {
+    let with = |plans: &str| {
+        format!(
+            "[[route]]\nname = \"app\"\nrespond = {{ body = \"in\" }}\nlimits = [\"q\"]\n[limit.q]\nalgorithm = \"fixed_window\"\n\
+             key = \"header:x-k\"\nrate = \"header:x-plan\"\nrates = {{ gold = \"9/h\", {plans} }}\n"
+        )
+    };
+    for (old, new, is_weaker) in [
+        ("free = \"1/h\", default = \"5/h\"", "default = \"5/h\"", true),
+        ("off = 0, default = \"5/h\"", "default = \"5/h\"", true),
+        ("free = \"6/h\", default = \"5/h\"", "default = \"5/h\"", false),
+        ("free = \"1/h\"", "default = 0", false),
+    ] {
+        let found = lines(&with(old), &with(new));
+        assert!(!found.is_empty());
+        assert_eq!(found.iter().any(|line| line.ends_with("[weaker]")), is_weaker, "{old} -> {new}: {found:?}");
+    }
+}
+
+#[test]
 fn order_comments_and_spelling_never_differ() {
     let sections: Vec<&str> = BASE.split("\n[").filter(|section| !section.trim().is_empty()).collect();
     for turn in 0..sections.len() {

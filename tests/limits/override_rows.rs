@@ -76,6 +76,25 @@ fn rows_of_a_file_apply_one_by_one_and_wrong_ones_are_skipped() {
 }
 
 #[test]
+fn a_reload_lifts_no_block_of_a_row_that_became_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("customers.txt");
+    fs::write(&path, "evil rate=0\n").unwrap();
+    let overrides = format!("overrides = {{ file = \"{}\" }}\n", path.display());
+    let gateway = Gateway::start(&format!("{LIMIT}{overrides}"));
+    assert_eq!(statuses(&gateway, "evil", 1), [429]);
+    fs::write(&path, "evil rate=O\n").unwrap();
+    gateway.reload_with("rate = \"1/h\"", "rate = \"2/h\"");
+    assert_eq!(statuses(&gateway, "evil", 1), [429]);
+    wait_until("the row is counted", || rows(&gateway) == (Some(1.0), Some(1.0)));
+    assert_eq!(statuses(&gateway, "evil", 1), [429]);
+    // Without the file, its series end.
+    gateway.reload_with(&overrides, "");
+    wait_until("the series end", || rows(&gateway) == (None, None));
+    assert_eq!(statuses(&gateway, "evil", 1), [200]);
+}
+
+#[test]
 fn check_names_wrong_rows_and_what_a_file_cannot_be() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("rows"), "a rate=2/h\nb rate=x\na rate=3/h\n").unwrap();

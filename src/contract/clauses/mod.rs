@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::contract::bound::Bound;
 use crate::contract::late_charges::describe_late_charges;
 use crate::labels::labels;
+use crate::limiting::algorithm::Rule;
 use crate::limiting::algorithm::describe::format_duration;
 use crate::limiting::key::{KeyPart, Missing};
 use crate::limiting::limit::charge_rules::ChargeCondition;
@@ -119,6 +120,7 @@ pub fn list_clauses(limit: &Limit, config: &Config, setting: Setting) -> Vec<Cla
         clauses.extend(writer.describe_chain(all));
         clauses.extend(writer.describe_tiers(all));
         clauses.extend(writer.describe_overrides());
+        clauses.extend(writer.describe_plans());
     }
     clauses.extend(writer.describe_missing());
     clauses.extend(writer.describe_when());
@@ -275,21 +277,28 @@ impl ClauseWriter<'_> {
     }
 
     fn describe_overrides(&self) -> Option<Clause> {
-        let (mut count, mut is_unlimited, mut rules) = (0, false, Vec::new());
-        self.limit.overrides.visit_written(|budget| {
-            count += 1;
-            match budget {
-                // Many customers have the same numbers.
-                OverrideBudget::Rule(rule) if rules.last() == Some(rule) => {}
-                OverrideBudget::Rule(rule) => rules.push(rule.clone()),
-                OverrideBudget::Blocked => {}
-                OverrideBudget::Unlimited => is_unlimited = true,
-            }
+        let mut others = OtherNumbers::default();
+        self.limit.overrides.visit_written(|budget| others.add(budget));
+        self.describe_others("override", others)
+    }
+
+    /// Describes the plans that do not have the numbers of the bound. Their keys may get more in long intervals.
+    fn describe_plans(&self) -> Option<Clause> {
+        let mut others = OtherNumbers::default();
+        self.limit.key_rate.as_ref()?.visit_plans(|budget| match budget {
+            OverrideBudget::Blocked => {}
+            OverrideBudget::Rule(rule) if *rule == self.limit.rule => {}
+            other => others.add(other),
         });
+        self.describe_others("plan", others)
+    }
+
+    fn describe_others(&self, what: &str, others: OtherNumbers) -> Option<Clause> {
+        let OtherNumbers { count, is_unlimited, rules } = others;
         if count == 0 {
             return None;
         }
-        let keys = if count == 1 { "1 override has".to_owned() } else { format!("{count} overrides have") };
+        let keys = if count == 1 { format!("1 {what} has") } else { format!("{count} {what}s have") };
         if is_unlimited || rules.is_empty() {
             let what = if is_unlimited { "some keys are unlimited" } else { "their keys are blocked" };
             let text = format!("{keys} other numbers: {what}.");
@@ -392,6 +401,27 @@ impl ClauseWriter<'_> {
             (Cost::Fixed(1), _) if is_request => " requests",
             (_, 1) => " unit",
             _ => " units",
+        }
+    }
+}
+
+/// Numbers that some keys have in place of those of the limit.
+#[derive(Default)]
+struct OtherNumbers {
+    count: usize,
+    is_unlimited: bool,
+    rules: Vec<Arc<Rule>>,
+}
+
+impl OtherNumbers {
+    fn add(&mut self, budget: &OverrideBudget) {
+        self.count += 1;
+        match budget {
+            // Many customers have the same numbers.
+            OverrideBudget::Rule(rule) if self.rules.last() == Some(rule) => {}
+            OverrideBudget::Rule(rule) => self.rules.push(rule.clone()),
+            OverrideBudget::Blocked => {}
+            OverrideBudget::Unlimited => self.is_unlimited = true,
         }
     }
 }

@@ -265,6 +265,7 @@ impl Reloader {
             self.overrides.read_first(&config, &store.store()).await;
         }
         let revision = self.overrides.revision();
+        override_files::adopt_rows(&config, &old.config);
         self.fetchers.acme.provide_known(&config, Some(&old.config)).await;
         config.adopt_sessions(&old.config);
         self.certs.issue_all(&config, cas);

@@ -1,13 +1,13 @@
 //! Follows the files with overrides that limits name. A changed row applies without a reload of the config: only the rows
 //! that differ change anything.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::mem;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::config::{self, Config};
@@ -15,7 +15,7 @@ use crate::limiting::limit::Limit;
 use crate::limiting::overrides::row_table::ReplacedRows;
 use crate::reload::files::{FileStat, stat_file};
 use crate::reload::loader::Loader;
-use crate::reload::open_files::find_writer;
+use crate::reload::open_files::{PAUSE_MAX, Writer, find_writer};
 use crate::snapshot::CurrentSnapshot;
 use crate::telemetry::metrics::StoreMetrics;
 
@@ -31,40 +31,76 @@ struct KnownFile {
     read: Option<FileStat>,
     /// The file as it was looked at last.
     seen: Option<FileStat>,
+    /// Since when the file has had a change that is not read yet.
+    waiting_since: Option<Instant>,
+    /// The file whose content cannot be used, and why. It is not read again until it changes.
+    unusable: Option<(FileStat, String)>,
 }
 
 /// What was found at one look.
+#[derive(Debug, PartialEq)]
 enum Look {
+    /// The file is the one that was read.
     Same,
+    /// The file has changed, and is being written.
+    Waiting,
     Read(ReplacedRows),
     Failed(String),
 }
 
 /// Applies changed rows, and exports how many there are. Never returns.
 pub async fn follow_override_files(current: CurrentSnapshot, loader: Rc<Loader>, metrics: StoreMetrics) {
-    let known: Arc<Mutex<HashMap<String, KnownFile>>> = Arc::default();
+    let mut known: HashMap<String, KnownFile> = HashMap::new();
     let mut failures: HashMap<String, String> = HashMap::new();
+    let mut shown: HashSet<String> = HashSet::new();
     let mut ticks = interval(LOOK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let limits = limits_with_file(&current.load().config);
-        known.lock().retain(|name, _| limits.iter().any(|limit| limit.name == *name));
-        failures.retain(|name, _| limits.iter().any(|limit| limit.name == *name));
+        let has_file = |name: &String| limits.iter().any(|limit| limit.name == *name);
+        known.retain(|name, _| has_file(name));
+        failures.retain(|name, _| has_file(name));
+        for name in shown.extract_if(|name| !has_file(name)) {
+            // The series exist, unless they were never set.
+            let _ = metrics.file_overrides.remove_label_values(&[&name]);
+            let _ = metrics.rejected_rows.remove_label_values(&[&name]);
+        }
         if limits.is_empty() {
-            metrics.file_overrides.reset();
-            metrics.rejected_rows.reset();
             continue;
         }
-        // On the thread that reads the config: the file system may block.
-        let (looked_at, files) = (limits.clone(), known.clone());
+        // On the thread that reads the config: the file system may block. What is known goes with the task and comes back,
+        // so that nothing here waits for a task that hangs.
+        let (looked_at, mut files) = (limits.clone(), mem::take(&mut known));
         let look = move || {
-            let mut files = files.lock();
-            looked_at.iter().map(|limit| look_at_file(limit, files.entry(limit.name.clone()).or_default())).collect()
+            let now = Instant::now();
+            let look_at = |limit: &Arc<Limit>| look_at_file(limit, files.entry(limit.name.clone()).or_default(), now);
+            let looks: Vec<Look> = looked_at.iter().map(look_at).collect();
+            (looks, files)
         };
-        let Ok(looks): Result<Vec<Look>, _> = loader.run_task(look).await else { continue };
+        let looks = match loader.run_task(look).await {
+            Ok((looks, files)) => {
+                known = files;
+                looks
+            }
+            Err(hung) => limits.iter().map(|_| Look::Failed(hung.to_string())).collect(),
+        };
         for (limit, look) in limits.iter().zip(looks) {
+            shown.insert(limit.name.clone());
             report_look(limit, look, &mut failures, &metrics);
+        }
+    }
+}
+
+/// Lets the limits of a new config keep rows of the old one whose lines have got mistakes since.
+pub fn adopt_rows(config: &Config, old: &Config) {
+    for limit in limits_with_file(config) {
+        let path = |limit: &Limit| limit.overrides.file().map(|file| file.path.clone());
+        let is_same = |before: &&Arc<Limit>| before.key == limit.key && path(before) == path(&limit);
+        let Some(before) = old.limits.find(&limit.name).filter(is_same) else { continue };
+        let kept = limit.overrides.adopt_rows(&limit.key, &before.overrides);
+        if kept > 0 {
+            tracing::warn!(limit = limit.name, kept, "rows of the file that are wrong now keep what they said before");
         }
     }
 }
@@ -74,37 +110,51 @@ fn limits_with_file(config: &Config) -> Vec<Arc<Limit>> {
 }
 
 /// Reads the file if it has changed, once it stays the same and no program has it open for writing.
-fn look_at_file(limit: &Arc<Limit>, known: &mut KnownFile) -> Look {
+fn look_at_file(limit: &Arc<Limit>, known: &mut KnownFile, at: Instant) -> Look {
     let Some(file) = limit.overrides.file() else { return Look::Same };
     let now = match stat_file(&file.path) {
         Ok(now) => now,
         Err(why) => {
-            (known.read, known.seen) = (None, None);
+            (known.read, known.seen, known.waiting_since) = (None, None, None);
             return Look::Failed(why.to_string());
         }
     };
     let is_new = known.limit.as_ref().is_none_or(|known| !Arc::ptr_eq(known, limit));
     if !is_new && known.read == Some(now) {
+        known.waiting_since = None;
         return Look::Same;
     }
-    let is_settled = known.seen.replace(now) == Some(now);
-    let is_written = || find_writer(&[PathBuf::clone(&file.path)]).is_some();
-    if !is_settled || is_written() {
-        return Look::Same;
+    if let Some((_, why)) = known.unusable.as_ref().filter(|(stat, _)| *stat == now) {
+        return Look::Failed(why.clone());
+    }
+    let is_late = at.duration_since(*known.waiting_since.get_or_insert(at)) >= PAUSE_MAX;
+    if known.seen.replace(now) != Some(now) {
+        return if is_late { Look::Failed("it keeps changing".to_owned()) } else { Look::Waiting };
+    }
+    if let Some(Writer { process, .. }) = find_writer(&[PathBuf::clone(&file.path)]) {
+        return if is_late { Look::Failed(format!("{process} has it open for writing")) } else { Look::Waiting };
     }
     let text = match config::read_rows(&file.path) {
         Ok(text) => text,
-        Err(error) => return Look::Failed(error.to_string()),
+        Err(error) => {
+            // Other faults, such as a missing permission, can end without a change of the file.
+            known.unusable = error.is_of_content().then(|| (now, error.to_string()));
+            return Look::Failed(error.to_string());
+        }
     };
     if stat_file(&file.path).ok() != Some(now) {
-        return Look::Same;
+        return Look::Waiting;
     }
+    known.waiting_since = None;
     match limit.overrides.apply_file(&limit.key, &text) {
         Ok(replaced) => {
             (known.limit, known.read) = (Some(limit.clone()), Some(now));
             Look::Read(replaced)
         }
-        Err(why) => Look::Failed(why),
+        Err(why) => {
+            known.unusable = Some((now, why.clone()));
+            Look::Failed(why)
+        }
     }
 }
 
@@ -113,7 +163,8 @@ fn report_look(limit: &Limit, look: Look, failures: &mut HashMap<String, String>
     let Some(file) = limit.overrides.file() else { return };
     let path = file.path.display();
     let failure = match look {
-        Look::Same => failures.get(&limit.name).cloned(),
+        Look::Same => None,
+        Look::Waiting => failures.get(&limit.name).cloned(),
         Look::Read(ReplacedRows { changed, rejected }) => {
             let rows = file.counts().0;
             if changed > 0 {
@@ -142,5 +193,72 @@ fn report_look(limit: &Limit, look: Look, failures: &mut HashMap<String, String>
         }
         Some(_) => {}
         None => drop(failures.remove(&limit.name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use super::*;
+    use crate::limiting::algorithm::Rule;
+    use crate::limiting::algorithm::fixed_window::FixedWindow;
+    use crate::limiting::key::shown_key::KeyHasher;
+    use crate::limiting::key::{Key, KeyPart};
+    use crate::limiting::limit::Mode;
+    use crate::limiting::overrides::Overrides;
+    use crate::limiting::overrides::row_file::OverrideFile;
+    use crate::limiting::overrides::table::{OverrideBudget, OverrideEntry, OverrideTable, PartHasher};
+    use crate::limiting::source::Source;
+
+    fn limit_with(path: PathBuf) -> Arc<Limit> {
+        let key = Key(vec![KeyPart::Source(Source::Header(http::HeaderName::from_static("x-k")))]);
+        let hasher = PartHasher::new(&key, &KeyHasher::of_process());
+        let template = Arc::new(|_: &str| Ok(OverrideEntry::lasting(OverrideBudget::Blocked)));
+        let overrides = Overrides::new(OverrideTable::default(), Some(OverrideFile::new(path)), hasher, template);
+        let rule = Rule::FixedWindow(FixedWindow { limit: 1, window_ms: 1000, clock: false });
+        let bare = Limit::bare("l", rule, Mode::Enforce);
+        Arc::new(Limit { key, overrides: Arc::new(overrides), ..Limit::clone(&bare) })
+    }
+
+    #[test]
+    fn a_file_that_stays_open_is_reported_and_read_once_it_is_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rows");
+        fs::write(&path, "a rate=0\n").unwrap();
+        let mut writer = Command::new("sh").args(["-c", "exec sleep 60 >> \"$0\""]).arg(&path).spawn().unwrap();
+        while find_writer(&[path.clone()]).is_none() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let (limit, mut known, start) = (limit_with(path), KnownFile::default(), Instant::now());
+        assert_eq!(look_at_file(&limit, &mut known, start), Look::Waiting);
+        assert_eq!(look_at_file(&limit, &mut known, start + PAUSE_MAX / 2), Look::Waiting);
+        let look = look_at_file(&limit, &mut known, start + PAUSE_MAX);
+        assert!(matches!(&look, Look::Failed(why) if why.contains(&writer.id().to_string())), "{look:?}");
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+        assert!(matches!(look_at_file(&limit, &mut known, start + PAUSE_MAX), Look::Read(_)));
+        assert_eq!(look_at_file(&limit, &mut known, start + PAUSE_MAX), Look::Same);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_not_read_again_until_it_changes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rows");
+        fs::write(&path, b"a rate=0\n\xff").unwrap();
+        let (limit, mut known, now) = (limit_with(path.clone()), KnownFile::default(), Instant::now());
+        assert_eq!(look_at_file(&limit, &mut known, now), Look::Waiting);
+        let Look::Failed(why) = look_at_file(&limit, &mut known, now) else { panic!("it is not UTF-8") };
+        // Read again, it would be found to be valid.
+        let stat = known.unusable.as_ref().unwrap().0;
+        let time = fs::metadata(&path).unwrap().modified().unwrap();
+        fs::write(&path, b"a rate=0\n#").unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+        assert_eq!(stat_file(&path).unwrap(), stat);
+        assert_eq!(look_at_file(&limit, &mut known, now), Look::Failed(why));
+        fs::write(&path, b"a rate=0\n").unwrap();
+        assert_eq!(look_at_file(&limit, &mut known, now), Look::Waiting);
+        assert!(matches!(look_at_file(&limit, &mut known, now), Look::Read(_)));
     }
 }

@@ -1,11 +1,12 @@
 //! The rate of each key, read from the request: `rate = "jwt:rate"`. The value comes from an issuer or an auth server.
-//! The config says which rates are possible, and a value that is not one of them gives the key the lowest.
+//! The config says which rates are possible. A value that is not one of them gives the key the lowest, or that of
+//! `default` among plans.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::RwLock;
 
 use crate::limiting::algorithm::Rule;
 use crate::limiting::key::SourceValues;
@@ -43,7 +44,7 @@ pub struct NumberedRates {
     /// Returns whether a text names the period of the rates.
     is_period: Box<IsPeriod>,
     /// Compiled rules by their number.
-    known: Mutex<HashMap<i64, Arc<Rule>>>,
+    known: RwLock<HashMap<i64, Arc<Rule>>>,
 }
 
 /// Compiles the rule with a number.
@@ -52,7 +53,7 @@ pub type CompileRate = dyn Fn(i64) -> Option<Rule> + Send + Sync;
 /// Returns whether a text, such as `min`, names a period.
 pub type IsPeriod = dyn Fn(&str) -> bool + Send + Sync;
 
-/// Number of compiled rules that a limit keeps. Others are compiled for each request.
+/// Number of compiled rules that a limit keeps. A further one drops them all, and those in use are compiled again.
 const KNOWN_MAX: usize = 4096;
 
 impl KeyRate {
@@ -71,6 +72,14 @@ impl KeyRate {
             KeyRates::Plans { plans, default } => text.and_then(|plan| plans.get(plan)).unwrap_or(default).clone(),
             KeyRates::Numbers(rates) => rates.budget_for(text),
         })
+    }
+
+    /// Visits the budgets of all plans, in no order. Numbers have none, and the rule of the limit is the highest of them.
+    pub fn visit_plans(&self, visit: impl FnMut(&OverrideBudget)) {
+        match &self.rates {
+            KeyRates::Plans { plans, default } => plans.values().chain([default]).for_each(visit),
+            KeyRates::Numbers(_) => {}
+        }
     }
 
     /// Describes which rates are possible.
@@ -97,7 +106,7 @@ impl NumberedRates {
         lowest: OverrideBudget,
         (compile, is_period): (Box<CompileRate>, Box<IsPeriod>),
     ) -> NumberedRates {
-        NumberedRates { least, most, lowest, compile, is_period, known: Mutex::default() }
+        NumberedRates { least, most, lowest, compile, is_period, known: RwLock::default() }
     }
 
     /// Returns the budget for a value: a number, alone or per period, such as `250/min`. A value of 0 refuses every
@@ -115,14 +124,15 @@ impl NumberedRates {
     }
 
     fn rule_with(&self, number: i64) -> OverrideBudget {
-        if let Some(rule) = self.known.lock().get(&number) {
+        if let Some(rule) = self.known.read().get(&number) {
             return OverrideBudget::Rule(rule.clone());
         }
         let Some(rule) = (self.compile)(number).map(Arc::new) else { return self.lowest.clone() };
-        let mut known = self.known.lock();
-        if known.len() < KNOWN_MAX {
-            known.insert(number, rule.clone());
+        let mut known = self.known.write();
+        if known.len() >= KNOWN_MAX {
+            known.clear();
         }
+        known.insert(number, rule.clone());
         OverrideBudget::Rule(rule)
     }
 }
@@ -149,7 +159,10 @@ fn parse_number(text: &str) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
+    use crate::limiting::algorithm::fixed_window::FixedWindow;
 
     #[test]
     fn only_whole_numbers_count() {
@@ -157,6 +170,24 @@ mod tests {
         let parsed = numbers.map(parse_number);
         assert_eq!(parsed[..3], [Some(250), Some(0), Some(1)]);
         assert_eq!(parsed[3..], [None; 9]);
+    }
+
+    #[test]
+    fn a_number_is_compiled_once_also_after_many_others() {
+        let compiled = Arc::new(AtomicUsize::new(0));
+        let count = compiled.clone();
+        let compile = move |limit: i64| {
+            count.fetch_add(1, Ordering::Relaxed);
+            Some(Rule::FixedWindow(FixedWindow { limit, window_ms: 1000, clock: false }))
+        };
+        let rates =
+            NumberedRates::new((1, 1_000_000), OverrideBudget::Blocked, (Box::new(compile), Box::new(|_| true)));
+        (1..=2 * KNOWN_MAX as i64 + 1).for_each(|number| drop(rates.rule_with(number)));
+        let before = compiled.load(Ordering::Relaxed);
+        let rules = [rates.rule_with(9000), rates.rule_with(9000), rates.rule_with(9000)];
+        assert_eq!(compiled.load(Ordering::Relaxed), before + 1);
+        assert!(matches!(&rules[2], OverrideBudget::Rule(rule) if rule.capacity() == 9000));
+        assert!(rates.known.read().len() <= KNOWN_MAX);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 
 use crate::limiting::clock;
 use crate::limiting::key::Key;
@@ -36,6 +37,8 @@ pub struct Overrides {
     live: RowTable,
     /// Shapes of all entries, in the order in which they are tried.
     shapes: ArcSwap<Vec<EntryShape>>,
+    /// Held while shapes are collected: rows of files and live entries change on different threads.
+    collecting: Mutex<()>,
     hasher: PartHasher,
     template: Arc<OverrideParser>,
 }
@@ -93,8 +96,8 @@ impl Overrides {
         hasher: PartHasher,
         template: Arc<OverrideParser>,
     ) -> Overrides {
-        let overrides =
-            Overrides { fixed, file, live: RowTable::default(), shapes: ArcSwap::default(), hasher, template };
+        let (live, shapes, collecting) = (RowTable::default(), ArcSwap::default(), Mutex::default());
+        let overrides = Overrides { fixed, file, live, shapes, collecting, hasher, template };
         overrides.collect_shapes();
         overrides
     }
@@ -133,7 +136,7 @@ impl Overrides {
     /// Finds the entry of a key at a time, and where it is written. The `values` of the key are joined to a field; a star
     /// stands for a missing value.
     pub fn find_with_origin(&self, values: &str, now_ms: impl Fn() -> i64) -> Option<(OverrideEntry, OverrideOrigin)> {
-        let shapes = self.shapes.load();
+        let mut shapes = self.shapes.load();
         if shapes.is_empty() {
             return None;
         }
@@ -143,13 +146,21 @@ impl Overrides {
         }
         let absent = shape_of(values);
         let applies = |entry: &OverrideEntry| entry.applies(&now_ms);
-        shapes.iter().find_map(|shape| {
-            let field = shape.field_for(values, absent, &self.hasher)?;
-            let live = || self.live.find(&field, applies).map(|entry| (entry, OverrideOrigin::Live));
-            let fixed = || self.fixed.find(&field, applies).map(|entry| (entry.clone(), OverrideOrigin::Config));
-            let row = || self.file.as_ref()?.table.find(&field, applies).map(|entry| (entry, OverrideOrigin::File));
-            live().or_else(fixed).or_else(row)
-        })
+        loop {
+            let found = shapes.iter().find_map(|shape| {
+                let field = shape.field_for(values, absent, &self.hasher)?;
+                let live = || self.live.find(&field, applies).map(|entry| (entry, OverrideOrigin::Live));
+                let fixed = || self.fixed.find(&field, applies).map(|entry| (entry.clone(), OverrideOrigin::Config));
+                let row = || self.file.as_ref()?.table.find(&field, applies).map(|entry| (entry, OverrideOrigin::File));
+                live().or_else(fixed).or_else(row)
+            });
+            // The entry of the key may have been replaced meanwhile by one with stars elsewhere.
+            let now = self.shapes.load();
+            if found.is_some() || Arc::ptr_eq(&shapes, &now) {
+                return found;
+            }
+            shapes = now;
+        }
     }
 
     /// Finds the entry of a key of which some values are not known, only digits that identify them. Compares all
@@ -192,16 +203,12 @@ impl Overrides {
 
     /// Replaces the live overrides `known` by those in `new`; see [`RowTable::replace`].
     pub fn replace_live(&self, key: &Key, known: &mut RawOverrides, new: &RawOverrides) -> ReplacedRows {
-        let replaced = self.live.replace(&mut self.reader(key), known, new);
-        self.collect_shapes();
-        replaced
+        self.live.replace(&mut self.reader(key), known, new, || self.collect_shapes())
     }
 
     /// Makes `raw` the live overrides, whatever they are. Entries with mistakes are removed from `raw`.
     pub fn set_live(&self, key: &Key, raw: &mut RawOverrides) -> RejectedOverrides {
-        let rejected = self.live.synchronize(&mut self.reader(key), raw);
-        self.collect_shapes();
-        rejected
+        self.live.synchronize(&mut self.reader(key), raw, || self.collect_shapes())
     }
 
     /// Sets the live override of one field, or removes it.
@@ -225,9 +232,16 @@ impl Overrides {
     /// The file has too many rows. Those in force stay.
     pub fn apply_file(&self, key: &Key, text: &str) -> Result<ReplacedRows, String> {
         let Some(file) = &self.file else { return Ok(ReplacedRows::default()) };
-        let replaced = file.apply_text(&mut self.reader(key), text);
+        file.apply_text(&mut self.reader(key), text, || self.collect_shapes())
+    }
+
+    /// Adopts the rows of `old` that the file has no longer because of mistakes, so that a typing error lifts no block.
+    /// Returns how many. Called for a new config whose limit has the same key and file.
+    pub fn adopt_rows(&self, key: &Key, old: &Overrides) -> usize {
+        let (Some(file), Some(before)) = (&self.file, &old.file) else { return 0 };
+        let adopted = file.adopt_rows(&mut self.reader(key), before);
         self.collect_shapes();
-        replaced
+        adopted
     }
 
     fn reader<'r>(&'r self, key: &'r Key) -> RowReader<'r> {
@@ -236,6 +250,7 @@ impl Overrides {
 
     /// Collects the shapes of all entries, in the order in which they are tried.
     fn collect_shapes(&self) {
+        let _collecting = self.collecting.lock();
         let mut shapes = self.fixed.shapes().to_vec();
         shapes.extend(self.live.shapes());
         shapes.extend(self.file.iter().flat_map(|file| file.table.shapes()));

@@ -1,5 +1,6 @@
 //! The text of a file with overrides: one entry per line, a field and its value, as the hash in Redis has them.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use parking_lot::Mutex;
@@ -19,6 +20,8 @@ pub struct OverrideFile {
 struct FileState {
     rows: RawOverrides,
     rejected: RejectedOverrides,
+    /// Fields of the lines that were left out because of a mistake.
+    skipped: BTreeSet<Vec<u8>>,
 }
 
 impl OverrideFile {
@@ -30,14 +33,50 @@ impl OverrideFile {
     ///
     /// # Errors
     /// The file has too many rows. Those in force stay.
-    pub(super) fn apply_text(&self, reader: &mut RowReader<'_>, text: &str) -> Result<ReplacedRows, String> {
-        let (rows, mut rejected) = parse_rows(text)?;
+    pub(super) fn apply_text(
+        &self,
+        reader: &mut RowReader<'_>,
+        text: &str,
+        find_new: impl Fn(),
+    ) -> Result<ReplacedRows, String> {
+        let (mut rows, mut rejected) = parse_rows(text)?;
+        let without_value = written_rows(text).filter(|(.., value)| value.is_none());
+        let mut skipped: BTreeSet<Vec<u8>> = without_value.map(|(_, field, _)| field.as_bytes().to_vec()).collect();
         let mut state = self.state.lock();
-        let ReplacedRows { changed, rejected: mut wrong } = self.table.replace(reader, &mut state.rows, &rows);
+        for field in &skipped {
+            // The mistake is in the line, and the row stays as it is.
+            if let Some(value) = state.rows.get(field).filter(|_| !rows.contains_key(field)) {
+                rows.insert(field.clone(), value.clone());
+            }
+        }
+        let ReplacedRows { changed, rejected: mut wrong } =
+            self.table.replace(reader, &mut state.rows, &rows, find_new);
         wrong.name_lines(text);
         rejected.append(wrong);
         state.rejected = rejected.clone();
+        skipped.extend(
+            rows.iter().filter(|(field, value)| state.rows.get(*field) != Some(*value)).map(|row| row.0.clone()),
+        );
+        state.skipped = skipped;
         Ok(ReplacedRows { changed, rejected })
+    }
+
+    /// Adopts the rows of `old` whose lines were left out here. Returns how many.
+    pub(super) fn adopt_rows(&self, reader: &mut RowReader<'_>, old: &OverrideFile) -> usize {
+        let state = &mut *self.state.lock();
+        let missing: Vec<&Vec<u8>> = state.skipped.iter().filter(|field| !state.rows.contains_key(*field)).collect();
+        if missing.is_empty() {
+            return 0;
+        }
+        let known: RawOverrides = {
+            let old = old.state.lock();
+            missing.into_iter().filter_map(|field| Some((field.clone(), old.rows.get(field)?.clone()))).collect()
+        };
+        // A row that no longer fits the limit stays out, like any other with a mistake.
+        let mut adopt = |(field, value): (&Vec<u8>, &Vec<u8>)| {
+            self.table.change(reader, &mut state.rows, field, Some(value.as_slice())).is_ok()
+        };
+        known.iter().filter(|row| adopt(*row)).count()
     }
 
     /// Number of rows in force, and of lines that were left out.
@@ -49,8 +88,8 @@ impl OverrideFile {
 /// Splits a text into rows: a field, spaces or tabs, and a value. Lines that are empty or begin with `#` say nothing.
 fn parse_rows(text: &str) -> Result<(RawOverrides, RejectedOverrides), String> {
     let (mut rows, mut rejected) = (RawOverrides::new(), RejectedOverrides::default());
-    for (line, row) in written_rows(text) {
-        let Some((field, value)) = row else {
+    for (line, field, value) in written_rows(text) {
+        let Some(value) = value else {
             rejected.add_line(line, "the line has no value; write KEY rate=100/s".to_owned());
             continue;
         };
@@ -65,17 +104,18 @@ fn parse_rows(text: &str) -> Result<(RawOverrides, RejectedOverrides), String> {
     Ok((rows, rejected))
 }
 
-/// Returns the number of each line with its field and value; `None` if it has no value.
-fn written_rows(text: &str) -> impl Iterator<Item = (usize, Option<(&str, &str)>)> {
+/// Returns the number of each line with its field and its value, if it has one.
+fn written_rows(text: &str) -> impl Iterator<Item = (usize, &str, Option<&str>)> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let lines = text.lines().map(str::trim).zip(1..).filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
-    lines.map(|(line, number)| {
-        let row = line.split_once([' ', '\t']).map(|(field, value)| (field, value.trim_start()));
-        (number, row)
+    lines.map(|(line, number)| match line.split_once([' ', '\t']) {
+        Some((field, value)) => (number, field, Some(value.trim_start())),
+        None => (number, line, None),
     })
 }
 
-/// Returns the number of the first line with that field.
+/// Returns the number of the first line with that field and a value.
 pub(super) fn find_line(text: &str, field: &[u8]) -> Option<usize> {
-    written_rows(text).find_map(|(line, row)| row.filter(|row| row.0.as_bytes() == field).map(|_| line))
+    let is_row = |written: &str, value: Option<&str>| value.is_some() && written.as_bytes() == field;
+    written_rows(text).find_map(|(line, written, value)| is_row(written, value).then_some(line))
 }

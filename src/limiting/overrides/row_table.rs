@@ -127,9 +127,17 @@ impl RowTable {
 
     /// Replaces the entries `known`, which are all of the table, by those in `new`. An entry with a mistake is left out,
     /// or keeps its known value; so a typing error lifts no block. Changes only what differs, and adds before it removes:
-    /// at no time does a key have no entry that has one before and afterwards.
-    pub fn replace(&self, reader: &mut RowReader<'_>, known: &mut RawOverrides, new: &RawOverrides) -> ReplacedRows {
+    /// at no time does a key have no entry that has one before and afterwards. `find_new` makes those that were added
+    /// known to who searches.
+    pub fn replace(
+        &self,
+        reader: &mut RowReader<'_>,
+        known: &mut RawOverrides,
+        new: &RawOverrides,
+        find_new: impl Fn(),
+    ) -> ReplacedRows {
         let (mut changed, mut rejected) = self.add_changed(reader, known, new);
+        find_new();
         let gone: Vec<Vec<u8>> = known.keys().filter(|field| !new.contains_key(*field)).cloned().collect();
         for field in &gone {
             self.remove(reader, known, field);
@@ -140,20 +148,28 @@ impl RowTable {
             changed += added;
             rejected = left;
         }
+        find_new();
         ReplacedRows { changed: changed + gone.len(), rejected }
     }
 
     /// Makes the table contain exactly the entries `known`, whatever it contains. Those with mistakes are removed from
-    /// `known`.
-    pub fn synchronize(&self, reader: &mut RowReader<'_>, known: &mut RawOverrides) -> RejectedOverrides {
+    /// `known`. `find_new`: see [`RowTable::replace`].
+    pub fn synchronize(
+        &self,
+        reader: &mut RowReader<'_>,
+        known: &mut RawOverrides,
+        find_new: impl Fn(),
+    ) -> RejectedOverrides {
         let new = std::mem::take(known);
         let (_, rejected) = self.add_changed(reader, known, &new);
+        find_new();
         let fields: HashSet<String> = known.keys().filter_map(|field| reader.canonical_field(field).ok()).collect();
         let mut gone = Vec::new();
         self.visit(|field, _| gone.extend((!fields.contains(field)).then(|| field.to_owned())));
         for field in gone {
             self.remove_row(&field, |_| true);
         }
+        find_new();
         rejected
     }
 

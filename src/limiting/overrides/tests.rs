@@ -1,6 +1,7 @@
 //! Which entry a key has, and what changes of the entries do.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use proptest::prelude::*;
@@ -210,6 +211,33 @@ fn rows_of_a_file_yield_to_live_entries_and_wrong_lines_are_named() {
 }
 
 #[test]
+fn a_new_config_keeps_the_rows_that_became_wrong() {
+    let with_rows = |text: &str| {
+        let mut overrides = overrides();
+        overrides.file = Some(OverrideFile::new("rows".into()));
+        overrides.apply_file(&key(), text).unwrap();
+        overrides
+    };
+    let old = with_rows("a,b 0\nc,d 0\ne,f 0\ng,h 0\n");
+    let text = "a,b bad\nc,d\ne,f 1\ni,j bad\n";
+    let new = with_rows(text);
+    let budgets = |overrides: &Overrides| {
+        [("a", "b"), ("c", "d"), ("e", "f"), ("g", "h"), ("i", "j")]
+            .map(|(a, b)| find(overrides, Some(a.as_bytes()), Some(b.as_bytes())))
+    };
+    let [blocked, unlimited] = [OverrideBudget::Blocked, OverrideBudget::Unlimited].map(Some);
+    assert_eq!(budgets(&new), [None, None, unlimited.clone(), None, None]);
+    assert_eq!(new.adopt_rows(&key(), &old), 2);
+    let kept = [blocked.clone(), blocked, unlimited, None, None];
+    assert_eq!(budgets(&new), kept);
+    // Reading the same text again changes nothing, and rows that the text names no longer go.
+    assert_eq!(new.apply_file(&key(), text).unwrap().changed, 0);
+    assert_eq!(budgets(&new), kept);
+    new.apply_file(&key(), "").unwrap();
+    assert_eq!(budgets(&new), [const { None }; 5]);
+}
+
+#[test]
 fn an_entry_that_has_ended_leaves_its_key_to_the_next_one() {
     let overrides = overrides();
     set(&overrides, &mut RawOverrides::new(), &raw(&[("a,b", "past"), ("a,*", "1"), ("c,d", "past")]));
@@ -217,6 +245,36 @@ fn an_entry_that_has_ended_leaves_its_key_to_the_next_one() {
     assert_eq!(find(&overrides, Some(b"c"), Some(b"d")), None);
     assert_eq!(overrides.find_at("c,d", || 0).map(|entry| entry.budget), Some(OverrideBudget::Blocked));
     assert_eq!(overrides.find_at("c,d", || 1), None);
+}
+
+/// A row `a,b` takes the place of `a,*`, and the other way round.
+#[test]
+fn a_key_has_an_entry_while_the_stars_of_its_rows_change() {
+    let overrides = overrides();
+    let forms = [raw(&[("a,b", "0")]), raw(&[("a,*", "0")])];
+    let mut known = RawOverrides::new();
+    set(&overrides, &mut known, &forms[1]);
+    for form in [&forms[0], &forms[1]] {
+        overrides.live.replace(&mut overrides.reader(&key()), &mut known, form, || {
+            overrides.collect_shapes();
+            assert_eq!(find(&overrides, Some(b"a"), Some(b"b")), Some(OverrideBudget::Blocked), "{form:?}");
+        });
+    }
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let searches = scope.spawn(|| {
+            let mut missed = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                missed += usize::from(find(&overrides, Some(b"a"), Some(b"b")).is_none());
+            }
+            missed
+        });
+        for i in 0..2000 {
+            overrides.replace_live(&key(), &mut known, &forms[i % 2]);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(searches.join().unwrap(), 0);
+    });
 }
 
 #[test]

@@ -321,8 +321,10 @@ fn states_more(before: &Limit, after: &Limit) -> bool {
             gives_more(&new.lowest, &old.lowest) || allows_more(&after.rule, &before.rule)
         }
         (KeyRates::Plans { plans, default }, KeyRates::Plans { plans: new, default: new_default }) => {
-            gives_more(new_default, default)
-                || new.iter().any(|(plan, budget)| gives_more(budget, plans.get(plan).unwrap_or(default)))
+            // A plan that is no longer listed falls to the default, and one that is new comes from there.
+            let has_more =
+                |plan: &String| gives_more(new.get(plan).unwrap_or(new_default), plans.get(plan).unwrap_or(default));
+            gives_more(new_default, default) || plans.keys().chain(new.keys()).any(has_more)
         }
         _ => false,
     }

@@ -133,7 +133,7 @@ fn read_users(section: &Section, node: &Node, path: &Path) -> Option<Arc<UserTab
                 UnreadableKind::Missing => {
                     "create it: htpasswd -cB FILE USER; or correct its path (relative to this file)"
                 }
-                UnreadableKind::Directory | UnreadableKind::Other => error.help(),
+                UnreadableKind::Directory | UnreadableKind::Content | UnreadableKind::Other => error.help(),
             };
             return section.report_fault(
                 route::auth::BASIC.name,
