@@ -128,8 +128,7 @@ pub struct Limit {
     /// Response to refused requests; `None` uses that of the route.
     pub refuse: Option<Arc<Refuse>>,
     /// Where the rate of a key is read from; `None` if all keys have that of the rule. Otherwise, the rule has the highest
-    /// number that is possible, or the fastest rate of a plan; a plan may be unlimited, or have a larger number for a
-    /// longer window.
+    /// number, or the fastest rate of a plan: others may be unlimited, or admit more in a long interval.
     pub key_rate: Option<Box<KeyRate>>,
     /// Where the day on which months begin is read from; `None` if all keys have the day of the rule.
     pub month_day: Option<Box<MonthDay>>,
