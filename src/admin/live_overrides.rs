@@ -15,6 +15,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use crate::admin::store_link::StoreLink;
 use crate::config::Config;
 use crate::labels::labels;
+use crate::limiting::clock;
 use crate::limiting::limit::Limit;
 use crate::limiting::overrides::row_table::ReplacedRows;
 use crate::limiting::overrides::{ENTRIES_MAX, HashChange, LIVE_ENTRIES_MAX, Overrides, RawOverrides};
@@ -64,6 +65,8 @@ struct KnownOverrides {
     tables: BTreeMap<String, Weak<Overrides>>,
     /// Entries that were changed since the reading under way began, by limit. What it finds of them is outdated.
     changed: BTreeMap<String, BTreeSet<String>>,
+    /// How many entries of a limit were left when those that had ended were last removed.
+    left: BTreeMap<String, usize>,
     /// Incremented with each change of `good`.
     revision: u64,
     /// Current mistakes by limit; each is logged once.
@@ -84,6 +87,8 @@ struct OverrideReading {
 const READ_INTERVAL: Duration = Duration::from_secs(2);
 /// Additional interval for each entry beyond [`ENTRIES_MAX`]: 20 s for a million.
 const PAUSE_PER_FIELD: Duration = Duration::from_micros(20);
+/// Number of entries from which those of a memory store that have ended are removed.
+const PRUNED_FROM: usize = 1000;
 /// Minimum interval between log lines about a hash whose mistakes keep changing.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -120,12 +125,13 @@ impl LiveOverrides {
     /// Applies known overrides to the limits of a config. Entries that no longer fit their limit are dropped; the next
     /// reading reports them.
     pub fn apply_known(&self, config: &Config) {
-        let KnownOverrides { good, tables, are_local, revision, .. } = &mut *self.known.borrow_mut();
+        let KnownOverrides { good, tables, left, are_local, revision, .. } = &mut *self.known.borrow_mut();
         // The entries of one store are not about another.
         if *are_local == config.store.is_shared() {
             *are_local = !config.store.is_shared();
             *revision += 1;
             good.clear();
+            left.clear();
         }
         self.metrics.live_overrides.reset();
         self.metrics.rejected_overrides.reset();
@@ -144,6 +150,8 @@ impl LiveOverrides {
 
     /// Reads a new store once, before any request is decided there.
     pub async fn read_first(&self, config: &Config, store: &Store) {
+        // Those were changes of another store.
+        self.known.borrow_mut().changed.clear();
         if let Some(reading) = read_overrides(store, config).await {
             self.accept_reading(config, reading.found);
         }
@@ -182,6 +190,7 @@ impl LiveOverrides {
         limit: &Arc<Limit>,
         change: &HashChange<'_>,
     ) -> Result<ChangedOverride, OverrideFault> {
+        self.prune_ended(limit, clock::now_ms());
         let existed = {
             let mut known = self.known.borrow_mut();
             let raw = known.good.entry(limit.name.clone()).or_default();
@@ -196,6 +205,28 @@ impl LiveOverrides {
         self.apply_change(limit, change).map_err(OverrideFault::Invalid)?;
         let keeper = if config.store.state.is_some() { OverrideKeeper::StateFile } else { OverrideKeeper::Memory };
         Ok(ChangedOverride { existed, keeper, is_applied: true })
+    }
+
+    /// Removes the entries of a limit that have ended, if there may be many: else they would fill the state file.
+    fn prune_ended(&self, limit: &Arc<Limit>, now_ms: i64) {
+        let KnownOverrides { good, tables, left, revision, .. } = &mut *self.known.borrow_mut();
+        let raw = good.entry(limit.name.clone()).or_default();
+        // Each search goes through all entries, so it waits until there are twice as many as the last one left.
+        let searched_from = left.get(&limit.name).map_or(0, |left| left.saturating_mul(2)).max(PRUNED_FROM);
+        if raw.len() < searched_from.min(LIVE_ENTRIES_MAX) {
+            return;
+        }
+        synchronize(limit, raw, tables);
+        let ended = limit.overrides.list_ended(now_ms);
+        for field in &ended {
+            // Removing cannot fail.
+            let _ = limit.overrides.change_live(&limit.key, raw, (field, None));
+        }
+        left.insert(limit.name.clone(), raw.len());
+        if !ended.is_empty() {
+            *revision += 1;
+            tracing::info!(limit = limit.name, ended = ended.len(), "live overrides that have ended are removed");
+        }
     }
 
     /// Applies a change of one entry, without a look at the others.
@@ -374,4 +405,32 @@ async fn read_overrides(store: &Store, config: &Config) -> Option<OverrideReadin
         }
     }
     Some(reading)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load_text;
+    use crate::telemetry::metrics::Metrics;
+
+    #[test]
+    fn entries_that_have_ended_are_removed_before_there_are_many() {
+        let text = "[[route]]\nrespond = { body = \"in\" }\nlimits = [\"q\"]\n\
+            [limit.q]\nalgorithm = \"fixed_window\"\nrate = \"1/h\"\nkey = \"header:x-k\"\n";
+        let config = load_text("c", text).unwrap();
+        let live = LiveOverrides::new(Metrics::new().unwrap().store, &config);
+        let limit = &config.limits[0];
+        let set = |field: &str, value: &str| {
+            let change = HashChange { field, value: Some(value), spellings: Vec::new() };
+            assert!(live.change_local(&config, limit, &change).is_ok(), "{field}");
+        };
+        set("evil", "rate=0");
+        for i in 0..2 * PRUNED_FROM {
+            set(&i.to_string(), "rate=0;until=2020-01-01T00:00:00Z");
+        }
+        let known = &live.overrides_for(&config)["q"];
+        assert!(known.len() <= PRUNED_FROM, "{}", known.len());
+        assert!(known.contains_key(&b"evil"[..]));
+        assert!(limit.overrides.find("evil").is_some());
+    }
 }

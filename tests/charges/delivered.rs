@@ -292,6 +292,12 @@ fn batches_are_refused_where_responses_state_the_cost() {
     let refused = [("route", "llm"), ("limit", "tokens"), ("reason", "llm_batch")];
     gateway.assert_metric("rejections_total", &refused, 5.0);
     assert_eq!(left(&gateway), 10_000, "a refused request costs nothing");
+    // Other APIs name their paths like that, too.
+    let gateway = limited(&upstream, "settle = [\"json:/cost\"]");
+    let response = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 11\r\n\r\n{\"cost\": 7}";
+    let head = post("/v1/batches", response.len() as u64, "content-type: text/plain\r\n");
+    assert_eq!(gateway.client().fetch(&head, response).status(), 200);
+    crate::support::wait_until("the cost is charged", || left(&gateway) == 9_993);
     // A limit that exempts the path does not refuse it.
     let exempt = format!("{DIALECTS}\nwhen = {{ path = \"!~ ^/v1/batches$\" }}");
     let gateway = limited(&upstream, &exempt);

@@ -36,7 +36,7 @@ pub trait Algorithm: Clone {
     fn params(&self, now_ms: i64) -> Vec<i64>;
 
     /// Encodes the rule as a word for receipts, which [`Algorithm::decode_rule`] decodes. Used with
-    /// [`Algorithm::CORRECTS_BY_OWN_RULE`].
+    /// [`Algorithm::CORRECTS_BY_OWN_RULE`], and if requests state the rates of their keys.
     fn encode_rule(&self) -> String {
         let params: Vec<String> = self.params(0).iter().map(ToString::to_string).collect();
         params.join(",")

@@ -389,9 +389,9 @@ mod tests {
 
     #[test]
     fn a_rule_survives_encoding_and_decoding() {
-        for rule in
-            SPECS.iter().flat_map(|spec| [built(spec, false), built(spec, true)]).filter(Rule::corrects_by_own_rule)
-        {
+        // Requests cannot state the slots of a key.
+        let is_encoded = |rule: &Rule| rule.name() != "concurrency";
+        for rule in SPECS.iter().flat_map(|spec| [built(spec, false), built(spec, true)]).filter(is_encoded) {
             for rule in [rule.clone(), rule.share(3)] {
                 let encoded = rule.encode_rule();
                 assert!(!encoded.is_empty() && !encoded.contains(' '), "{encoded}");
@@ -439,7 +439,7 @@ mod tests {
                     "1,day,UTC,24:00:00,0",
                 ],
             ),
-            ("sliding_log", &["1,1,0"]),
+            ("sliding_log", &["1,1", "0,1,0", "1001,1,0", "1,0,0", "1,1,2", "1,9223372036854775807,0"]),
             ("concurrency", &["1,1000"]),
             ("none", &["1"]),
         ] {

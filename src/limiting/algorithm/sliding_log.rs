@@ -2,8 +2,8 @@
 //! window. Twin of `lua/sliding_log.lua`: same names, same order.
 
 use crate::limiting::algorithm::exact::EXACT;
-use crate::limiting::algorithm::interface::COUNT;
-use crate::limiting::algorithm::params::{Field, OptionError, OptionValues, Param, RATE, option_error};
+use crate::limiting::algorithm::interface::{COUNT, parse_numbers};
+use crate::limiting::algorithm::params::{Field, OptionError, OptionValues, PERIOD_MAX_MS, Param, RATE, option_error};
 use crate::limiting::algorithm::tree::{ENTRIES_MAX, Tree};
 use crate::limiting::algorithm::{Algorithm, LATEST, Number, Policy, Step};
 use crate::limiting::answer::{Answer, BanAnswer, NEVER};
@@ -65,6 +65,14 @@ impl Algorithm for SlidingLog {
 
     fn params(&self, _now_ms: i64) -> Vec<i64> {
         vec![self.limit, self.window_ms, i64::from(self.sorted_set)]
+    }
+
+    fn decode_rule(encoded: &str) -> Option<SlidingLog> {
+        let &[limit, window_ms @ 1..=PERIOD_MAX_MS, sorted_set @ 0..=1] = &*parse_numbers(encoded)? else {
+            return None;
+        };
+        let log = SlidingLog { limit, window_ms, sorted_set: sorted_set == 1 };
+        (1..=log.max_number()).contains(&limit).then_some(log)
     }
 
     fn policy(&self) -> Policy {

@@ -128,7 +128,7 @@ pub struct Limit {
     /// Response to refused requests; `None` uses that of the route.
     pub refuse: Option<Arc<Refuse>>,
     /// Where the rate of a key is read from; `None` if all keys have that of the rule. Otherwise, the rule has the highest
-    /// rate that is possible.
+    /// number, or the fastest rate of a plan: others may be unlimited, or admit more in a long interval.
     pub key_rate: Option<Box<KeyRate>>,
     /// Where the day on which months begin is read from; `None` if all keys have the day of the rule.
     pub month_day: Option<Box<MonthDay>>,
@@ -187,8 +187,7 @@ impl Limit {
     /// # Errors
     /// The cost is ambiguous or no integer, or no response will report it.
     pub fn price_of(&self, facts: &Facts) -> Result<Price, ValueError> {
-        let reads_usage = self.charge_rules.as_ref().is_some_and(|rules| rules.usage().is_some());
-        if reads_usage && creates_batch(facts.method, facts.path) {
+        if self.settles_by_tokens() && creates_batch(facts.method, facts.path) {
             return Err(UnreadableBody::Batch.into());
         }
         if let Some(protocol) = self.call_protocol {
@@ -360,6 +359,12 @@ impl Limit {
     /// Returns whether the body of the response reports the true cost.
     pub fn settles_by_body(&self) -> bool {
         self.charge_rules.as_ref().is_some_and(|rules| rules.usage().is_some())
+    }
+
+    /// Returns whether responses report the tokens of a language model, and not only some number.
+    fn settles_by_tokens(&self) -> bool {
+        let usage = self.charge_rules.as_ref().and_then(|rules| rules.usage());
+        usage.is_some_and(|usage| usage.is_of_model() || matches!(self.cost, Cost::Reserved(_)))
     }
 
     /// Returns whether the gateway asks servers to report the usage of streams.

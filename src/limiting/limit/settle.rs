@@ -12,7 +12,7 @@ use crate::limiting::limit::bytes::CountedBytes;
 use crate::limiting::limit::cost::StatusPrices;
 use crate::limiting::limit::request_end::ResponseTail;
 use crate::limiting::settlement::scan::UsageScan;
-use crate::limiting::settlement::sources::UsageSources;
+use crate::limiting::settlement::sources::{UsageSource, UsageSources};
 use crate::limiting::settlement::weights::ModelWeights;
 
 /// Places where a response reports the true cost.
@@ -109,6 +109,13 @@ impl fmt::Display for Settle {
 }
 
 impl UsageRules {
+    /// Returns whether the usage is that of a language model: by the dialect of its API, or as tokens have weights or
+    /// prices. Other APIs state a cost as well, and their batches are ordinary requests.
+    pub fn is_of_model(&self) -> bool {
+        let has_dialect = self.sources.listed().iter().any(|source| matches!(source, UsageSource::Dialect(_)));
+        has_dialect || self.requests_usage || *self.weights != ModelWeights::default()
+    }
+
     /// Returns the usage that the scanner of the response has read, and whether the model has no weights of its own. If
     /// the response does not report its usage completely, it has at least the output that it delivered, and the input
     /// whose units `input_units` estimates.

@@ -201,6 +201,13 @@ impl Overrides {
         self.live.find_spelling(field).filter(|written| written != field.as_bytes())
     }
 
+    /// Lists the live entries that have ended, as they are written.
+    pub fn list_ended(&self, now_ms: i64) -> Vec<Vec<u8>> {
+        let mut ended = Vec::new();
+        self.live.visit(|field, entry| ended.extend((!entry.applies(&|| now_ms)).then(|| field.to_owned())));
+        ended.iter().filter_map(|field| self.live.find_spelling(field)).collect()
+    }
+
     /// Replaces the live overrides `known` by those in `new`; see [`RowTable::replace`].
     pub fn replace_live(&self, key: &Key, known: &mut RawOverrides, new: &RawOverrides) -> ReplacedRows {
         self.live.replace(&mut self.reader(key), known, new, || self.collect_shapes())

@@ -34,7 +34,8 @@ pub struct Receipt {
     pub cost: i64,
     /// The algorithm's identifier of the charge.
     pub receipt: i64,
-    /// The rule that made the charge, if no other numbers can refund it.
+    /// The rule that made the charge: for some algorithms no other numbers can refund it, and requests may state the rate
+    /// of their key. Empty in receipts of earlier processes that needed none.
     pub encoded_rule: String,
     /// Values of the key, formatted as a field of the overrides.
     pub key_values: String,
@@ -92,7 +93,7 @@ impl Receipt {
             local: is_local,
             cost: check.cost,
             receipt: answer.receipt,
-            encoded_rule: if rule.corrects_by_own_rule() { rule.encode_rule() } else { String::new() },
+            encoded_rule: rule.encode_rule(),
             key_values,
             tenant: check.tenant.map(String::from).unwrap_or_default(),
             key: check.key,
@@ -124,16 +125,19 @@ impl Receipt {
         })
     }
 
-    /// Returns the rule that corrects the charge: that of the charge, or else the key's present one. `None` if the
-    /// limit has another algorithm now.
+    /// Returns the rule that corrects the charge: that of the charge if the algorithm needs it or the request stated the
+    /// rate, or else the key's present one. `None` if the limit has another algorithm now.
     pub fn correcting_rule(&self, limit: &Limit) -> Option<Arc<Rule>> {
         let algorithm = limit.rule.name();
-        let rule = match limit.rule.corrects_by_own_rule() {
-            true => Rule::decode_rule(algorithm, &self.encoded_rule).map(Arc::new),
-            false => Some(match limit.overrides.find(&self.key_values).map(|entry| entry.budget) {
-                Some(OverrideBudget::Rule(rule)) => rule,
-                _ => limit.rule.clone(),
-            }),
+        let of_charge = || Rule::decode_rule(algorithm, &self.encoded_rule).map(Arc::new);
+        let present = || match limit.overrides.find(&self.key_values).map(|entry| entry.budget) {
+            Some(OverrideBudget::Rule(rule)) => rule,
+            _ => limit.rule.clone(),
+        };
+        let rule = match (limit.rule.corrects_by_own_rule(), &limit.key_rate) {
+            (true, _) => of_charge(),
+            (false, Some(_)) => Some(of_charge().unwrap_or_else(present)),
+            (false, None) => Some(present()),
         };
         rule.filter(|_| self.limit_and_algorithm().is_some_and(|(_, of)| of == algorithm))
     }
@@ -215,7 +219,14 @@ fn parse_number(word: &str) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
+    use crate::limiting::algorithm::sliding_log::SlidingLog;
+    use crate::limiting::answer::BanAnswer;
+    use crate::limiting::limit::Mode;
+    use crate::limiting::limit::key_rate::{KeyRate, KeyRates};
+    use crate::limiting::source::Source;
 
     fn receipt(id: u128, expires_ms: i64) -> Receipt {
         let key = "sg:{header:x-api-key=a,ip=::1}:daily:token_bucket".to_owned();
@@ -249,5 +260,26 @@ mod tests {
         assert_eq!(Receipt { key_values: "a".repeat(TOKEN_MAX / 2), ..receipt }.to_token(), None);
         assert_eq!(Receipt::from_token(&"\u{e9}".repeat(40)), None);
         assert_eq!(Receipt::from_token(&"+1".repeat(40)), None);
+    }
+
+    #[test]
+    fn a_charge_at_a_stated_rate_is_corrected_by_that_rate() {
+        let rule = |limit: i64| Rule::SlidingLog(SlidingLog { limit, window_ms: 1000, sorted_set: false });
+        let source = Source::Header(http::HeaderName::from_static("x-plan"));
+        let rates = KeyRates::Plans { plans: HashMap::new(), default: OverrideBudget::Blocked };
+        let plain = Limit::bare("daily", rule(100), Mode::Enforce);
+        let stated = Limit { key_rate: Some(Box::new(KeyRate { source, rates })), ..Limit::clone(&plain) };
+        let key = "sg:{all}:daily:sliding_log".to_owned();
+        let of = |encoded_rule: String| Receipt { encoded_rule, key: key.clone(), ..receipt(1, 9) };
+        let corrected = |limit: &Limit, encoded: String| of(encoded).correcting_rule(limit).unwrap();
+        assert_eq!(*corrected(&stated, rule(5).encode_rule()), rule(5));
+        assert_eq!(*corrected(&plain, rule(5).encode_rule()), rule(100));
+        // One of an earlier process names no rule.
+        assert_eq!(*corrected(&stated, String::new()), rule(100));
+        let ban = BanAnswer::None;
+        let answer = Answer { admitted: true, remaining: 4, retry_ms: 0, reset_ms: 1000, receipt: 1, ban };
+        let charged =
+            Receipt::of_charge(Check::new(&plain, key.clone(), 1), &answer, String::new(), false, (0, &rule(5)));
+        assert_eq!(*corrected(&stated, charged.encoded_rule), rule(5));
     }
 }
