@@ -286,9 +286,9 @@ ends! {
     UpstreamSwitched = broken("the server switched to a protocol that was not offered");
     UpstreamTunnel = EndRow::new(Upstream, 502, "upstream_tunnel",
         "the upstream server opens no WebSockets or other tunnels over HTTP/2").grpc(Unavailable)
-        .failure(UpstreamFailureKind::Broken).setting("protocol")
+        .failure(UpstreamFailureKind::Broken).own_bound().unserved().setting("protocol")
         .logged("it has not announced extended CONNECT (RFC 8441); for WebSockets, set protocol = \"http1\"")
-        .means("the request offers to switch protocols, and the server [opens no tunnels](upstreams.md#http2-to-servers) over HTTP/2");
+        .means("the request opens a WebSocket, or is an extended CONNECT, and the server [opens no tunnels](upstreams.md#http2-to-servers) over HTTP/2");
     UpstreamTimeout = EndRow::new(Upstream, 504, "upstream_timeout",
         "the upstream server did not respond in time").grpc(DeadlineExceeded)
         .outcome(UpstreamOutcome::Timeout).failure(UpstreamFailureKind::Timeout).retry(RetryReason::Timeout)

@@ -130,7 +130,6 @@ pub fn order_routes(
         }
         kept.push(location);
     }
-    close_overridden(&mut kept, overriding, overriding_all);
     let is_whole = |location: &Location| match &location.matcher {
         LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => path == "/",
         _ => false,
@@ -138,6 +137,7 @@ pub fn order_routes(
     if !kept.iter().any(is_whole) {
         kept.push(Location { matcher: LocationMatcher::Prefix { path: "/".to_owned(), first: false }, body: fallback });
     }
+    close_overridden(&mut kept, overriding, overriding_all);
     let mut done = HashSet::new();
     let redirects: Vec<Location> = kept.iter().filter_map(|location| redirect_to_slash(location, &mut done)).collect();
     kept.extend(redirects);

@@ -19,8 +19,8 @@ const CONFIG: &str = "server {
     location ~* \\.(css|js)$ { add_header Cache-Control public; }
     location = /one.txt { alias DIR/static/s.txt; }
     location = /a.txt { log_not_found off; }
-    location /pages { try_files $uri $uri.html =404; }
-    location /private/ { deny 127.0.0.3; try_files $uri =404; }
+    location /pages { try_files $uri $uri/ $uri.html =404; }
+    location /private/ { deny 127.0.0.3; try_files $uri $uri/ =404; }
     location /only/ { root DIR/other; }
     location /api/ { proxy_pass http://UPSTREAM; }
 }
@@ -175,6 +175,21 @@ fn what_a_route_cannot_serve_as_nginx_does_is_closed() {
             "another location serves `/sub/index.html`",
         ),
         (
+            format!("root {base}/www; location / {{ }} location ~ ^/sub/(.+)$ {{ deny all; }}"),
+            "another location serves `index.html`",
+        ),
+        (
+            format!(
+                "root {base}/www; location / {{ }} location ^~ /sub/index {{ auth_basic a; auth_basic_user_file x; }}"
+            ),
+            "another location serves `/sub/index.html`",
+        ),
+        (
+            format!("root {base}/www; location /su {{ }} location ~ b/in {{ deny 127.0.0.2; }}"),
+            "another location serves `index.html`",
+        ),
+        (format!("root {base}/www; location / {{ try_files $uri =404; }}"), "without `$uri/` refuses folders"),
+        (
             format!("root {base}/www; location / {{ }} location ~ (?!x)y {{ return 403; }}"),
             "regular expression that cannot be read",
         ),
@@ -185,8 +200,46 @@ fn what_a_route_cannot_serve_as_nginx_does_is_closed() {
         assert_eq!(code, 3, "{config}");
         assert!(config.contains("nginx serves files here") && config.contains(why), "{location}\n{config}");
         assert!(config.contains("respond = { status = 501"), "{location}\n{config}");
-        // The location around the one without a `root` is served.
-        assert_eq!(config.contains("\nfiles = "), why == "a `root` of its own", "{location}\n{config}");
+        let is_served = config.split("[[route]]").any(|route| route.contains("\"/\"") && route.contains("\nfiles = "));
+        assert!(!is_served, "{location}\n{config}");
+    }
+}
+
+#[test]
+fn a_location_beside_does_not_close_files_that_it_cannot_take() {
+    let dir = tempfile::tempdir().unwrap();
+    write_site(dir.path());
+    let base = dir.path().display();
+    for beside in [
+        "location ~ /\\.ht { deny all; }",
+        "location ~ /\\. { deny all; }",
+        "location ~ \\.php$ { return 403; }",
+        "location ~ ^/admin { deny all; }",
+        "location ~* \\.(html|css|js)$ { expires 7d; }",
+        "location /admin/ { deny all; }",
+        "location = /login.html { deny all; }",
+    ] {
+        let (config, _) = imported(&format!("server {{ listen 8080; root {base}/www; location / {{ }} {beside} }}"));
+        assert!(config.contains("files = ") && !config.contains("status = 501"), "{beside}\n{config}");
+    }
+}
+
+/// An expression that cannot be read may take what no location has, which the server would otherwise serve.
+#[test]
+fn an_expression_that_cannot_be_read_closes_the_files_of_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    write_site(dir.path());
+    let base = dir.path().display();
+    let many = "location ~ ^/x[0-9]+y$ { return 403; }\n".repeat(1000);
+    for locations in [
+        "location ~* \\.(html|css|js)$ { expires 7d; } location ~ ^(.+)(?i:\\.php)$ { fastcgi_pass 127.0.0.1:9000; }",
+        "location ~ (?!x)\\.php$ { fastcgi_pass 127.0.0.1:9000; }",
+        &format!("{many} location ~ \\.php$ {{ fastcgi_pass 127.0.0.1:9000; }}"),
+    ] {
+        let (config, code) = imported(&format!("server {{ listen 8080; root {base}/www; {locations} }}"));
+        assert_eq!(code, 3, "{locations}");
+        let last = config.rsplit("[[route]]").next().unwrap();
+        assert!(!last.contains("\nfiles = "), "{last}");
     }
 }
 

@@ -55,10 +55,11 @@ fn load(documents: &[Value]) -> Config {
     let text = find(documents, "ConfigMap", "edge")["data"]["sluicegate.toml"].as_str().unwrap();
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("token"), "token-of-the-test").unwrap();
+    std::fs::write(dir.path().join("metrics-token"), "token-of-prometheus").unwrap();
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/tls/sample");
     let sample = sample.to_str().unwrap();
     let text = text
-        .replace("/run/secrets/sluicegate/token", "token")
+        .replace("/run/secrets/sluicegate/", "")
         .replace("/run/secrets/sluicegate-tls/tls.crt", &format!("{sample}.pem"))
         .replace("/run/secrets/sluicegate-tls/tls.key", &format!("{sample}.key"));
     let path = dir.path().join("sluicegate.toml");
@@ -114,6 +115,34 @@ fn services_and_policies_select_the_gateways_and_not_their_redis() {
     assert_eq!(seen, 8);
     let from = &find(&documents, "NetworkPolicy", "edge-redis")["spec"]["ingress"][0]["from"][0]["podSelector"];
     assert!(selects(&from["matchLabels"], labels("edge")) && !selects(&from["matchLabels"], labels("edge-redis")));
+}
+
+/// What Prometheus sends is a token of the config, and one that only reads metrics.
+#[test]
+fn the_service_monitor_sends_a_token_that_the_gateways_know() {
+    for secret in ["edge-admin", "own"] {
+        let existing = if secret == "own" { secret } else { "" };
+        let documents = render(&json!({"serviceMonitor": {"enabled": true}, "admin": {"existingSecret": existing}}));
+        let monitor = find(&documents, "ServiceMonitor", "edge");
+        let credentials = &monitor["spec"]["endpoints"][0]["authorization"]["credentials"];
+        assert_eq!(*credentials, json!({"name": secret, "key": "metrics-token"}));
+        if existing.is_empty() {
+            let tokens = &find(&documents, "Secret", secret)["stringData"];
+            assert!(
+                tokens["metrics-token"].as_str().unwrap().len() == 48 && tokens["metrics-token"] != tokens["token"]
+            );
+        }
+        let mount = &find(&documents, "Deployment", "edge")["spec"]["template"]["spec"]["volumes"][1]["secret"];
+        assert_eq!(mount["secretName"], secret);
+        let text = find(&documents, "ConfigMap", "edge")["data"]["sluicegate.toml"].as_str().unwrap();
+        assert!(
+            text.contains("role = \"metrics\"\ntoken = \"${file:/run/secrets/sluicegate/metrics-token}\""),
+            "{text}"
+        );
+        assert!(load(&documents).admin.metrics_need_token);
+    }
+    let text = find(&render(&json!({})), "ConfigMap", "edge")["data"]["sluicegate.toml"].to_string();
+    assert!(!text.contains("metrics-token"), "a secret of one's own has that key only for a ServiceMonitor: {text}");
 }
 
 #[test]

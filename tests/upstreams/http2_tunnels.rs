@@ -158,9 +158,46 @@ fn a_server_without_tunnels_gets_nothing_and_stays_healthy() {
     assert!(gateway.log_lines(&["extended CONNECT (RFC 8441)"]) >= 1, "{}", gateway.log());
     wait_until("its reason is logged", || gateway.stdout().contains("\"upstream_tunnel\""));
     assert_eq!(client.fetch(&get("/", ""), "").text(), "plain");
-    // A body has no place in an extended CONNECT.
-    let server = self::server();
-    let gateway = in_front_of(&server, "");
-    assert_eq!(gateway.client().fetch(&post("/chat", 1, UPGRADE), "x").status(), 502);
+    // A client's own CONNECT is nothing else either.
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    wire.send(connect(1, "/chat", "x"));
+    assert_eq!(wire.read_response(1).problem_status(), 502);
+    assert_eq!(server.request().method, "GET");
     assert!(server.try_request().is_none());
+}
+
+/// Clients choose whether a request offers a protocol. So they would decide about the health of the server.
+#[test]
+fn offers_to_switch_do_not_open_the_breaker_of_a_server_without_tunnels() {
+    let server = Http2Server::start(|mut incoming| async move { incoming.send_response("plain").await });
+    let upstream = route(&format!("h2c://{}", server.addr), "");
+    let breaker = "breaker = { errors = 5, min_requests = 1, open_for = \"10m\" }";
+    let gateway = Gateway::start(&format!("{upstream}{breaker}\n"));
+    for _ in 0..20 {
+        assert_eq!(gateway.client().fetch(&get("/chat", UPGRADE), "").status(), 502);
+    }
+    assert_eq!(gateway.get("/").text(), "plain");
+    gateway.assert_metric("breaker_state", &[("kind", "upstream"), ("name", "app")], 0.0);
+}
+
+/// Only a WebSocket needs the tunnel: the server may ignore every other offer, and a body has no place in a CONNECT.
+#[test]
+fn other_requests_with_an_offer_are_forwarded_without_it() {
+    let other = UPGRADE.replace("upgrade: websocket", "upgrade: x");
+    let plain = || Http2Server::start(|mut incoming| async move { incoming.send_response("plain").await });
+    for server in [server(), plain()] {
+        let gateway = in_front_of(&server, "");
+        for (head, body, method) in [
+            (get("/chat", &other), "", "GET"),
+            (post("/chat", 1, &other), "x", "POST"),
+            (post("/chat", 1, UPGRADE), "x", "POST"),
+        ] {
+            let response = gateway.client().fetch(&head, body);
+            assert_eq!((response.status(), response.text().as_str()), (200, "plain"), "{head}");
+            let request = server.request();
+            assert_eq!(request.method, method, "{head}");
+            assert!(request.extensions.get::<Protocol>().is_none() && !request.headers.contains_key("upgrade"));
+        }
+        gateway.assert_metric("tunnels", &[], 0.0);
+    }
 }

@@ -78,6 +78,12 @@ impl Source {
     /// Returns whether an expression matches a value that requests can have. If that takes too long to find out, it
     /// returns true.
     pub fn has_match(&self, expression: &str, ignore_case: bool) -> bool {
+        self.has_common_match(&[(expression, ignore_case, true)])
+    }
+
+    /// Returns whether a value that requests can have is one that each expression matches or, with false as its last
+    /// part, does not match. The first boolean ignores case. If that takes too long to find out, it returns true.
+    pub fn has_common_match(&self, expressions: &[(&str, bool, bool)]) -> bool {
         let Some((all, none)) = self.value_language() else { return true };
         // Without the classes of Unicode, machines are much smaller.
         let is_unicode = matches!(self, Source::Header(_) | Source::Cookie(_));
@@ -89,8 +95,11 @@ impl Source {
             Some((automaton?, matches))
         };
         let Some(mut automata) = languages.iter().copied().map(whole).collect::<Option<Vec<_>>>() else { return true };
-        let Some(written) = Automaton::new(expression, syntax.case_insensitive(ignore_case)) else { return true };
-        automata.push((written, true));
+        for (expression, ignore_case, matches) in expressions {
+            let written = Automaton::new(expression, syntax.case_insensitive(*ignore_case));
+            let Some(written) = written else { return true };
+            automata.push((written, *matches));
+        }
         let result = find_common(&mut automata).unwrap_or(true);
         CACHED.with_borrow_mut(|cached| {
             let machines = automata.into_iter().map(|(automaton, _)| automaton);
@@ -250,6 +259,14 @@ mod tests {
             assert_eq!(source(name).has_match(expression, false), expected, "{name} {expression}");
         }
         assert!(source("method").has_match("^get$", true));
+        let below = |expression, none| {
+            Source::Path.has_common_match(&[
+                (expression, false, true),
+                ("/index\\.html$", false, true),
+                (none, false, false),
+            ])
+        };
+        assert!(below("^/a/.+$", "^/b") && !below("^/a/.+$", "^/a") && !below("[.]php$", "^/b"));
         assert!(source("path").has_wildcard_match("*%*") && !source("path").has_wildcard_match("*//*"));
     }
 

@@ -1,7 +1,7 @@
 //! The protocol that a client offers to switch to (`Upgrade`), and the check that a server's response accepts it.
 
 use http::header::{CONNECTION, UPGRADE};
-use http::{HeaderMap, HeaderValue, Version};
+use http::{HeaderMap, HeaderValue, Method, Version};
 
 use crate::proxy::words::known_headers::{HeaderSet, KnownHeader, list_elements};
 use crate::route::Upgrades;
@@ -10,7 +10,11 @@ use crate::route::Upgrades;
 /// Conditions of routes, limits and the server all see this one. If a route does not allow it, no other takes its place,
 /// because a limit that reads `Upgrade` could miss that.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UpgradeOffer(HeaderValue);
+pub struct UpgradeOffer {
+    protocol: HeaderValue,
+    /// The client sent an extended CONNECT.
+    is_connect: bool,
+}
 
 /// HTTP itself, which is never tunnelled: the gateway does not read tunnels, so requests in them would bypass all
 /// limits.
@@ -35,26 +39,33 @@ impl UpgradeOffer {
             let is_http = HTTP_PROTOCOLS.iter().any(|http| protocol_name(protocol).eq_ignore_ascii_case(http));
             is_protocol(protocol) && !is_http
         })?;
-        match first.eq_ignore_ascii_case("websocket") {
-            true => Some(UpgradeOffer(WEBSOCKET.clone())),
-            false => HeaderValue::from_str(first).ok().map(UpgradeOffer),
-        }
+        let protocol = match first.eq_ignore_ascii_case("websocket") {
+            true => WEBSOCKET.clone(),
+            false => HeaderValue::from_str(first).ok()?,
+        };
+        Some(UpgradeOffer { protocol, is_connect: version != Version::HTTP_11 })
     }
 
     /// Returns whether `allowed` has the protocol.
     pub fn is_allowed_by(&self, allowed: &Upgrades) -> bool {
-        self.0.to_str().is_ok_and(|protocol| allowed.has(protocol_name(protocol)))
+        self.protocol.to_str().is_ok_and(|protocol| allowed.has(protocol_name(protocol)))
     }
 
     /// Returns the protocol, as a value of `Upgrade`.
     pub fn header_value(&self) -> &HeaderValue {
-        &self.0
+        &self.protocol
+    }
+
+    /// Returns whether the request means nothing without its tunnel: an extended CONNECT, or the handshake of a WebSocket, which
+    /// is a GET without a body. A server may serve every other request and ignore the offer.
+    pub fn needs_tunnel(&self, method: &Method, has_body: bool) -> bool {
+        self.is_connect || self.protocol == WEBSOCKET && method == Method::GET && !has_body
     }
 
     /// Returns true if a 101 response with these headers switches to the protocol that was offered, and to nothing else.
     pub fn is_accepted_by(&self, answer: &HeaderMap) -> bool {
         let mut protocols = list_elements(answer, &UPGRADE).peekable();
-        protocols.peek().is_some() && protocols.all(|protocol| self.0.as_bytes().eq_ignore_ascii_case(protocol))
+        protocols.peek().is_some() && protocols.all(|protocol| self.protocol.as_bytes().eq_ignore_ascii_case(protocol))
     }
 }
 
@@ -124,8 +135,27 @@ mod tests {
     }
 
     #[test]
+    fn a_handshake_or_a_connect_is_nothing_without_its_tunnel() {
+        for (protocol, version, method, has_body, expected) in [
+            ("websocket", Version::HTTP_11, Method::GET, false, true),
+            ("WebSocket", Version::HTTP_11, Method::GET, false, true),
+            ("websocket", Version::HTTP_11, Method::POST, false, false),
+            ("websocket", Version::HTTP_11, Method::GET, true, false),
+            ("x", Version::HTTP_11, Method::GET, false, false),
+            ("x", Version::HTTP_2, Method::GET, false, true),
+        ] {
+            let headers = HeaderMap::from_iter([
+                (CONNECTION, HeaderValue::from_static("upgrade")),
+                (UPGRADE, HeaderValue::from_static(protocol)),
+            ]);
+            let offer = UpgradeOffer::from_headers(&headers, HeaderSet::from_headers(&headers), version).unwrap();
+            assert_eq!(offer.needs_tunnel(&method, has_body), expected, "{protocol} {version:?} {method} {has_body}");
+        }
+    }
+
+    #[test]
     fn an_answer_may_select_only_the_offered_protocol() {
-        let offer = UpgradeOffer(HeaderValue::from_static("foo/2"));
+        let offer = UpgradeOffer { protocol: HeaderValue::from_static("foo/2"), is_connect: false };
         for (upgrade, taken) in [
             (&["foo/2"][..], true),
             (&["FOO/2"], true),

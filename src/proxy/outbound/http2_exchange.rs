@@ -71,7 +71,7 @@ struct TunnelHandshake {
 }
 
 impl Http2Exchange {
-    /// `offer`: the protocol of the tunnel that the request opens.
+    /// `offer`: the protocol that the client offers to switch to. Only a request that needs its tunnel keeps it.
     pub fn new(
         place: PooledStream,
         sender: RequestSender,
@@ -84,7 +84,10 @@ impl Http2Exchange {
             upload.progress().start_http2_stream();
         }
         let mut request = request::convert_head(&head, place.is_secure(), &place.server().host);
-        let handshake = offer.map(|offer| TunnelHandshake {
+        let is_handshake = |offer: &UpgradeOffer| {
+            request.as_ref().is_none_or(|request| offer.needs_tunnel(request.method(), upload.is_some()))
+        };
+        let handshake = offer.filter(is_handshake).map(|offer| TunnelHandshake {
             key: request.as_mut().and_then(|request| request::convert_to_connect(request, &offer)),
             offer,
         });

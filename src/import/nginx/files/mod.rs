@@ -11,11 +11,15 @@ mod lookup;
 use std::fs;
 use std::path::Path;
 
+use crate::import::encoding::format_literal;
+use crate::import::expressions::{Reading, translate_path_regex};
 use crate::import::model::ImportedConfig;
 use crate::import::nginx::files::lookup::find_location;
+use crate::import::nginx::nesting::{is_named, read_matcher};
 use crate::import::nginx::scope::Scope;
 use crate::import::paths::LocationMatcher;
 use crate::import::syntax::{Directive, shorten};
+use crate::limiting::source::Source;
 use crate::text::quote_literal;
 
 /// How files differ from those of nginx.
@@ -139,33 +143,62 @@ impl FileLocation<'_> {
         if let (true, Some(directive)) = (names.len() > 1, directives.first()) {
             out.remarks.add(directive, "the index of a folder is index.html only");
         }
-        let prefix = match self.matcher {
+        let (prefix, is_first) = match self.matcher {
             LocationMatcher::Exact(path) => {
                 return if path.ends_with('/') { self.check_same(&format!("{path}{INDEX}"), out) } else { Ok(()) };
             }
-            LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => path,
-            // Folders seldom have names such as `x.css`.
-            LocationMatcher::Regex { pattern, .. } if pattern.contains("\\.") && pattern.ends_with('$') => {
-                return Ok(());
-            }
+            LocationMatcher::Prefix { path, first } => (path, *first),
+            LocationMatcher::Segments(path) => (path, false),
+            _ if !self.has_folders() => return Ok(()),
             _ => return Err("the location of the index of its folders is not known".to_owned()),
         };
         let folder = format!("{}/", prefix.trim_end_matches('/'));
         self.check_same(&format!("{folder}{INDEX}"), out)?;
         self.check_same(&format!("{folder}folder/{INDEX}"), out)?;
-        // Other locations may take the index of one folder.
+        // nginx searches the location of an index again, so another one may take the index of a folder and not the folder.
         let mut rest: Vec<&Directive> = self.site.iter().collect();
         while let Some(at) = rest.pop() {
-            if at.name != "location" {
+            if at.name != "location" || is_named(at) {
                 continue;
             }
             rest.extend(at.inner());
-            let path = at.args.last().map_or("", |path| path.trim_start_matches(['=', '^', '~']));
-            if path.starts_with(&folder) && path.ends_with(INDEX) && !path.starts_with('~') {
-                self.check_same(path, out)?;
+            match read_matcher(at) {
+                Ok(LocationMatcher::Exact(path) | LocationMatcher::Prefix { path, .. }) => {
+                    self.check_index_at(&path, prefix, out)?;
+                }
+                Ok(LocationMatcher::Regex { pattern, ignore_case })
+                    if !is_first && takes_index(&pattern, ignore_case, prefix) =>
+                {
+                    self.check_other(Some(at), INDEX, out)?;
+                }
+                _ => {}
             }
         }
         Ok(())
+    }
+
+    /// Checks the index of the folder where another location begins, if that location takes it and not the folder.
+    fn check_index_at(&self, path: &str, prefix: &str, out: &mut ImportedConfig) -> Result<(), String> {
+        let Some(slash) = path.rfind('/') else { return Ok(()) };
+        let (folder, name) = path.split_at(slash + 1);
+        match !name.is_empty() && INDEX.starts_with(name) && folder.starts_with(prefix) {
+            true => self.check_same(&format!("{folder}{INDEX}"), out),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns whether a path of this location may be one of a folder: it ends with a slash.
+    fn has_folders(&self) -> bool {
+        match self.matcher {
+            LocationMatcher::Exact(path) => path.ends_with('/'),
+            LocationMatcher::Regex { pattern, ignore_case } => {
+                let Ok((expression, ignores)) = translate_path_regex(pattern, *ignore_case, Reading::Exact) else {
+                    return true;
+                };
+                Source::Path.has_common_match(&[(&expression, ignores, true), ("/$", false, true)])
+            }
+            _ => true,
+        }
     }
 
     /// Translates `try_files`. Returns the line of `try`, unless it is the default.
@@ -195,6 +228,15 @@ impl FileLocation<'_> {
         let is_folder_only = names.iter().any(|name| name == "$uri/") && !names.iter().any(|name| name == "$uri");
         if is_folder_only {
             return unavailable("$uri/");
+        }
+        if self.has_folders() && !names.iter().any(|name| name == "$uri/") && names.iter().any(|name| name == "$uri") {
+            if last.starts_with('=') {
+                return Err(
+                    "`try_files` without `$uri/` refuses folders, and a route serves their index.html".to_owned()
+                );
+            }
+            let why = "a folder is its index.html; nginx serves the last name, because `$uri/` is not in the list";
+            out.remarks.add(directive, why);
         }
         match last.as_str() {
             "=404" => {}
@@ -227,6 +269,11 @@ impl FileLocation<'_> {
         let Ok(found) = find_location(self.site, path) else {
             return Err(format!("a regular expression that cannot be read may take `{}`", shorten(path)));
         };
+        self.check_other(found, path, out)
+    }
+
+    /// Checks that another location serves a path as this one does. `None`: the server does, without a location.
+    fn check_other(&self, found: Option<&Directive>, path: &str, out: &mut ImportedConfig) -> Result<(), String> {
         match found {
             Some(other) if std::ptr::eq(other, self.at) => return Ok(()),
             None if self.at.name == "server" => return Ok(()),
@@ -252,6 +299,20 @@ impl FileLocation<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns whether a regular expression may take the index of a folder below `prefix`, and not the folder.
+fn takes_index(pattern: &str, ignore_case: bool, prefix: &str) -> bool {
+    let Ok((expression, ignores)) = translate_path_regex(pattern, ignore_case, Reading::Exact) else { return true };
+    let below = if prefix.ends_with('/') { "(.*/)?" } else { ".*/" };
+    let index = format!("^{}{below}index\\.html$", format_literal(prefix));
+    // What matches before the name matches the folder as well. A boundary of words depends on the name.
+    let folder = format!("(?:{expression}).*index\\.html$");
+    let mut parts = vec![(expression.as_str(), ignores, true), (&index, false, true)];
+    if !expression.contains("\\b") && !expression.contains("\\B") {
+        parts.push((&folder, ignores, false));
+    }
+    Source::Path.has_common_match(&parts)
 }
 
 /// Returns whether a path has only characters that nginx and a route read alike, and no name that begins with a dot.
