@@ -47,24 +47,25 @@ function lineEditor(label) {
   } };
 }
 
-// Options whose values are secrets, and passwords in URLs.
-const SECRETS = /(\b(?:token|keys_secret|password|secret|key_secret)["']?\s*=\s*)("(?:[^"\\]|\\.)*"|'[^']*')|(:\/\/[^\s"'/@:]*:)([^\s"'/@]+)(?=@)/g;
-const MASK = "\u2022\u2022\u2022\u2022\u2022\u2022";
-
-// Replaces secrets by numbered dots. `restore` returns a text with the secrets again, except those that somebody replaced.
-function maskSecrets(text) {
-  const secrets = [];
-  const hide = (secret) => {
-    secrets.push(secret);
-    return `${MASK}${secrets.length}`;
+// Replaces the secrets of a text, each second one of its pieces, by numbered dots. `restore` returns a text with the
+// secrets again, except those that somebody replaced. Each text has its own dots, so that none of another is restored,
+// and a secret returns only between the characters that it was between: elsewhere it could mean something else.
+function maskSecrets(pieces) {
+  const mask = `${"\u2022".repeat(6)}${crypto.getRandomValues(new Uint32Array(1))[0].toString(36)}-`;
+  const hide = (number) => `${mask}${number}\u2022`;
+  const around = (text, start, end) => `${text.slice(Math.max(0, start - 1), start)} ${text.slice(end, end + 1)}`;
+  const dots = (text) => text.split("\u2022").length;
+  const shown = pieces.map((piece, place) => (place % 2 ? hide((place + 1) / 2) : piece)).join("");
+  const ends = pieces.map((_, place) => `${(pieces[place - 1] || "").slice(-1)} ${(pieces[place + 1] || "").slice(0, 1)}`);
+  const restore = (edited) => {
+    const all = edited.replace(new RegExp(`${mask}(\\d+)\u2022`, "g"), (whole, number, start) => {
+      const place = 2 * number - 1;
+      return pieces[place] !== undefined && around(edited, start, start + whole.length) === ends[place] ? pieces[place] : whole;
+    });
+    if (dots(all) > dots(pieces.join(""))) throw new Error("A hidden secret was changed in part, moved, or is from another text. Write it anew, or discard your changes.");
+    return all;
   };
-  const shown = text.replace(SECRETS, (whole, option, value, scheme, password) => {
-    // A variable or a file is a name, not a secret.
-    if (option) return /^["']\$\{/.test(value) ? whole : `${option}"${hide(value)}"`;
-    return password.startsWith("${") ? whole : `${scheme}${hide(password)}`;
-  });
-  const restore = (edited) => edited.replace(new RegExp(`"${MASK}(\\d+)"|${MASK}(\\d+)`, "g"), (whole, quoted, bare) => secrets[(quoted || bare) - 1] ?? whole);
-  return { shown, restore, count: secrets.length };
+  return { shown, restore, count: Math.floor(pieces.length / 2) };
 }
 
 // Shows what a reload, a check or a save did.
@@ -82,7 +83,8 @@ function showProblem(result, error, jump) {
   const { diagnostics, text_diff: diff } = error.problem || {};
   result.show("bad", diagnostics && diagnostics.length ? "The config has mistakes and was not applied." : error.message,
     ...(diagnostics && diagnostics.length ? [diagnosticList(diagnostics, jump)] : []),
-    ...(diff ? [el("pre", {}, showLines(diff))] : []));
+    // The lines of the file are in it as they are.
+    ...(diff ? [el("details", {}, el("summary", {}, "Show the difference, with secrets"), el("pre", { tabindex: "0" }, showLines(diff)))] : []));
 }
 
 function reloadPanel(refresh) {
@@ -127,7 +129,12 @@ function filePanel(refresh) {
   const note = el("p", { class: "quiet" });
   let masked = null;
   const reveal = el("button", { type: "button", hidden: true, onclick: () => {
-    editor.setText(masked.restore(area.value));
+    try {
+      editor.setText(masked.restore(area.value));
+    } catch (error) {
+      showProblem(result, error);
+      return;
+    }
     masked = null;
     reveal.hidden = true;
   } }, "Show secrets");
@@ -138,9 +145,9 @@ function filePanel(refresh) {
   const path = () => `/-/config/files/${encodeURIComponent(select.value)}`;
   async function open() {
     try {
-      const response = await request("GET", path());
+      const response = await request("GET", `${path()}?pieces=1`);
       tag = response.headers.get("etag");
-      masked = maskSecrets(await response.text());
+      masked = maskSecrets((await response.json()).pieces);
       editor.setText(masked.shown);
       reveal.hidden = masked.count === 0;
       const file = files.find((one) => one.name === select.value) || {};
@@ -153,7 +160,7 @@ function filePanel(refresh) {
       showProblem(result, error);
     }
   }
-  const put = (dry) => {
+  const put = async (dry) => {
     const headers = { "content-type": "application/toml", ...(tag ? { "if-match": tag } : {}) };
     return request("PUT", `${path()}${dry ? "?dry_run=1" : ""}`, { body: masked ? masked.restore(area.value) : area.value, headers });
   };

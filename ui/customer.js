@@ -106,7 +106,9 @@ function judgeCustomer(found) {
   }
   const last = checksOf(found.refusals).find(({ check }) => check.mode === "enforce");
   const before = last ? ` The last refusal was ${showAgo(last.time)}, by the limit ${showText(last.check.limit, 60)}.` : " No refusal is remembered.";
-  return { level: "good", text: `No limit refuses this customer now.${before}`, now };
+  const open = [...new Set(found.limits.filter((row) => row.rate_not_known && row.mode === "enforce").map((row) => showText(row.limit, 60)))];
+  const unknown = open.length ? ` Not known for ${open.slice(0, 4).join(", ")}${open.length > 4 ? ", \u2026" : ""}: requests state their rate.` : "";
+  return { level: "good", text: `No limit ${unknown ? "is known to refuse" : "refuses"} this customer now.${unknown}${before}`, now };
 }
 
 function customerColumns(part, act) {

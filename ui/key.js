@@ -100,6 +100,7 @@ function keyScreen(main, [limit, ...parts]) {
 // What the next request of a key meets, in words.
 function describeNext(found) {
   const wait = found.retry_after_ms;
+  if (found.rate_not_known) return "passes or not by the rate that it states, which is not known here";
   if (found.admitted) return "passes now";
   const why = found.ban && found.ban.banned ? "is refused by a ban" : "is refused";
   const { override } = found;
@@ -107,6 +108,8 @@ function describeNext(found) {
   if (wait === null || wait === undefined) return `${why} (${showText(found.reason || "blocked").replaceAll("_", " ")})`;
   return `${why}; one passes in ${showDuration(wait)}, at ${new Date(Date.now() + wait).toLocaleTimeString("sv")}`;
 }
+
+const OVERRIDE_SOURCES = { live: "store", config: "config", file: "file of overrides" };
 
 // Shows the numbers of a key and what can be done about them, from the section `first`. Returns a function that stops it.
 function showKey(first, target) {
@@ -140,11 +143,12 @@ function showKey(first, target) {
   }
   function showState(found) {
     const known = found.policy && isNumber(found.remaining);
-    state.replaceChildren(mark(found.admitted ? "good" : "warn", found.admitted ? "Admitted" : "Refused"), ` The next request of this key ${describeNext(found)}.`);
-    numbers.set("left", known ? `${showNumber(found.remaining)} of ${showNumber(found.policy.quota)}` : "\u2013", known ? "" : "an override applies, without numbers");
+    const level = found.admitted || found.rate_not_known ? "good" : "warn";
+    state.replaceChildren(mark(level, found.rate_not_known ? "Not known" : found.admitted ? "Admitted" : "Refused"), ` The next request of this key ${describeNext(found)}.`);
+    numbers.set("left", known ? `${showNumber(found.remaining)} of ${showNumber(found.policy.quota)}` : "\u2013", known ? "" : found.rate_not_known ? "requests of this key state its rate" : "an override applies, without numbers");
     numbers.set("reset", known ? (found.reset_ms === 0 ? "is full" : `in ${showDuration(found.reset_ms)}`) : "\u2013");
     numbers.set("budget", showPolicy(found.policy, about.algorithm));
-    numbers.set("override", found.override ? describeOverride(found.override) : "none", found.override ? `from the ${found.override.source === "live" ? "store" : "config"}` : "");
+    numbers.set("override", found.override ? describeOverride(found.override) : "none", found.override ? `from the ${OVERRIDE_SOURCES[found.override.source] || "config"}` : "");
     const { ban } = found;
     if (ban) numbers.set("ban", ban.banned ? `for ${showDuration(ban.left_ms)} more` : "none", ban.banned ? `${count(ban.bans, "ban")} so far` : `after ${count(ban.refusals_left, "more refusal")}`);
     technical.set("name", showText(found.state_key || "not shown, because the key is a hash", 300));

@@ -25,7 +25,7 @@ function assess(event) {
     add(descriptors.open > 0.95 * descriptors.max ? "bad" : "warn", `${showNumber(descriptors.open)} of ${showNumber(descriptors.max)} file descriptors are open. Raise LimitNOFILE, or close connections earlier.`, "#/tls");
   }
   if (overrides && overrides.rejected > 0) {
-    add("warn", `${count(overrides.rejected, "live override")} ${overrides.rejected === 1 ? "has a mistake and is" : "have mistakes and are"} skipped: the log says which.`, "#/limits");
+    add("warn", `${count(overrides.rejected, "override")} ${overrides.rejected === 1 ? "has a mistake and is" : "have mistakes and are"} skipped: the log says which.`, "#/limits");
   }
   if (servers.fail_open_count > 0) {
     add("bad", `No server is healthy in ${count(servers.fail_open_count, "upstream")}: ${names(servers.fail_open, servers.fail_open_count)}.`, "#/upstreams");

@@ -27,6 +27,8 @@ pub struct LiveOverrides {
     known: RefCell<KnownOverrides>,
     /// The change in the list of changes that was read last.
     last_change: RefCell<Option<String>>,
+    /// The limits whose live overrides the state file does not have.
+    unsaved: RefCell<BTreeSet<String>>,
     metrics: StoreMetrics,
 }
 
@@ -37,7 +39,8 @@ labels! {
     Redis = "redis",
     /// In the memory of the gateway, and in its state file.
     StateFile = "state_file",
-    /// In the memory of the gateway, until it stops.
+    /// In the memory of the gateway, until it stops: also if the state file has no space for the overrides of the limit,
+    /// or could not be written.
     Memory = "memory",
 }
 
@@ -95,7 +98,12 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 impl LiveOverrides {
     /// Creates the series of the limits of `config`.
     pub fn new(metrics: StoreMetrics, config: &Config) -> LiveOverrides {
-        let overrides = LiveOverrides { known: RefCell::default(), last_change: RefCell::default(), metrics };
+        let overrides = LiveOverrides {
+            known: RefCell::default(),
+            last_change: RefCell::default(),
+            unsaved: RefCell::default(),
+            metrics,
+        };
         overrides.apply_known(config);
         overrides
     }
@@ -108,6 +116,11 @@ impl LiveOverrides {
             tracing::info!(entries, "live overrides from the state file apply{until}");
         }
         self.known.borrow_mut().good = good;
+    }
+
+    /// Notes the limits whose overrides the last write of the state file left out, or could not write.
+    pub fn note_unsaved(&self, limits: BTreeSet<String>) {
+        *self.unsaved.borrow_mut() = limits;
     }
 
     /// Returns a number that changes with the overrides in force.
@@ -203,7 +216,8 @@ impl LiveOverrides {
             existed
         };
         self.apply_change(limit, change).map_err(OverrideFault::Invalid)?;
-        let keeper = if config.store.state.is_some() { OverrideKeeper::StateFile } else { OverrideKeeper::Memory };
+        let is_saved = config.store.state.is_some() && !self.unsaved.borrow().contains(&limit.name);
+        let keeper = if is_saved { OverrideKeeper::StateFile } else { OverrideKeeper::Memory };
         Ok(ChangedOverride { existed, keeper, is_applied: true })
     }
 

@@ -51,6 +51,7 @@ pub use crate::admin::history::record_history;
 pub use crate::admin::limits::LimitsApi;
 use crate::admin::serve::serve_connection;
 use crate::admin::slots::AdminSlots;
+use crate::limiting::supervise::restart_on_panic;
 use crate::net::ListenAddr;
 use crate::telemetry::sampled::LogSampler;
 use crate::worker::{Accepted, Acceptor, Listener};
@@ -73,7 +74,8 @@ impl AdminServer {
         pages::create_series(&context.metrics);
         let server = AdminServer { context: Rc::new(context), slots: Rc::default(), open: None };
         server.open_audit_log();
-        spawn_local(peers::write_summaries(server.context.clone()));
+        let (context, restarts) = (server.context.clone(), server.context.metrics.store.task_restarts.clone());
+        spawn_local(restart_on_panic(restarts, move || peers::write_summaries(context.clone())));
         server
     }
 

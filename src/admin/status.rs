@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use http::header::{CONTENT_ENCODING, VARY};
 use http::{HeaderValue, StatusCode};
 use jiff::Timestamp;
+use prometheus::IntGaugeVec;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -19,6 +20,7 @@ use crate::admin::response::{
 use crate::config::Config;
 use crate::config::schema::json_schema::json_schema;
 use crate::limiting::clock;
+use crate::limiting::limit::Limit;
 use crate::limiting::source::jwt::remote_keys::KeyStatus;
 use crate::net::ListenAddr;
 use crate::reload::job::{ReloadJob, ReloadOrder, ReloadOutcome, Trigger};
@@ -91,10 +93,17 @@ pub async fn show_status(request: PageRequest) -> Result<AdminResponse, Problem>
     Ok(json_response(status.to_string()))
 }
 
-/// Returns how many live overrides are skipped because of a mistake, by limit, where there are any.
+/// Returns how many live overrides and rows of the file of a limit are skipped because of a mistake.
+pub fn count_rejected(limit: &Limit, metrics: &Metrics) -> i64 {
+    let count = |gauges: &IntGaugeVec| gauges.with_label_values(&[&limit.name]).get();
+    // Limits without a file have no series about it.
+    let rows = limit.overrides.file().map_or(0, |_| count(&metrics.store.rejected_rows));
+    count(&metrics.store.rejected_overrides) + rows
+}
+
+/// Returns how many overrides are skipped because of a mistake, by limit, where there are any.
 fn count_rejected_overrides(config: &Config, metrics: &Metrics) -> Value {
-    let count = |name: &str| metrics.store.rejected_overrides.with_label_values(&[name]).get();
-    let counts = config.limits.iter().map(|limit| (limit.name.clone(), count(&limit.name)));
+    let counts = config.limits.iter().map(|limit| (limit.name.clone(), count_rejected(limit, metrics)));
     counts.filter(|(_, count)| *count > 0).map(|(name, count)| (name, Value::from(count))).collect()
 }
 

@@ -47,6 +47,7 @@ use crate::config::admin_tokens::AdminToken;
 use crate::config::client_address::ClientAddressRules;
 pub(crate) use crate::config::closest::find_closest;
 pub use crate::config::diagnostics::codes::all_codes;
+pub use crate::config::diagnostics::excerpt::split_secrets;
 pub use crate::config::diagnostics::report::{Place, Report};
 pub use crate::config::effective::{
     EffectiveFormat, ListItem, ListedLimit, WrittenConfig, WrittenMatcher, WrittenOption, WrittenSection, default_text,

@@ -176,6 +176,10 @@ impl StoreState {
             ),
             Err(_) => {}
         }
+        self.live.note_unsaved(match &outcome {
+            Ok(left_out) => left_out.iter().cloned().collect(),
+            Err(_) => config.limits.iter().map(|limit| limit.name.clone()).collect(),
+        });
         if outcome.is_ok() && self.failed.get().is_some() {
             tracing::info!("state file `{path}` is written again");
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::gateway::{Gateway, program};
+use crate::support::gateway::{Gateway, config, config_arguments, program};
 use crate::support::limiting::RedisServer;
 use crate::support::wait_until;
 
@@ -207,6 +207,25 @@ fn with_redis_a_block_reaches_the_other_gateways_and_replaces_other_spellings() 
     drop(redis);
     let (code, _, stderr) = output(&here, &["key", "block", "daily", "acme"]);
     assert!(code == 1 && stderr.contains("not known whether"), "{stderr}");
+}
+
+#[test]
+fn an_override_that_the_state_file_lacks_is_said_to_be_in_memory() {
+    let gateway = Gateway::launch(&[], |dir| {
+        let kept = dir.join("kept");
+        std::fs::create_dir(&kept).unwrap();
+        let store = format!("[store]\nstate = \"{}\"\n", kept.join("state").display());
+        config_arguments(dir, &config("", &format!("{store}{LIMITS}")))
+    });
+    let block = || {
+        let answer = fetch(&gateway, "PUT", "/-/limits/daily/override?key=acme", r#"{"block": true}"#);
+        answer.json()["kept_in"].clone()
+    };
+    assert_eq!(block(), "state_file");
+    std::fs::remove_dir_all(gateway.dir.path().join("kept")).unwrap();
+    fetch(&gateway, "PUT", "/-/limits/daily/override?key=other", r#"{"block": true}"#);
+    wait_until("the file cannot be written", || gateway.log().contains("cannot write the state file"));
+    assert_eq!(block(), "memory");
 }
 
 #[test]

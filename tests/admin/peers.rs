@@ -74,13 +74,18 @@ fn one_gateway_lists_all_and_adds_up_what_they_refused() {
         let key = format!("sg:gateway:{name}");
         let _: () = redis::cmd("SET").arg(key).arg(text).arg("PX").arg(20_000).query(&mut client).unwrap();
     }
+    // A key of another type hides only the numbers of its gateway.
+    let odd = "d".repeat(32);
+    let _: () = redis::cmd("ZADD").arg("sg:gateways").arg(seconds * 1000).arg(&odd).query(&mut client).unwrap();
+    let _: () = redis::cmd("LPUSH").arg(format!("sg:gateway:{odd}")).arg("x").query(&mut client).unwrap();
     // Longer than an answer is used again, and shorter than a gateway counts.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     let hostile = list(&there);
     let found = |name: &str| hostile["gateways"].as_array().unwrap().iter().find(|one| one["name"] == name).unwrap();
     let [long, lying] = [0, 1].map(|place| found(&names[place]));
     assert_eq!((&long["host"], &lying["host"], &lying["per_second"]), (&Value::Null, &"<b>".into(), &Value::Null));
-    for name in &names {
+    assert_eq!((&found(&odd)["age_ms"], &hostile["store_fault"]), (&Value::Null, &Value::Null));
+    for name in names.iter().chain([&odd]) {
         let _: () = redis::cmd("ZREM").arg("sg:gateways").arg(name).query(&mut client).unwrap();
     }
 

@@ -222,6 +222,26 @@ fn only_keys_whose_block_means_them_are_blocked() {
 }
 
 #[test]
+fn secrets_of_a_file_stay_hidden_and_whole() {
+    let gateway = refusing_gateway("edit = true\ntoken = \"hush-hush-hush-hush\"\n");
+    let file = gateway.config();
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(
+        &file,
+        format!("{text}\n[jwt.main]\nkey = \"signing-key-of-at-least-32-bytes!\"\nalgorithms = [\"HS256\"]\n"),
+    )
+    .unwrap();
+    let arguments = [&address(&gateway), "hush-hush-hush-hush", file.to_str().unwrap()];
+    run_script("secrets.js", &arguments);
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(
+        text.contains("token = \"hush-hush-hush-hush\" # <img")
+            && text.ends_with("32-bytes!\"\nalgorithms = [\"HS256\"]\n# mine\n"),
+        "{text}"
+    );
+}
+
+#[test]
 fn entries_mean_the_key_that_is_shown() {
     run_script("entries.js", &[concat!(env!("CARGO_MANIFEST_DIR"), "/ui")]);
 }

@@ -58,7 +58,7 @@ function responses(x) {
     ["/-/status", () => json({ generation: 3, hash: x, loaded_at: x, watch: x, last_reload: reload })],
     ["/-/config", () => json({ [x]: x })],
     ["/-/config/files", () => json({ editable: true, files: [{ name: x, size: 3, writable: true }] })],
-    [/^\/-\/config\/files\//, () => ({ contentType: "text/plain", headers: { etag: "\"1\"" }, body: x })],
+    [/^\/-\/config\/files\//, () => ({ headers: { etag: "\"1\"" }, ...json({ pieces: [x, x, x] }) })],
     ["/-/config/history", () => json({ generations: [3, 2].map((generation) => ({ generation, hash: x, loaded_at: x, trigger: x, token: x, diff: [x] })) })],
     ["/-/audit", () => json({ entries: [{ [x]: x }] })],
     ["/-/reload", () => ({ status: 422, ...json({ detail: x, diagnostics: [mistake] }) })],

@@ -31,7 +31,7 @@ const CASES = [
   [{ descriptors: { open: 81, max: 100 } }, "one thing needs attention", ["81 of 100 file descriptors are open #/tls"]],
   [{ descriptors: { open: 96, max: 100 } }, "Something is broken", ["96 of 100 file descriptors #/tls"]],
   [{ descriptors: { open: 80, max: null } }, "All is well.", []],
-  [{ overrides: { live: 3, rejected: 1, bans_total: 9 } }, "one thing needs attention", ["1 live override has a mistake and is skipped #/limits"]],
+  [{ overrides: { live: 3, rejected: 1, bans_total: 9 } }, "one thing needs attention", ["1 override has a mistake and is skipped #/limits"]],
   [{ lifecycle: "draining" }, "one thing needs attention", ["The gateway is stopping "]],
 ];
 

@@ -43,6 +43,7 @@ fn rows_of_a_file_apply_one_by_one_and_wrong_ones_are_skipped() {
     assert_eq!(statuses(&gateway, "odd", 2), [200, 429]);
     assert_eq!(statuses(&gateway, "own", 3), [200, 200, 429]);
     wait_until("rows are counted", || rows(&gateway) == (Some(3.0), Some(1.0)));
+    assert_eq!(gateway.admin("/-/status").json()["rejected_overrides"], serde_json::json!({ "q": 1 }));
     assert!(gateway.log().contains("line 5: `rate`"), "{}", gateway.log());
     let state = gateway.admin("/-/limits/q/state?key=acme").json();
     assert_eq!(

@@ -66,6 +66,13 @@ fn a_claim_states_the_rate_within_bounds() {
         assert_eq!(admitted(&gateway, "{\"rate\":3,\"sub\":\"number\"}"), 0);
         let state = gateway.admin("/-/limits/q/state?key=highest&rate=5").json();
         assert_eq!((&state["policy"]["quota"], &state["remaining"]), (&5.into(), &0.into()), "{state}");
+        // Without a rate, no page judges the key by another one.
+        let state = gateway.admin("/-/limits/q/state?key=highest").json();
+        assert!(state["rate_not_known"] == true && state["admitted"].is_null(), "{state}");
+        let top = gateway.admin("/-/top?limit=q").json();
+        let keys = top["keys"].as_array().unwrap();
+        assert!(keys.iter().all(|key| key["rate_not_known"] == true && key["override"].is_null()), "{top}");
+        assert_eq!(keys.len(), 10);
     });
 }
 

@@ -328,7 +328,7 @@ async fn describe_key(limiter: &Limiter, key: &CustomerKey, config: &Config) -> 
     let Ok((check, instead)) = requests::build_check(limiter, limit, &key.values, fixed_cost(limit)) else {
         return (item, None);
     };
-    match read_state(limiter, check, instead).await {
+    match read_state(limiter, (limit, &key.values), check, instead).await {
         Ok(mut state) => {
             if let (Some(quota), Some(left)) = (state["policy"]["quota"].as_i64(), state["remaining"].as_i64()) {
                 state["used"] = (quota - left).max(0).into();

@@ -15,6 +15,7 @@ use crate::limiting::algorithm::Rule;
 use crate::limiting::algorithm::fair::{FORGET, TenantShare};
 use crate::limiting::answer::Answer;
 use crate::limiting::decision::{Check, ErrorKind, Op};
+use crate::limiting::key::SourceValues;
 use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::Limit;
 use crate::limiting::overrides::OverrideOrigin;
@@ -35,7 +36,7 @@ impl LimitsApi {
         let (check, instead) =
             requests::build_check(&limiter, limit, &parts, cost.unwrap_or_else(|| fixed_cost(limit)))?;
         let key = check.key.clone();
-        let state = read_state(&limiter, check, instead).await;
+        let state = read_state(&limiter, (limit, &parts), check, instead).await;
         let mut state = state.map_err(|kind| store_unavailable(kind, ""))?;
         state["override"] = describe_override_of(limit, &parts);
         add_key(&mut state, limit, &parts, key, &snapshot.config.admin.key_display);
@@ -73,7 +74,16 @@ impl LimitsApi {
 
 /// Returns the numbers of a key, and what the limit would decide about the cost of `check`. `instead`: the outcome of
 /// an override that is no rule.
-pub async fn read_state(limiter: &Limiter, check: Check, instead: Option<Outcome>) -> Result<Value, ErrorKind> {
+pub async fn read_state(
+    limiter: &Limiter,
+    (limit, parts): (&Arc<Limit>, &NamedValues),
+    check: Check,
+    instead: Option<Outcome>,
+) -> Result<Value, ErrorKind> {
+    // The numbers would be those of a request that states no rate.
+    if lacks_rate(limit, parts) {
+        return Ok(json!({ "rate_not_known": true }));
+    }
     if let Some(outcome) = instead {
         return Ok(format_unasked(outcome));
     }
@@ -90,6 +100,12 @@ pub async fn read_state(limiter: &Limiter, check: Check, instead: Option<Outcome
         state["ban"] = describe_ban(&run_check(limiter, Op::Peek, ban).await?);
     }
     Ok(state)
+}
+
+/// Returns whether requests of the key state its rate, and these values do not. An override takes precedence.
+pub fn lacks_rate(limit: &Arc<Limit>, parts: &NamedValues) -> bool {
+    let Some(rate) = &limit.key_rate else { return false };
+    matches!(parts.value(&rate.source, limit.repeated), Ok(None)) && describe_override_of(limit, parts).is_null()
 }
 
 /// Returns whether the key has used something, or its ban remembers something.

@@ -10,6 +10,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::admin::limits::requests::NamedValues;
+use crate::admin::limits::state::lacks_rate;
 use crate::admin::limits::store_check::run_check;
 use crate::admin::limits::{LimitsApi, fixed_cost, requests};
 use crate::admin::problem::{Problem, bad_query, refuse_repeated};
@@ -224,7 +225,9 @@ async fn add_state(limiter: &Limiter, mut key: TopKey<'_>, lists_routes: bool) -
     let Ok((check, instead)) = requests::build_check(limiter, key.limit, &values, fixed_cost(key.limit)) else {
         return key.value;
     };
-    if instead.is_some() {
+    if lacks_rate(key.limit, &values) {
+        key.value["rate_not_known"] = true.into();
+    } else if instead.is_some() {
         key.value["override"] = true.into();
     } else if let Ok(answer) = run_check(limiter, Op::Peek, check).await {
         key.value["remaining"] = answer.remaining.into();

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use crate::admin::config::to_problem;
 use crate::admin::page_request::PageRequest;
-use crate::admin::problem::Problem;
+use crate::admin::problem::{Problem, bad_query};
 use crate::admin::response::{AdminResponse, json_response, typed_response};
 use crate::config::admin_tokens::Role;
-use crate::config::{EffectiveFormat, percent_decode};
+use crate::config::{EffectiveFormat, percent_decode, split_secrets};
 use crate::reload::change::{ChangeFault, ChangeOutcome, ConfigChange, ConfigRollback, FileEdit};
 use crate::reload::history::{entity_tag, hash_text};
 use crate::reload::job::ReloadOutcome;
@@ -58,12 +58,22 @@ pub async fn list_files(request: PageRequest) -> Result<AdminResponse, Problem> 
     Ok(json_response(request.context.config.list_files(&snapshot).await?.to_string()))
 }
 
+/// Shows a file as text, or as JSON in pieces that tell secrets apart.
 pub async fn show_file(request: PageRequest) -> Result<AdminResponse, Problem> {
     let name = decode_name(&request.name)?;
+    let in_pieces = match request.query() {
+        "" => false,
+        "pieces=1" => true,
+        _ => return Err(bad_query("the only parameter is `pieces=1`")),
+    };
     let _work = request.start_work()?;
     let snapshot = request.context.current.load_full();
     let (bytes, tag) = request.context.config.show_file(&name, &snapshot).await?;
-    Ok(with_tag(typed_response(StatusCode::OK, "application/toml", bytes), &tag))
+    let response = match in_pieces {
+        true => json_response(json!({ "pieces": split_secrets(&String::from_utf8_lossy(&bytes)) }).to_string()),
+        false => typed_response(StatusCode::OK, "application/toml", bytes),
+    };
+    Ok(with_tag(response, &tag))
 }
 
 /// Replaces the text of a file, or reports what that would change.

@@ -5,14 +5,15 @@ use std::collections::VecDeque;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use prometheus::IntGaugeVec;
 use rustix::process::{Resource, getrlimit};
 use serde_json::{Value, json};
 
 use crate::admin::context::AdminContext;
 use crate::admin::lifecycle::format_rfc3339;
+use crate::admin::status::count_rejected;
 use crate::admin::upstreams::list_upstreams;
 use crate::config::Config;
+use crate::limiting::limit::Limit;
 use crate::telemetry::metrics::{Metrics, Traffic};
 
 /// Earlier counts, from which rates are computed.
@@ -151,14 +152,12 @@ impl RateWindow<'_> {
     }
 }
 
-/// Counts the live overrides in force and those that are skipped, and the bans since the start.
+/// Counts the live overrides in force and all overrides that are skipped, and the bans since the start.
 fn count_overrides(config: &Config, metrics: &Metrics) -> Value {
-    let sum = |gauges: &IntGaugeVec| -> i64 {
-        config.limits.iter().map(|limit| gauges.with_label_values(&[&limit.name]).get()).sum()
-    };
+    let live = |limit: &Limit| metrics.store.live_overrides.with_label_values(&[&limit.name]).get();
     json!({
-        "live": sum(&metrics.store.live_overrides),
-        "rejected": sum(&metrics.store.rejected_overrides),
+        "live": config.limits.iter().map(|limit| live(limit)).sum::<i64>(),
+        "rejected": config.limits.iter().map(|limit| count_rejected(limit, metrics)).sum::<i64>(),
         "bans_total": metrics.limits.count_bans(),
     })
 }

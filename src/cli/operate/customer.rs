@@ -118,6 +118,7 @@ fn describe_customer(options: &CustomerOptions, answer: &Value) -> String {
 
 fn list_cells(item: &Value) -> Vec<String> {
     let now = match (item["admitted"].as_bool(), item["retry_after_ms"].as_i64()) {
+        _ if item["rate_not_known"] == true => "depends on the rate in requests".to_owned(),
         (None, _) => "unknown".to_owned(),
         (Some(true), _) => "admitted".to_owned(),
         (Some(false), Some(ms)) => format!("refused, {}", format_span(ms)),

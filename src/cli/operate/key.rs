@@ -215,6 +215,7 @@ fn describe_state(about: &Value, state: &Value) -> String {
     lines.push((
         "now",
         match (state["admitted"] == true, state["retry_after_ms"].as_i64()) {
+            _ if state["rate_not_known"] == true => "unknown: requests of this key state its rate".to_owned(),
             (true, _) => "admitted".to_owned(),
             (false, Some(ms)) => format!("refused ({reason}), admitted in {}", format_span(ms)),
             (false, None) => format!("refused ({reason}), waiting does not help"),

@@ -102,7 +102,7 @@ fn list_problems(status: &Value, upstreams: &Value) -> Vec<String> {
         problems.push(format!("a rollback keeps generation {generation} active in place of the files"));
     }
     for (limit, count) in status["rejected_overrides"].as_object().into_iter().flatten().take(LINES_MAX) {
-        problems.push(format!("{count} live overrides of {} are skipped; the log says why", text_of(&json!(limit))));
+        problems.push(format!("{count} overrides of {} are skipped; the log says why", text_of(&json!(limit))));
     }
     for keys in status["token_keys"].as_array().into_iter().flatten().filter(|keys| keys["fault"].is_string()) {
         problems.push(format!("the keys of [jwt.{}]: {}", text_of(&keys["section"]), text_of(&keys["fault"])));

@@ -63,15 +63,32 @@ pub fn hide_secret(message: &mut String, secret: &str) {
 
 /// Replaces each byte of a secret by `*`, so that all places stay where they are.
 pub fn mask_secrets(text: &str) -> String {
-    let mut masker = Masker { text, masked: text.as_bytes().to_vec(), at: 0, depth: 0, section: Vec::new() };
-    masker.mask_statements();
-    masker.mask_url_secrets();
-    String::from_utf8_lossy(&masker.masked).into_owned()
+    String::from_utf8_lossy(&Masker::mask_text(text, b'*', true)).into_owned()
+}
+
+/// Splits a text into pieces, of which the second, the fourth and so on are secrets. Keys of clients and bodies of
+/// responses are none: only those who may edit the text get the pieces.
+pub fn split_secrets(text: &str) -> Vec<&str> {
+    // No valid config contains this byte.
+    let masked = Masker::mask_text(text, 0, false);
+    let is_masked = |at: usize| text.as_bytes()[at] != masked[at];
+    let (mut pieces, mut from) = (Vec::new(), 0);
+    while from < text.len() {
+        let is_secret = pieces.len() % 2 == 1;
+        let end = (from..text.len()).find(|at| is_masked(*at) != is_secret).unwrap_or(text.len());
+        pieces.push(&text[from..end]);
+        from = end;
+    }
+    pieces
 }
 
 struct Masker<'t> {
     text: &'t str,
     masked: Vec<u8>,
+    /// Replaces each byte of a secret.
+    mark: u8,
+    /// Masks keys of clients and bodies of responses, too.
+    hides_client_data: bool,
     at: usize,
     /// Number of tables and arrays around the current value.
     depth: usize,
@@ -79,6 +96,24 @@ struct Masker<'t> {
 }
 
 impl<'t> Masker<'t> {
+    fn mask_text(text: &'t str, mark: u8, hides_client_data: bool) -> Vec<u8> {
+        let masked = text.as_bytes().to_vec();
+        let mut masker = Masker { text, masked, mark, hides_client_data, at: 0, depth: 0, section: Vec::new() };
+        masker.mask_statements();
+        masker.mask_url_secrets();
+        masker.masked
+    }
+
+    /// Returns whether the value at a path may be a body that is masked.
+    fn is_hidden_body(&self, path: &[&str]) -> bool {
+        self.hides_client_data && resembles_body(path)
+    }
+
+    /// Returns whether the value at a path is masked as a whole.
+    fn is_secret(&self, path: &[&str]) -> bool {
+        is_secret_path(path) || (self.hides_client_data && is_override_key(path))
+    }
+
     fn mask_statements(&mut self) {
         while let Some(next) = self.skip_blanks(b" \t\r\n") {
             match next {
@@ -95,7 +130,7 @@ impl<'t> Masker<'t> {
                     self.mask_entry(&mut path);
                     let rest = &self.rest()[..self.line_end() - self.at];
                     let is_over = rest.trim_start().is_empty() || rest.trim_start().starts_with(['#', ',']);
-                    if !is_over && (is_secret_path(&path) || resembles_body(&path)) {
+                    if !is_over && (self.is_secret(&path) || self.is_hidden_body(&path)) {
                         // What is left may belong to a secret with a wrong quote.
                         self.mask(self.at..self.at + rest.len());
                     }
@@ -193,11 +228,11 @@ impl<'t> Masker<'t> {
 
     fn mask_if_secret(&mut self, path: &[&str], length: usize) {
         let value = self.rest()[..length].trim_end();
-        if resembles_body(path) {
+        if self.is_hidden_body(path) {
             return self.mask_body(self.at..self.at + value.len());
         }
         let secret = match value.find('?') {
-            _ if is_secret_path(path) => Some(0),
+            _ if self.is_secret(path) => Some(0),
             Some(question) if has_secret_query(path) => Some(question + 1),
             _ => None,
         };
@@ -242,7 +277,7 @@ impl<'t> Masker<'t> {
             if length == 0 {
                 return;
             }
-            if has_client_names(path) {
+            if self.hides_client_data && has_client_names(path) {
                 let start = self.at + usize::from(key.len() < length);
                 self.mask(start..start + key.len());
             }
@@ -275,7 +310,8 @@ impl<'t> Masker<'t> {
             for name in URL_PARAMETERS {
                 for (found, name) in text[url..end].match_indices(name) {
                     let start = url + found + name.len();
-                    self.masked[start..until(start, &[URL_END.as_slice(), &['&']].concat())].fill(b'*');
+                    let end = until(start, &[URL_END.as_slice(), &['&']].concat());
+                    self.masked[start..end].fill(self.mark);
                 }
             }
         }
@@ -306,7 +342,8 @@ impl<'t> Masker<'t> {
     }
 
     fn fill(&mut self, range: Range<usize>) {
-        self.masked[range].iter_mut().filter(|byte| !matches!(byte, b'\r' | b'\n')).for_each(|byte| *byte = b'*');
+        let mark = self.mark;
+        self.masked[range].iter_mut().filter(|byte| !matches!(byte, b'\r' | b'\n')).for_each(|byte| *byte = mark);
     }
 
     fn rest(&self) -> &'t str {
@@ -329,18 +366,15 @@ impl<'t> Masker<'t> {
 
 /// Returns whether the value at a path, from the section on, is a secret. The second key may be the name of the
 /// section.
-///
-/// People who may not read the files get the messages. So keys of overrides count as secrets, because a text that is not
-/// valid does not tell how logs would show them. [`Masker::mask_body`] masks bodies.
 fn is_secret_path(path: &[&str]) -> bool {
     let Some((kind, keys)) = path.split_first() else { return false };
     may_be_secret(kind, keys)
-        || is_override_key(path)
         || keys.split_first().is_some_and(|(_, keys)| may_be_secret(kind, keys))
         || path.last().is_some_and(|name| resembles_secret(name))
 }
 
-/// Returns whether a path leads to a part of a client's key, except for one by its hash.
+/// Returns whether a path leads to a part of a client's key, except for one by its hash. People who may not read the
+/// files get the messages, and a text that is not valid does not tell how logs would show the key.
 fn is_override_key(path: &[&str]) -> bool {
     let [kind, _, overrides, key, rest @ ..] = path else { return false };
     [*kind, *overrides, *key] == [limit::TABLE.name, limit::OVERRIDES.name, limit::overrides::KEY.name]
@@ -411,6 +445,25 @@ mod tests {
     }
 
     #[test]
+    fn texts_are_split_around_their_secrets() {
+        for (text, secrets) in [
+            ("", &[][..]),
+            ("[jwt]\nkey = \"a*c\"\n[limit.a]\nkey = \"ip\"", &["a*c"]),
+            ("[admin]\nkeys_secret = \"\"\"\nab\ncd\"\"\" # x", &["ab", "cd"]),
+            ("[server]\nkey_secret = '\u{e9}'\nspans = { headers = { x-any = \"ab\" } }", &["\u{e9}", "ab"]),
+            ("[[route]]\nrequest_headers.set.authorization = \"ab\"", &["ab"]),
+            ("[limit.a]\nwhen = { cookie = { sid = [\"ab\"] }, header = { x-plan = \"free\" } }", &["ab"]),
+            ("[store]\nurl = \"redis://u:p@h?x=1&pass=${P:-d}\"", &["p", "d"]),
+            ("[limit.a]\noverrides = [{ key = \"ab\", rate = 0 }]\nrefuse.body = \"cd\"\nfair.weights.ef = 5", &[]),
+            ("token=\"ab", &["ab"]),
+        ] {
+            let pieces = split_secrets(text);
+            assert_eq!(pieces.concat(), text);
+            assert_eq!(pieces.into_iter().skip(1).step_by(2).collect::<Vec<_>>(), secrets, "{text}");
+        }
+    }
+
+    #[test]
     fn secrets_near_a_place_are_listed_whole() {
         let text = format!("[admin]\ntoken = \"{}\"\n{}\n[jwt]\nkey = \"near\"\n", "far".repeat(200), "#".repeat(300));
         let (masked, end) = (mask_secrets(&text), text.len());
@@ -425,6 +478,7 @@ mod tests {
         let long = ["[", "{", "[{a=", "\"\"\"", "'", "\\", "é=", "a.", "token=", "\n", "é\"", "[["];
         for text in long.map(|part| part.repeat(100_000 / part.len())) {
             assert_eq!(mask_secrets(&text).len(), text.len(), "{}", &text[..20]);
+            assert_eq!(split_secrets(&text).concat(), text);
         }
     }
 }

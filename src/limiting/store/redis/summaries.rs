@@ -14,7 +14,7 @@ use crate::limiting::store::redis::{RedisStore, gateways_key};
 pub struct GatewaySummary {
     /// 32 hexadecimal digits.
     pub name: String,
-    /// The text and its age in milliseconds; `None` if the gateway has written none.
+    /// The text and its age in milliseconds; `None` if the gateway has written none, or it cannot be read.
     pub text: Option<(String, u64)>,
 }
 
@@ -48,11 +48,11 @@ pub async fn read_summaries(redis: &RedisStore, prefix: &str) -> Result<Vec<Gate
     let names: Vec<String> = send(redis, &key, &cmd).await.map_err(|error| error_text(&error))?;
     let is_name = |name: &String| name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
     let read = names.into_iter().filter(is_name).map(async |name| {
-        let text = read_summary(redis, &summary_key(prefix, &name)).await?;
-        Ok(GatewaySummary { name, text })
+        // One key may have another type, or be on a node that is down.
+        let text = read_summary(redis, &summary_key(prefix, &name)).await.unwrap_or_default();
+        GatewaySummary { name, text }
     });
-    let read: RedisResult<Vec<_>> = join_all(read).await.into_iter().collect();
-    read.map_err(|error| error_text(&error))
+    Ok(join_all(read).await)
 }
 
 /// Reads a summary and its age. One that is too long is cut, so that it is no JSON.
