@@ -117,6 +117,7 @@ fn the_metrics_page_lists_every_metric_with_its_type_and_labels() {
         let config = CONFIG.replace("DIR", &dir.display().to_string()).replace("CONF", &conf.display().to_string());
         config_arguments(dir, &config)
     });
+    wait_until("the file with overrides was looked at", || gateway.metrics().contains("override_file_rows"));
     let (exported, documented) = (exported(&gateway), documented());
     let names: (Vec<_>, Vec<_>) = (exported.keys().collect(), documented.keys().collect());
     assert_eq!(names.0, names.1, "left: what a gateway exports, right: docs/reference/metrics.md");
