@@ -228,7 +228,7 @@ mod tests {
         let path = dir.path().join("rows");
         fs::write(&path, "a rate=0\n").unwrap();
         let mut writer = Command::new("sh").args(["-c", "exec sleep 60 >> \"$0\""]).arg(&path).spawn().unwrap();
-        while find_writer(&[path.clone()]).is_none() {
+        while find_writer(std::slice::from_ref(&path)).is_none() {
             std::thread::sleep(Duration::from_millis(10));
         }
         let (limit, mut known, start) = (limit_with(path), KnownFile::default(), Instant::now());
