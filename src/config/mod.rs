@@ -337,7 +337,7 @@ labels! {
     HeaderCase:
     /// Lower case, as HTTP/2 demands.
     Lower = "lower",
-    /// As the client or the server has written them.
+    /// The case in which the client or the server wrote them.
     Keep = "keep",
 }
 

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use crate::config;
 use crate::reload::history::{entity_tag, hash_text};
 
-/// What tells whether a file has changed: device, inode, size, and modification time in seconds and nanoseconds.
+/// Identity and age of a file, which change with its content: device, inode, size, and modification time in seconds
+/// and nanoseconds.
 pub type FileStat = (u64, u64, u64, i64, i64);
 
 /// Reads what tells whether a file has changed.

@@ -13,7 +13,7 @@ use super::upstream::Upstream;
 pub struct Scenario {
     server: String,
     store: String,
-    /// What all routes do with a request.
+    /// The option by which every route serves a request, such as `upstream`.
     action: String,
     routes: Vec<ScenarioRoute>,
     /// The sections of the limits, and others.

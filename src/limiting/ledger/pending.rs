@@ -18,7 +18,7 @@ pub struct PendingUsage {
 
 #[derive(Default)]
 struct PendingDay {
-    /// For how many days the usage is kept, as the config that was recorded last says.
+    /// Number of days for which the usage is kept, by the config at the first decision of the day that still waits.
     kept_days: u16,
     waiting: KeyUsage,
     /// The batch that is being saved. It does not change until the store has it.
@@ -30,7 +30,7 @@ struct PendingDay {
 pub struct UsageBatch {
     /// Counts the batches of this process, from 1. A later batch of the same day has a larger number.
     pub number: u64,
-    /// For how many days the usage is kept.
+    /// Number of days for which the usage is kept.
     pub kept_days: u16,
     pub keys: Vec<(Box<str>, DayUsage)>,
 }

@@ -236,7 +236,7 @@ impl Overrides {
     /// Applies the rows of the file, whose text is `text`. Returns the rows that were left out.
     ///
     /// # Errors
-    /// The file has too many rows. Those in force stay.
+    /// The file has too many rows. The active ones stay.
     pub fn apply_file(&self, key: &Key, text: &str) -> Result<ReplacedRows, String> {
         let Some(file) = &self.file else { return Ok(ReplacedRows::default()) };
         file.apply_text(&mut self.reader(key), text, || self.collect_shapes())

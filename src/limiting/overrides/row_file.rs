@@ -8,11 +8,11 @@ use parking_lot::Mutex;
 use crate::limiting::overrides::row_table::{ReplacedRows, RowReader, RowTable};
 use crate::limiting::overrides::{LIVE_ENTRIES_MAX, RawOverrides, RejectedOverrides};
 
-/// The file of a limit, and the rows of it that are in force.
+/// The file of a limit, and its active rows.
 pub struct OverrideFile {
     pub path: PathBuf,
     pub(super) table: RowTable,
-    /// The rows in force, and the lines that were left out.
+    /// The active rows, and the lines that were left out.
     state: Mutex<FileState>,
 }
 

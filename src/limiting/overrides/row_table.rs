@@ -45,7 +45,7 @@ struct Row {
 pub struct RowReader<'r> {
     pub key: &'r Key,
     pub template: &'r OverrideParser,
-    /// Whether entries may have hashes in place of values.
+    /// Entries may have hashes in place of values.
     pub can_match_hashes: bool,
     /// Results by the text of the value, because many customers have the same numbers.
     parsed: HashMap<Vec<u8>, Result<OverrideEntry, String>>,
