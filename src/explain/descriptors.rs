@@ -203,6 +203,7 @@ struct PreviewedChecks {
 }
 
 impl<'a> LimitDoor<'a> for Preview<'a> {
+    type Limits = Route;
     type Note = ();
 
     fn limiter(&self) -> &'a Limiter {

@@ -109,11 +109,7 @@ fn find_unknown(walk: &ExplainWalk<'_>, limits: &[Arc<Limit>]) -> Vec<Option<&'s
 
 /// Returns the check of each evaluation that needs the store.
 pub fn list_checks(evaluations: &[Evaluation]) -> Vec<Option<Check>> {
-    let check = |evaluation: &Evaluation| match evaluation {
-        Evaluation::Check(check) => Some(check.clone()),
-        _ => None,
-    };
-    evaluations.iter().map(check).collect()
+    evaluations.iter().map(|evaluation| evaluation.check().cloned()).collect()
 }
 
 /// Returns the answer to a cost of 0 for each key, which contains what it has left before the request. Decides nothing;

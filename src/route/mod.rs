@@ -139,6 +139,12 @@ impl Route {
     }
 }
 
+impl AsRef<[Arc<Limit>]> for Route {
+    fn as_ref(&self) -> &[Arc<Limit>] {
+        &self.limits
+    }
+}
+
 /// The action of a route for requests that its limits have admitted.
 #[derive(Debug, PartialEq)]
 pub enum Action {

@@ -15,10 +15,11 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::task::yield_now;
 
+use crate::admin::limits::decide::fixed_cost;
 use crate::admin::limits::refusals::describe_refusal;
 use crate::admin::limits::requests::{NamedValues, refuse_pasted};
 use crate::admin::limits::state::{describe_override_of, read_state};
-use crate::admin::limits::{LIMITS_PER_CALL, LimitsApi, fixed_cost, requests};
+use crate::admin::limits::{LIMITS_PER_CALL, LimitsApi, requests};
 use crate::admin::problem::{Problem, bad_query, refuse_repeated};
 use crate::config::admin_tokens::Role;
 use crate::config::{Config, find_closest, percent_decode};

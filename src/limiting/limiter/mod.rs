@@ -28,7 +28,7 @@ use crate::limiting::charges::guard::{ChargeGuard, guard_charges};
 use crate::limiting::charges::manager::{ChargeManager, PendingCall};
 use crate::limiting::decision::{Check, CheckCharges, Decision, ErrorKind, Op, Role, SharedChecks, StoreError};
 use crate::limiting::gateways::Gateways;
-use crate::limiting::integers::ValueError;
+use crate::limiting::integers::{COST_MAX, ValueError};
 use crate::limiting::key::Missing;
 use crate::limiting::key::SourceValues;
 use crate::limiting::key::state_key::KeyError;
@@ -127,21 +127,28 @@ impl Limiter {
     /// Evaluates each of `limits` for a request as far as that is possible without the store. `keys` has the values of
     /// keys: the facts themselves, unless a log has the keys.
     pub fn evaluate_all(&self, limits: &[Arc<Limit>], facts: &Facts, keys: &impl SourceValues) -> Vec<Evaluation> {
-        let evaluations = limits.iter().map(|limit| match limit.applies_to(facts) {
-            Ok(false) => Ok(Evaluation::NotApplicable),
-            Ok(true) => match limit.unreadable_body(facts) {
-                Some(why) => Ok(Evaluation::UnreadableBody(why)),
-                None => limit.price_of(facts).map(|price| {
-                    let mut evaluation = self.evaluate(limit, keys, price.units);
-                    if let Evaluation::Check(check) = &mut evaluation {
-                        check.input_units = price.input_units;
-                    }
-                    evaluation
-                }),
-            },
-            Err(unclear) => Err(unclear),
-        });
-        evaluations.map(|evaluation| evaluation.unwrap_or_else(Evaluation::Unclear)).collect()
+        limits.iter().map(|limit| self.evaluate_hits(limit, facts, keys, 1)).collect()
+    }
+
+    /// Evaluates `limit` like [`evaluate_all`](Self::evaluate_all). Each hit costs what a request costs.
+    pub fn evaluate_hits(&self, limit: &Arc<Limit>, facts: &Facts, keys: &impl SourceValues, hits: i64) -> Evaluation {
+        match limit.applies_to(facts) {
+            Ok(true) => {}
+            Ok(false) => return Evaluation::NotApplicable,
+            Err(unclear) => return Evaluation::Unclear(unclear),
+        }
+        if let Some(why) = limit.unreadable_body(facts) {
+            return Evaluation::UnreadableBody(why);
+        }
+        let price = match limit.price_of(facts) {
+            Ok(price) => price,
+            Err(unclear) => return Evaluation::Unclear(unclear),
+        };
+        let mut evaluation = self.evaluate(limit, keys, price.units.saturating_mul(hits).min(COST_MAX));
+        if let Evaluation::Check(check) = &mut evaluation {
+            check.input_units = price.input_units;
+        }
+        evaluation
     }
 
     /// Decides a request by `limits`, with one element of `evaluations` for each. With [`Op::Peek`], nothing is
