@@ -382,8 +382,8 @@ fn find_mismatches(
     };
     let mut mismatches = Vec::new();
     if pattern.entries.len() != entries.len() {
-        let found = Some(entries.len().to_string());
-        mismatches.push(report("number of entries".to_owned(), &pattern.entries.len(), found));
+        let count_text = Some(entries.len().to_string());
+        mismatches.push(report("number of entries".to_owned(), &pattern.entries.len(), count_text));
     }
     for (place, wanted) in pattern.entries.iter().enumerate() {
         let entry = match pattern.is_ordered {

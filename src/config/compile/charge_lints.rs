@@ -19,11 +19,11 @@ pub fn warn_of_costs<'r>(
     limits: &Definitions<Arc<Limit>>,
     routes: impl Iterator<Item = (&'r Route, Place)>,
 ) {
-    let defined = limits.places().filter_map(|(name, place)| Some((limits.get(name)?, place)));
+    let definitions = limits.places().filter_map(|(name, place)| Some((limits.get(name)?, place)));
     // Routes whose price of a limit is not that of the limit.
     let priced = routes.flat_map(|(route, place)| route.limits.iter().map(move |limit| (limit.clone(), place)));
     let priced = priced.filter(|(limit, _)| limits.get(&limit.name).is_some_and(|own| own.cost != limit.cost));
-    for (limit, place) in defined.chain(priced).filter(|(limit, _)| !limit.is_wider_tier()) {
+    for (limit, place) in definitions.chain(priced).filter(|(limit, _)| !limit.is_wider_tier()) {
         let name = &limit.name;
         if limit.charges_late() && limit.mode == Mode::Enforce && limit.rule.late_debt() == Some(0) {
             let what =

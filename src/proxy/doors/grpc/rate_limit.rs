@@ -249,8 +249,8 @@ impl Decided {
     /// Returns the verdict of all limits that decided. Its indexes are those of the limits of the route.
     fn into_verdict(self) -> Verdict {
         let (takes, peeks) = (self.takes.into_verdict(), self.peeks.into_verdict());
-        let refused = takes.refused || peeks.refused;
-        Verdict { refused, ..takes.followed_by(peeks) }
+        let is_refused = takes.refused || peeks.refused;
+        Verdict { refused: is_refused, ..takes.followed_by(peeks) }
     }
 }
 
