@@ -20,7 +20,7 @@ use crate::proxy::steps::door::{Ask, Door, LimitDelay, LimitDoor};
 use crate::proxy::steps::request_body::KeyBody;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
-use crate::upstream::hash;
+use crate::upstream::balance;
 
 /// Limits of a route that decide together, evaluated as far as that is possible without a store.
 pub struct EvaluatedLimits<'f> {
@@ -252,7 +252,7 @@ pub fn hash_key(request: &RequestContext<'_>, routed: RoutedRequest<'_>, index: 
 /// Returns the hash of a key that reads nothing of the body. `None` if the request lacks a part of it.
 pub fn hash_of_key<'a, D: Door<'a>>(door: &D, routed: RoutedRequest<'_>, key: &Key) -> Option<u64> {
     let needs_claims = key.sources().any(|source| source.kind().origin() == SourceOrigin::Token);
-    hash::hash_key(key, &request_facts(door, routed, needs_claims))
+    balance::hash_key(key, &request_facts(door, routed, needs_claims))
 }
 
 /// Returns the facts that keys and conditions can read from the request, without its body.

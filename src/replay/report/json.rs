@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::limiting::limit::Mode;
 use crate::replay::counts::Counts;
 use crate::replay::outcome::ReplayOutcome;
-use crate::replay::report::units::format_time_of;
+use crate::replay::report::format_time_of;
 use crate::replay::tally::Tally;
 use crate::replay::tightest::NeededNumber;
 use crate::telemetry::metrics::CandidateEffect;
