@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 use crate::admin::limits::labels::{DecidedBy, NotAskedReason};
 use crate::admin::limits::requests::{DecisionRequest, NamedValues};
-use crate::limiting::algorithm::Rule;
 use crate::limiting::answer::{Answer, NEVER, Policy};
 use crate::limiting::decision::{Check, Op};
 use crate::limiting::integers::COST_MAX;
@@ -144,22 +143,16 @@ impl NamedDecision<'_> {
         if self.op == Op::Take && is_charged && check.cost > 0 && !self.parts.hides_key_of(limit) {
             let names = limit.budget_names("", self.parts, true).ok();
             let key_values = names.and_then(|names| names.values).unwrap_or_default();
-            let (now_ms, rule) = self.charging_rule(local, &check.rule);
-            let receipt = Receipt::of_charge(check, answer, key_values, local, (now_ms, &rule));
-            if let Some(token) = receipt.to_token() {
+            let clock_ms = self.clock_ms.get().unwrap_or_else(|| self.limiter.memory_now_ms());
+            let made_by = self.limiter.time_and_rule(local, &check.rule, Some(clock_ms));
+            let receipt = made_by.and_then(|(now_ms, rule)| {
+                Receipt::of_charge(check, answer, key_values, local, (now_ms, &rule)).to_token()
+            });
+            if let Some(token) = receipt {
                 entry["receipt"] = token.into();
             }
         }
         entry
-    }
-
-    /// Returns, for a charge to the store or to local memory, the time there and the rule that made it.
-    fn charging_rule(&self, is_local: bool, rule: &Arc<Rule>) -> (i64, Arc<Rule>) {
-        match self.clock_ms.get().filter(|_| !is_local) {
-            Some(clock_ms) => (clock_ms, rule.clone()),
-            None if is_local => (self.limiter.memory_now_ms(), self.limiter.local_rule(rule)),
-            None => (self.limiter.memory_now_ms(), rule.clone()),
-        }
     }
 }
 

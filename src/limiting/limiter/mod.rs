@@ -359,9 +359,13 @@ impl Limiter {
         self.charges.local.now_ms()
     }
 
-    /// Returns the rule by which this gateway decides while the store is unavailable: its share of `rule`.
-    pub fn local_rule(&self, rule: &Arc<Rule>) -> Arc<Rule> {
-        self.gateways.local_rule(rule)
+    /// Returns the time and the rule of a charge: those of this gateway's memory, whose rule is a share of `rule`, or
+    /// those of the store, whose clock showed `store_ms` before. `None` if that is not known.
+    pub fn time_and_rule(&self, is_local: bool, rule: &Arc<Rule>, store_ms: Option<i64>) -> Option<(i64, Arc<Rule>)> {
+        match is_local {
+            true => Some((self.memory_now_ms(), self.gateways.local_rule(rule))),
+            false => Some((store_ms?, rule.clone())),
+        }
     }
 
     /// Calls `visit` with the state keys of `limits`; see [`Store::visit_keys`].

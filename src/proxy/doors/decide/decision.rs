@@ -153,8 +153,7 @@ impl ChargedChecks {
             let result = verdict.checks.iter().find(|result| result.limit == index)?;
             let answer = result.outcome.answer().filter(|_| result.is_charged)?;
             let is_local = matches!(result.outcome, Outcome::Local(_));
-            let rule = if is_local { limiter.local_rule(&check.rule) } else { check.rule.clone() };
-            let now_ms = if is_local { limiter.memory_now_ms() } else { clock_ms? };
+            let (now_ms, rule) = limiter.time_and_rule(is_local, &check.rule, clock_ms)?;
             Some(Receipt::of_charge(check, answer, who, is_local, (now_ms, &rule)))
         };
         let charges: Vec<Receipt> = self.checks.into_iter().filter_map(charge).collect();
