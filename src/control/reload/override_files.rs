@@ -22,7 +22,7 @@ use crate::telemetry::metrics::StoreMetrics;
 /// Interval at which files are looked at. A file has to stay the same for as long before it is read.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is known of the file of a limit.
+/// The state of the file of a limit.
 #[derive(Default)]
 struct KnownFile {
     /// The limit whose rows are active: a reload reads the file anew.
@@ -37,7 +37,7 @@ struct KnownFile {
     unusable: Option<(FileStat, String)>,
 }
 
-/// What was found at one look.
+/// The result of one look at the file.
 #[derive(Debug, PartialEq)]
 enum Look {
     /// The file is the one that was read.

@@ -72,7 +72,7 @@ pub struct UsageReadings {
     is_proven: bool,
     /// The faults that occurred, by their bits.
     faults: u16,
-    /// What the response delivered, whether it reports usage or not.
+    /// The output that the response delivered, whether it reports usage or not.
     delivered: DeliveredContent,
 }
 
