@@ -124,9 +124,9 @@ impl EventScanner {
 
     fn read_name(&mut self, byte: u8) -> usize {
         const DATA: &[u8] = b"data";
-        let matched = if let Line::Name(matched) = self.line { matched } else { 0 };
-        self.line = match DATA.get(matched) {
-            Some(next) if *next == byte => Line::Name(matched + 1),
+        let name_length = if let Line::Name(name_length) = self.line { name_length } else { 0 };
+        self.line = match DATA.get(name_length) {
+            Some(next) if *next == byte => Line::Name(name_length + 1),
             None if byte == b':' => Line::Colon,
             _ => Line::Other,
         };
