@@ -127,21 +127,33 @@ impl Limiter {
     /// Evaluates each of `limits` for a request as far as that is possible without the store. `keys` has the values of
     /// keys: the facts themselves, unless a log has the keys.
     pub fn evaluate_all(&self, limits: &[Arc<Limit>], facts: &Facts, keys: &impl SourceValues) -> Vec<Evaluation> {
-        let evaluations = limits.iter().map(|limit| match limit.applies_to(facts) {
-            Ok(false) => Ok(Evaluation::NotApplicable),
-            Ok(true) => match limit.unreadable_body(facts) {
-                Some(why) => Ok(Evaluation::UnreadableBody(why)),
-                None => limit.price_of(facts).map(|price| {
-                    let mut evaluation = self.evaluate(limit, keys, price.units);
-                    if let Evaluation::Check(check) = &mut evaluation {
-                        check.input_units = price.input_units;
-                    }
-                    evaluation
-                }),
-            },
-            Err(unclear) => Err(unclear),
+        let evaluations = limits.iter().map(|limit| match self.try_evaluate(limit, facts, keys) {
+            // What cannot be read does not matter to a limit that does not apply for another reason.
+            Ok(Evaluation::UnreadableBody(_)) | Err(_) if limit.skips_whatever_body(keys) => Evaluation::NotApplicable,
+            Ok(evaluation) => evaluation,
+            Err(unclear) => Evaluation::Unclear(unclear),
         });
-        evaluations.map(|evaluation| evaluation.unwrap_or_else(Evaluation::Unclear)).collect()
+        evaluations.collect()
+    }
+
+    fn try_evaluate(
+        &self,
+        limit: &Arc<Limit>,
+        facts: &Facts,
+        keys: &impl SourceValues,
+    ) -> Result<Evaluation, ValueError> {
+        if !limit.applies_to(facts)? {
+            return Ok(Evaluation::NotApplicable);
+        }
+        if let Some(why) = limit.unreadable_body(facts) {
+            return Ok(Evaluation::UnreadableBody(why));
+        }
+        let price = limit.price_of(facts)?;
+        let mut evaluation = self.evaluate(limit, keys, price.units);
+        if let Evaluation::Check(check) = &mut evaluation {
+            check.input_units = price.input_units;
+        }
+        Ok(evaluation)
     }
 
     /// Decides a request by `limits`, with one element of `evaluations` for each. With [`Op::Peek`], nothing is
