@@ -17,7 +17,7 @@ use crate::acme::client::RetryAfter;
 use crate::acme::order::{OrderClient, OrderError};
 use crate::acme::renewal_info::{RenewalAdvice, fetch_advice, identify};
 use crate::acme::state::{OrderPause, StateDirectory, StateError, StateLock, StoredCertificate, now_s};
-use crate::acme::{PublishedCerts, certificates, list_names, provide_certificates, schedule};
+use crate::acme::{PublishedCerts, export_expiry, list_names, provide_certificates, schedule};
 use crate::config::{Acme, AcmeSettings};
 use crate::snapshot::{CurrentSnapshot, Snapshot};
 use crate::telemetry::metrics::{Metrics, OrderResult};
@@ -162,7 +162,7 @@ impl AcmeManager {
             both.map(|(name, key)| (name.clone(), key.clone())).collect::<IssuedCertificates>()
         });
         provide_certificates(&snapshot.config, &self.published.load());
-        certificates::export_expiry(&snapshot.config, &self.metrics);
+        export_expiry(&snapshot.config, &self.metrics);
     }
 }
 

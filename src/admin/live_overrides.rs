@@ -233,10 +233,10 @@ impl LiveOverrides {
     ) -> Result<ChangedOverride, OverrideFault> {
         self.prune_ended(limit, clock::now_ms());
         let existed = {
-            let mut known = self.known.borrow_mut();
-            let raw = known.good.entry(limit.name.clone()).or_default();
-            let written = change.spellings.iter().map(Vec::as_slice).chain([change.field.as_bytes()]);
-            let existed = written.into_iter().any(|field| raw.contains_key(field));
+            let mut current = self.known.borrow_mut();
+            let raw = current.good.entry(limit.name.clone()).or_default();
+            let spellings = change.spellings.iter().map(Vec::as_slice).chain([change.field.as_bytes()]);
+            let existed = spellings.into_iter().any(|field| raw.contains_key(field));
             if change.value.is_some() && !existed && raw.len() >= LIVE_ENTRIES_MAX {
                 let what = format!("`{}` has {LIVE_ENTRIES_MAX} live overrides; remove some", limit.name);
                 return Err(OverrideFault::Invalid(what));
@@ -259,15 +259,19 @@ impl LiveOverrides {
             return;
         }
         synchronize(limit, raw, tables);
-        let ended = limit.overrides.list_ended(now_ms);
-        for field in &ended {
+        let expired_fields = limit.overrides.list_ended(now_ms);
+        for field in &expired_fields {
             // Removing cannot fail.
             let _ = limit.overrides.change_live(&limit.key, raw, (field, None));
         }
         left.insert(limit.name.clone(), raw.len());
-        if !ended.is_empty() {
+        if !expired_fields.is_empty() {
             *revision += 1;
-            tracing::info!(limit = limit.name, ended = ended.len(), "live overrides that have ended are removed");
+            tracing::info!(
+                limit = limit.name,
+                ended = expired_fields.len(),
+                "live overrides that have ended are removed"
+            );
         }
     }
 
@@ -276,14 +280,14 @@ impl LiveOverrides {
         let KnownOverrides { good, tables, changed, revision, .. } = &mut *self.known.borrow_mut();
         let raw = good.entry(limit.name.clone()).or_default();
         synchronize(limit, raw, tables);
-        let changed = changed.entry(limit.name.clone()).or_default();
+        let changed_fields = changed.entry(limit.name.clone()).or_default();
         for other in &change.spellings {
             limit.overrides.change_live(&limit.key, raw, (other, None))?;
-            changed.extend(String::from_utf8(other.clone()));
+            changed_fields.extend(String::from_utf8(other.clone()));
         }
         let entry = (change.field.as_bytes(), change.value.map(str::as_bytes));
         let result = limit.overrides.change_live(&limit.key, raw, entry);
-        changed.insert(change.field.to_owned());
+        changed_fields.insert(change.field.to_owned());
         *revision += 1;
         let entries = i64::try_from(raw.len()).unwrap_or(i64::MAX);
         self.metrics.live_overrides.with_label_values(&[&limit.name]).set(entries);

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio::task::spawn_local;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::acme::certificates;
+use crate::acme;
 use crate::config::{Config, ListenerSettings};
 use crate::local_ca::authority::is_due;
 use crate::local_ca::{self, LocalCaError, LocalCas, now_s};
@@ -88,7 +88,7 @@ impl DevelopmentCerts {
             }
         }
         if has_renewed {
-            certificates::export_expiry(config, metrics);
+            acme::export_expiry(config, metrics);
         }
     }
 }

@@ -149,9 +149,9 @@ impl HostResolver {
                 some if !some.is_empty() => (target, Ok((some, answer.ttl))),
                 _ => (target, self.resolve_host(&target.host, &[]).await),
             });
-            let found: Vec<_> = lookups.buffered(TARGETS_AT_ONCE).collect().await;
+            let results: Vec<_> = lookups.buffered(TARGETS_AT_ONCE).collect().await;
             let (mut addresses, mut ttl) = (Vec::new(), answer.ttl);
-            for (target, result) in found {
+            for (target, result) in results {
                 match result {
                     Ok((ips, its_ttl)) => {
                         addresses.extend(target.weigh_addresses(&ips));

@@ -125,13 +125,13 @@ fn open_entry(root: &OwnedFd, name: &Path, link: &mut Option<PathBuf>) -> Result
         Err(errno) if is_absence(errno) => return Ok(None),
         Err(errno) => return Err(fault(errno)),
     };
-    let found = fstat(&file).map_err(fault)?;
-    Ok(match FileType::from_raw_mode(found.st_mode) {
+    let stat = fstat(&file).map_err(fault)?;
+    Ok(match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Some(Entry::File(OpenedFile {
             file: file.into(),
             name: name.to_owned(),
-            length: u64::try_from(found.st_size).unwrap_or(0),
-            modified: modification_time(found.st_mtime, found.st_mtime_nsec),
+            length: u64::try_from(stat.st_size).unwrap_or(0),
+            modified: modification_time(stat.st_mtime, stat.st_mtime_nsec),
             suffix: None,
         })),
         FileType::Directory => Some(Entry::Folder),
@@ -142,14 +142,14 @@ fn open_entry(root: &OwnedFd, name: &Path, link: &mut Option<PathBuf>) -> Result
 fn open_beneath(root: &OwnedFd, name: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    let mut opened = Err(Errno::AGAIN);
+    let mut file = Err(Errno::AGAIN);
     for _ in 0..ATTEMPTS {
-        opened = openat2(root.as_fd(), name, flags, Mode::empty(), resolve);
-        if !matches!(opened, Err(Errno::AGAIN | Errno::INTR)) {
+        file = openat2(root.as_fd(), name, flags, Mode::empty(), resolve);
+        if !matches!(file, Err(Errno::AGAIN | Errno::INTR)) {
             break;
         }
     }
-    opened
+    file
 }
 
 /// Returns whether an error means that the client gets no such file. A client need not know that a file exists which it must

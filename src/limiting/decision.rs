@@ -256,10 +256,10 @@ impl CheckCharges {
     /// Finds the charges of a decision that has admitted the request or not. `has_admitted` has the answer to each check.
     pub fn find(checks: &[Check], admitted: bool, has_admitted: impl Fn(usize) -> bool) -> CheckCharges {
         let is_linked = checks.first().is_some_and(|check| check.role.link.is_some());
-        let dropped = if is_linked { find_dropped(checks, &has_admitted) } else { PlaceSet::default() };
+        let dropped_places = if is_linked { find_dropped(checks, &has_admitted) } else { PlaceSet::default() };
         let mut charges = CheckCharges::default();
         for (place, Check { role, .. }) in checks.iter().enumerate().filter(|(place, _)| has_admitted(*place)) {
-            if dropped.contains(place) || !(admitted || role.shadow) {
+            if dropped_places.contains(place) || !(admitted || role.shadow) {
                 charges.withheld.insert(place);
             } else if role.after.is_none_or(|base| !has_admitted(base)) {
                 charges.charged.insert(place);
@@ -294,14 +294,14 @@ fn find_dropped(checks: &[Check], has_admitted: impl Fn(usize) -> bool) -> Place
         let mut limits = refusing.iter().enumerate();
         limits.any(|(group, (_, refuses_request))| *refuses_request && group != usize::from(incumbent))
     };
-    let mut dropped = PlaceSet::default();
+    let mut places = PlaceSet::default();
     for (place, _, link) in links().filter(|(place, ..)| has_admitted(*place)) {
         let refuses = refusing.get(usize::from(link.group)).is_some_and(|(refuses, _)| *refuses);
         if refuses || link.incumbent.is_some_and(is_refused_besides) {
-            dropped.insert(place);
+            places.insert(place);
         }
     }
-    dropped
+    places
 }
 
 /// The store made no decision in time. Returns the checks, so that the caller can decide without the store.

@@ -99,6 +99,7 @@ impl<'r> LoggedRequest<'r> {
 }
 
 impl<'r> LimitDoor<'r> for LoggedRequest<'r> {
+    type Limits = Route;
     type Note = ();
 
     fn limiter(&self) -> &'r Limiter {

@@ -139,6 +139,12 @@ impl Route {
     }
 }
 
+impl AsRef<[Arc<Limit>]> for Route {
+    fn as_ref(&self) -> &[Arc<Limit>] {
+        &self.limits
+    }
+}
+
 /// The action of a route for requests that its limits have admitted.
 #[derive(Debug, PartialEq)]
 pub enum Action {
@@ -218,8 +224,8 @@ impl HeaderEdit {
 
     /// Returns the names of the headers that the gateway sets.
     pub fn set_names(&self) -> impl Iterator<Item = &HeaderName> {
-        let stated = self.stated.iter().map(|(name, _)| name);
-        self.set.iter().map(|(name, _)| name).chain(stated)
+        let stated_names = self.stated.iter().map(|(name, _)| name);
+        self.set.iter().map(|(name, _)| name).chain(stated_names)
     }
 
     /// Returns whether a header contains the id of the request.
@@ -246,8 +252,8 @@ pub struct ResponseEdit {
 impl ResponseEdit {
     /// Returns whether the edits change this header.
     pub fn edits(&self, name: &HeaderName) -> bool {
-        let added = [&self.default, &self.add, &self.add_on_success];
-        self.edit.edits(name) || added.iter().any(|lines| lines.iter().any(|(own, _)| own == name))
+        let edits = [&self.default, &self.add, &self.add_on_success];
+        self.edit.edits(name) || edits.iter().any(|lines| lines.iter().any(|(own, _)| own == name))
     }
 
     /// Returns whether a response with this status gets `add_on_success`. These are the statuses of nginx's `add_header`.

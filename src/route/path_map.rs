@@ -70,7 +70,7 @@ fn rest_below<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
 fn find_prefixes(target: &TargetRewrite, pattern: &PathPattern, read: &str, sent: &str) -> Option<(String, String)> {
     let template = target.path.as_ref()?;
     let Piece::Placeholder(last) = template.pieces().last()? else { return None };
-    let matched = MatchedPath::new(pattern, read, sent, target).ok()?;
+    let matched_path = MatchedPath::new(pattern, read, sent, target).ok()?;
     let start = match *last {
         Capture::Segment(index) => {
             let segment = find_segment(read, index)?;
@@ -79,11 +79,11 @@ fn find_prefixes(target: &TargetRewrite, pattern: &PathPattern, read: &str, sent
                 .filter(|at| at.checked_sub(1) == read.rfind('/') && read.ends_with(segment))
         }
         Capture::Group(number) => {
-            matched.find_group(number).filter(|range| range.end == read.len()).map(|range| range.start)
+            matched_path.find_group(number).filter(|range| range.end == read.len()).map(|range| range.start)
         }
     }?;
-    let made = matched.render_path(template);
-    let server = made.strip_suffix(find_sent_piece(read, sent, start, read.len()))?;
+    let new_path = matched_path.render_path(template);
+    let server = new_path.strip_suffix(find_sent_piece(read, sent, start, read.len()))?;
     let client = find_sent_piece(read, sent, 0, start);
     let ends = |prefix: &str| prefix.ends_with('/');
     match (ends(server), ends(client), read[start..].starts_with('/')) {
@@ -98,8 +98,8 @@ fn makes_path(pattern: &PathPattern, target: &TargetRewrite, client: &str, serve
     let canonical = repair_path(client);
     let (read, sent) = (canonical.to_read(client), canonical.to_send(client));
     let make = || {
-        let matched = MatchedPath::new(pattern, read, sent, target).ok()?;
-        Some(matched.render_path(target.path.as_ref()?))
+        let matched_path = MatchedPath::new(pattern, read, sent, target).ok()?;
+        Some(matched_path.render_path(target.path.as_ref()?))
     };
     let is_same = |made: String| repair_path(&made).to_read(&made) == repair_path(server).to_read(server);
     pattern.matches(read) && make().is_some_and(is_same)

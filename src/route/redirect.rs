@@ -77,8 +77,8 @@ impl Redirect {
     /// Values are percent-encoded, so that the result has visible ASCII only and no backslash. A target that is a path
     /// begins with exactly one slash: browsers would read `//host` and `/\host` as another host.
     pub fn locate(&self, input: RedirectInput) -> Option<(StatusCode, String)> {
-        let listed = self.map.as_ref().and_then(|map| map.get(input.path));
-        let (mut location, status, has_query) = match (listed, &self.to) {
+        let target = self.map.as_ref().and_then(|map| map.get(input.path));
+        let (mut location, status, has_query) = match (target, &self.to) {
             (Some((to, status)), _) => (to.to_string(), status.unwrap_or(self.status), to.contains('?')),
             (None, Some(to)) => (to.render(input), self.status, to.has_query),
             (None, None) => return None,

@@ -6,7 +6,7 @@
 //!
 //! - `mod.rs`: the settings of an upstream and its servers
 //! - `roster`: the servers in force, one per address; `state`: what is known of one server
-//! - `balance`: the balancers, with `fair_shares` (weights), `round_robin` and `hash` (`hash_on`)
+//! - `balance`: the balancers and the hash of `hash_on`, with `fair_shares` (weights) and `round_robin`
 //! - `eject`: when a failing server is left out; `health`: the results of health checks
 //! - `adaptive`: a limit of requests that follows the capacity of the servers; `priority`: who is refused first
 //! - `caps`: limits of requests and connections, with `queue` (waiting requests) and `claim` (connections of other
@@ -25,7 +25,6 @@ pub(crate) mod claim;
 pub(crate) mod eject;
 pub(crate) mod endpoint;
 pub(crate) mod fair_shares;
-pub(crate) mod hash;
 pub(crate) mod health;
 pub(crate) mod hostname;
 pub(crate) mod priority;

@@ -169,8 +169,8 @@ impl UpstreamState {
         // The lock is held so that two servers that fail at once are counted one after the other.
         let members = self.lock();
         let candidates = || members.roster.iter().filter(|member| member.weight > 0);
-        let ejected = candidates().filter(|member| member.state.is_ejected(now_ms)).count();
-        if ejected < rule.max_ejected(candidates().count()) && !server.is_ejected(now_ms) {
+        let ejected_count = candidates().filter(|member| member.state.is_ejected(now_ms)).count();
+        if ejected_count < rule.max_ejected(candidates().count()) && !server.is_ejected(now_ms) {
             server.eject(rule, now_ms);
         }
     }
@@ -234,8 +234,8 @@ fn find_endpoints<'n>(
         return (vec![(Endpoint::from_config(origin), 1)], None);
     };
     let Some(name) = names.iter().find(|name| name.name == host) else { return (Vec::new(), None) };
-    let found = |address: &NamedAddress| (Endpoint::from_dns(origin, address, port), address.weight);
-    (name.addresses().iter().map(found).collect(), Some(name))
+    let with_weight = |address: &NamedAddress| (Endpoint::from_dns(origin, address, port), address.weight);
+    (name.addresses().iter().map(with_weight).collect(), Some(name))
 }
 
 #[cfg(test)]

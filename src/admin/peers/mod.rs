@@ -72,11 +72,11 @@ async fn describe_all(context: &AdminContext) -> Value {
     let snapshot = context.current.load_full();
     let (config, link) = (&snapshot.config, context.limits.store_link());
     let own_name = link.gateways().name();
-    let found = match config.store.is_shared() {
+    let reading = match config.store.is_shared() {
         true => link.store().read_summaries(&config.store.prefix).await,
         false => None,
     };
-    let (summaries, fault) = match found {
+    let (summaries, fault) = match reading {
         Some(Ok(summaries)) => (summaries, None),
         Some(Err(why)) => (Vec::new(), Some(why)),
         None => (Vec::new(), None),

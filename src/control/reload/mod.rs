@@ -9,7 +9,6 @@
 
 mod change;
 mod disk;
-pub mod fetchers;
 pub mod override_files;
 
 use std::path::PathBuf;
@@ -20,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::{Value, json};
 use tokio::task::spawn_local;
 
-use crate::acme::certificates;
+use crate::acme::{self, AcmeThread};
 use crate::admin::lifecycle::{SharedState, format_rfc3339};
 use crate::admin::live_overrides::LiveOverrides;
 use crate::admin::store_link::StoreLink;
@@ -28,11 +27,11 @@ use crate::config::{Config, Report};
 use crate::control::development_certs::DevelopmentCerts;
 use crate::control::listeners::Listeners;
 pub use crate::control::reload::disk::remove_edit_leftovers;
-use crate::control::reload::fetchers::Fetchers;
 use crate::control::resolve::HostnameUpdater;
 use crate::control::source::ConfigSource;
 use crate::control::{systemd, watch};
 use crate::heap;
+use crate::jwks::JwksThread;
 use crate::local_ca::{self, LocalCas};
 use crate::reload::diff::Diff;
 use crate::reload::history::HistoryEntry;
@@ -290,7 +289,7 @@ impl Reloader {
         self.fetchers.update(&self.current);
         self.certs.start_renewal(&self.current, &self.metrics);
         self.metrics.record_config(&snapshot.config.hash, generation, snapshot.loaded_at);
-        certificates::export_expiry(&snapshot.config, &self.metrics);
+        acme::export_expiry(&snapshot.config, &self.metrics);
         // Only after the swap, because until then requests counted on the series of the old config.
         self.state.drop_unused(&snapshot);
         self.dns.forget_unused(&snapshot.config);
@@ -374,4 +373,22 @@ fn keep_restart_settings(config: &mut Config, old: &Config) -> Vec<&'static str>
         restart.push("server.handover");
     }
     restart
+}
+
+/// Handles of the threads, which end with this value.
+pub struct Fetchers {
+    pub acme: AcmeThread,
+    jwks: JwksThread,
+}
+
+impl Fetchers {
+    pub fn new(metrics: &Metrics) -> Fetchers {
+        Fetchers { acme: AcmeThread::new(metrics), jwks: JwksThread::new(metrics) }
+    }
+
+    /// Has the threads serve the config that has come into force.
+    pub fn update(&mut self, current: &CurrentSnapshot) {
+        self.acme.update(current);
+        self.jwks.update(current);
+    }
 }

@@ -53,18 +53,18 @@ enum Look {
 
 /// Applies changed rows, and exports how many there are. Never returns.
 pub async fn follow_override_files(current: CurrentSnapshot, loader: Rc<Loader>, metrics: StoreMetrics) {
-    let mut known: HashMap<String, KnownFile> = HashMap::new();
+    let mut files_by_limit: HashMap<String, KnownFile> = HashMap::new();
     let mut failures: HashMap<String, String> = HashMap::new();
-    let mut shown: HashSet<String> = HashSet::new();
+    let mut exported: HashSet<String> = HashSet::new();
     let mut ticks = interval(LOOK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let limits = limits_with_file(&current.load().config);
         let has_file = |name: &String| limits.iter().any(|limit| limit.name == *name);
-        known.retain(|name, _| has_file(name));
+        files_by_limit.retain(|name, _| has_file(name));
         failures.retain(|name, _| has_file(name));
-        for name in shown.extract_if(|name| !has_file(name)) {
+        for name in exported.extract_if(|name| !has_file(name)) {
             // The series exist, unless they were never set.
             let _ = metrics.file_overrides.remove_label_values(&[&name]);
             let _ = metrics.rejected_rows.remove_label_values(&[&name]);
@@ -74,7 +74,7 @@ pub async fn follow_override_files(current: CurrentSnapshot, loader: Rc<Loader>,
         }
         // On the thread that reads the config: the file system may block. What is known goes with the task and comes back,
         // so that nothing here waits for a task that hangs.
-        let (looked_at, mut files) = (limits.clone(), mem::take(&mut known));
+        let (looked_at, mut files) = (limits.clone(), mem::take(&mut files_by_limit));
         let look = move || {
             let now = Instant::now();
             let look_at = |limit: &Arc<Limit>| look_at_file(limit, files.entry(limit.name.clone()).or_default(), now);
@@ -83,13 +83,13 @@ pub async fn follow_override_files(current: CurrentSnapshot, loader: Rc<Loader>,
         };
         let looks = match loader.run_task(look).await {
             Ok((looks, files)) => {
-                known = files;
+                files_by_limit = files;
                 looks
             }
             Err(hung) => limits.iter().map(|_| Look::Failed(hung.to_string())).collect(),
         };
         for (limit, look) in limits.iter().zip(looks) {
-            shown.insert(limit.name.clone());
+            exported.insert(limit.name.clone());
             report_look(limit, look, &mut failures, &metrics);
         }
     }
@@ -101,9 +101,13 @@ pub fn adopt_rows(config: &Config, old: &Config) {
         let path = |limit: &Limit| limit.overrides.file().map(|file| file.path.clone());
         let is_same = |before: &&Arc<Limit>| before.key == limit.key && path(before) == path(&limit);
         let Some(before) = old.limits.find(&limit.name).filter(is_same) else { continue };
-        let kept = limit.overrides.adopt_rows(&limit.key, &before.overrides);
-        if kept > 0 {
-            tracing::warn!(limit = limit.name, kept, "rows of the file that are wrong now keep what they said before");
+        let kept_rows = limit.overrides.adopt_rows(&limit.key, &before.overrides);
+        if kept_rows > 0 {
+            tracing::warn!(
+                limit = limit.name,
+                kept = kept_rows,
+                "rows of the file that are wrong now keep what they said before"
+            );
         }
     }
 }

@@ -141,7 +141,7 @@ impl ChargeGuard {
         let (leases, others): (Vec<_>, Vec<_>) = charges.into_iter().partition(|charge| charge.linger().is_some());
         self.charges = others;
         let manager = self.manager.clone();
-        let held = ChargeGuard {
+        let guard = ChargeGuard {
             manager,
             charges: leases,
             is_settled: true,
@@ -150,7 +150,7 @@ impl ChargeGuard {
             scan: None,
             passed: None,
         };
-        (!held.charges.is_empty()).then(|| Rc::new(LeaseGuard(RefCell::new(held))))
+        (!guard.charges.is_empty()).then(|| Rc::new(LeaseGuard(RefCell::new(guard))))
     }
 
     /// Returns whether a charge settles by the body of the response.
@@ -436,17 +436,17 @@ impl Drop for ChargeGuard {
     /// Settles what is left at the end of the request: releases leases and unused queue positions, and treats a
     /// request without a known outcome as aborted.
     fn drop(&mut self) {
-        let answered = self.is_settled;
+        let was_settled = self.is_settled;
         if let Some(scan) = &mut self.scan {
             scan.end(false);
         }
         let (scan, settlements) = (self.scan.take(), self.manager.settlements.clone());
-        self.charge_bytes(answered);
+        self.charge_bytes(was_settled);
         self.end_charges(|charge| match charge.charge_rules() {
             _ if charge.is_waiting => ChargeEnd::Change(-charge.check.cost),
             Some(rules) if rules.lease => ChargeEnd::Change(-charge.check.cost),
             Some(_) if charge.counts_bytes() => ChargeEnd::Change(0),
-            Some(rules) if !answered => {
+            Some(rules) if !was_settled => {
                 let delta =
                     charge.correction(rules, RequestEnd::Aborted, scan.as_deref(), &settlements, &Cell::new(false));
                 ChargeEnd::Change(delta.unwrap_or(0))

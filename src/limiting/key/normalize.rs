@@ -73,11 +73,11 @@ impl Normalization {
 /// grows too long.
 fn map_text(value: &[u8], map: impl Fn(&str, &mut dyn FnMut(char) -> bool) -> bool) -> Vec<u8> {
     let most = value.len().max(GROWN_MAX);
-    let mut mapped = Vec::with_capacity(value.len());
+    let mut output = Vec::with_capacity(value.len());
     let mut push = |bytes: &[u8]| {
-        let fits = mapped.len() + bytes.len() <= most;
+        let fits = output.len() + bytes.len() <= most;
         if fits {
-            mapped.extend_from_slice(bytes);
+            output.extend_from_slice(bytes);
         }
         fits
     };
@@ -87,7 +87,7 @@ fn map_text(value: &[u8], map: impl Fn(&str, &mut dyn FnMut(char) -> bool) -> bo
             break;
         }
     }
-    mapped
+    output
 }
 
 fn lowercase(value: &[u8]) -> Option<Vec<u8>> {

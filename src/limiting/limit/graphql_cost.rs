@@ -52,13 +52,13 @@ impl GraphqlPrices {
         let operation = document.find_operation(request.operation_name.as_deref()).ok_or(UnreadableBody::NotGraphql)?;
         let (fragments, variables) = (HashMap::new(), HashMap::new());
         let mut estimate = Estimate { prices: self, request, document, operation, fragments, variables };
-        let found = estimate.estimate_all(&operation.selections, 0)?;
-        if found.depth > self.max_depth {
+        let total = estimate.estimate_all(&operation.selections, 0)?;
+        if total.depth > self.max_depth {
             return Err(UnreadableBody::TooDeep);
         }
         // Some servers execute the stored query in place of the one in the request.
         let least = if request.names_stored { stored()? } else { 0 };
-        Ok(found.units.max(least).min(COST_MAX))
+        Ok(total.units.max(least).min(COST_MAX))
     }
 }
 
@@ -137,9 +137,9 @@ impl<'r> Estimate<'r> {
         }
         let Some(selections) = self.document.fragments.get(name) else { return Err(UnreadableBody::NotGraphql) };
         self.fragments.insert(name, None);
-        let found = self.estimate_all(selections, above)?;
-        self.fragments.insert(name, Some(found));
-        Ok(found)
+        let inner = self.estimate_all(selections, above)?;
+        self.fragments.insert(name, Some(inner));
+        Ok(inner)
     }
 
     /// Returns how many items a field with these arguments may have: the most that one of them says.
@@ -279,9 +279,9 @@ impl<'de> Visitor<'de> for ItemSearch<'_> {
 impl fmt::Display for GraphqlPrices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "by GraphQL field: ")?;
-        let mut listed: Vec<_> = self.weights.iter().collect();
-        listed.sort();
-        listed.iter().try_for_each(|(name, weight)| write!(f, "{name} {weight}, "))?;
+        let mut weights: Vec<_> = self.weights.iter().collect();
+        weights.sort();
+        weights.iter().try_for_each(|(name, weight)| write!(f, "{name} {weight}, "))?;
         write!(f, "others {}", self.default_weight)?;
         self.stored.map_or(Ok(()), |stored| write!(f, "; stored queries {stored}"))
     }

@@ -128,11 +128,11 @@ impl NumberedRates {
             return OverrideBudget::Rule(rule.clone());
         }
         let Some(rule) = (self.compile)(number).map(Arc::new) else { return self.lowest.clone() };
-        let mut known = self.known.write();
-        if known.len() >= KNOWN_MAX {
-            known.clear();
+        let mut rates = self.known.write();
+        if rates.len() >= KNOWN_MAX {
+            rates.clear();
         }
-        known.insert(number, rule.clone());
+        rates.insert(number, rule.clone());
         OverrideBudget::Rule(rule)
     }
 }

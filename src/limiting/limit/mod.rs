@@ -174,14 +174,6 @@ impl Limit {
         self.when.is_met(facts, self.repeated, self.not_integer)
     }
 
-    /// Returns the cost of the request.
-    ///
-    /// # Errors
-    /// The cost is ambiguous or no integer.
-    pub fn cost_of(&self, facts: &Facts) -> Result<i64, ValueError> {
-        Ok(self.price_of(facts)?.units)
-    }
-
     /// Returns the cost of the request, with what of it is for its input.
     ///
     /// # Errors

@@ -72,11 +72,11 @@ impl Settle {
     /// Returns the cost that headers and trailers state, the largest of several. The outer `None` means that trailers
     /// have not arrived yet.
     pub fn stated_cost(&self, head: &HeaderMap, tail: ResponseTail) -> Option<Option<i64>> {
-        let mut stated = None;
+        let mut limit_value = None;
         for field in &self.fields {
-            stated = stated.max(field.values(head, tail)?.filter_map(|line| units(line.as_bytes())).max());
+            limit_value = limit_value.max(field.values(head, tail)?.filter_map(|line| units(line.as_bytes())).max());
         }
-        Some(stated)
+        Some(limit_value)
     }
 }
 

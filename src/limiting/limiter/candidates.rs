@@ -47,21 +47,21 @@ impl CandidateSet {
         if limits.iter().all(|limit| limit.candidate_of.is_none() && !limit.has_linked_tiers()) {
             return None;
         }
-        let mut linked: Vec<LinkedLimit> = Vec::with_capacity(limits.len());
+        let mut links: Vec<LinkedLimit> = Vec::with_capacity(limits.len());
         let mut candidates = Vec::new();
         for (index, (limit, evaluation)) in limits.iter().zip(evaluations.iter()).enumerate() {
             let family = to_group(find_first(limits, limit.listed_name()).unwrap_or(index));
             let applies = !matches!(evaluation, Evaluation::NotApplicable | Evaluation::Shared(_));
-            linked.push(LinkedLimit { family, applies });
+            links.push(LinkedLimit { family, applies });
             let is_decided = !limit.is_wider_tier() && !matches!(evaluation, Evaluation::Shared(_));
             let incumbent = limit.candidate_of.as_ref().filter(|_| is_decided);
             let Some(at) = incumbent.and_then(|name| find_last(&limits[..index], name)) else { continue };
             let at = if let Evaluation::Shared(place) = evaluations[at] { place } else { at };
             let key = state_key(evaluation).or_else(|| state_key(&evaluations[at])).map(str::to_owned);
-            let incumbent = linked[at].family;
+            let incumbent = links[at].family;
             candidates.push(LinkedCandidate { index, family, incumbent_index: at, incumbent, key });
         }
-        let set = CandidateSet { limits: linked, candidates };
+        let set = CandidateSet { limits: links, candidates };
         let parts = join_parts(limits, evaluations);
         set.skip_refused(&parts, evaluations);
         for (index, evaluation) in evaluations.iter_mut().enumerate() {

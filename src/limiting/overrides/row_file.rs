@@ -68,7 +68,7 @@ impl OverrideFile {
         if missing.is_empty() {
             return 0;
         }
-        let known: RawOverrides = {
+        let rows: RawOverrides = {
             let old = old.state.lock();
             missing.into_iter().filter_map(|field| Some((field.clone(), old.rows.get(field)?.clone()))).collect()
         };
@@ -76,7 +76,7 @@ impl OverrideFile {
         let mut adopt = |(field, value): (&Vec<u8>, &Vec<u8>)| {
             self.table.change(reader, &mut state.rows, field, Some(value.as_slice())).is_ok()
         };
-        known.iter().filter(|row| adopt(*row)).count()
+        rows.iter().filter(|row| adopt(*row)).count()
     }
 
     /// Number of rows in force, and of lines that were left out.

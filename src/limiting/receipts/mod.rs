@@ -152,8 +152,8 @@ impl Receipt {
             return Ok(limiter.use_mark_in_memory(mark));
         }
         let now_ms = limiter.store().read_clock().await.map_err(|kind| (kind, false))?;
-        let used = limiter.store().use_mark(mark, self.key_prefix(), now_ms).await;
-        used.map_err(|kind| (kind, kind.is_unsure()))
+        let mark_use = limiter.store().use_mark(mark, self.key_prefix(), now_ms).await;
+        mark_use.map_err(|kind| (kind, kind.is_unsure()))
     }
 
     /// Adds `units` to the charge, or refunds them if negative. Returns false if nothing is charged any more.

@@ -173,8 +173,8 @@ impl KeyShares {
         };
         let bans = limits.iter().filter_map(ban_share_of);
         let current: ShareTable = limits.iter().map(share_of).chain(bans).collect();
-        let gone = self.current.values().filter(|share| !current.contains_key(&share.id));
-        let leaving: ShareTable = gone
+        let closed_shares = self.current.values().filter(|share| !current.contains_key(&share.id));
+        let leaving: ShareTable = closed_shares
             .map(|share| {
                 let own = match share.capacity {
                     Capacity::Own(max_keys) => Some(max_keys),
@@ -210,13 +210,13 @@ impl KeyShares {
     /// up one of its keys. If it has fewer than its floor, the limit with the most keys gives up one, be it spent.
     pub fn find_donor<'s>(&'s self, own: &'s KeyShare) -> &'s KeyShare {
         let Capacity::Pool(pool) = &own.capacity else { return own };
-        let held = own.key_count().len.saturating_sub(1);
+        let key_count = own.key_count().len.saturating_sub(1);
         let Some(donor) = self.compare_limits(pool, LIMITS_COMPARED) else { return own };
         let count = donor.key_count();
-        if donor.gives_up_first(count) || pool.has_spare_key(count) && count.len > held {
+        if donor.gives_up_first(count) || pool.has_spare_key(count) && count.len > key_count {
             return donor;
         }
-        if held >= pool.floor.max(1) {
+        if key_count >= pool.floor.max(1) {
             return own;
         }
         // Not all limits can be at their floors while the pool is full and this one is below, but it may take all to

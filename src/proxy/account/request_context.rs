@@ -98,8 +98,8 @@ impl<'a> RequestContext<'a> {
 
     /// Returns the route that matches the request, whether the request has entered it or not.
     pub fn found_route(&self) -> Option<&'a Route> {
-        let found = self.found_route.and_then(|index| self.view.snapshot.config.routes.get(index));
-        self.matched_route().or(found)
+        let route = self.found_route.and_then(|index| self.view.snapshot.config.routes.get(index));
+        self.matched_route().or(route)
     }
 
     /// Returns the format in which the client prefers errors.

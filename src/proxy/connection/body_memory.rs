@@ -49,8 +49,8 @@ impl BodyPermit {
 
     /// Reserves memory for `bytes` in all. Returns false if too little is left.
     fn grow_to(&mut self, bytes: usize) -> bool {
-        let needed = if bytes <= SMALL_BODY { 0 } else { bytes.next_multiple_of(SMALL_BODY) as u64 };
-        let more = needed.saturating_sub(self.bytes);
+        let needed_bytes = if bytes <= SMALL_BODY { 0 } else { bytes.next_multiple_of(SMALL_BODY) as u64 };
+        let more = needed_bytes.saturating_sub(self.bytes);
         if more == 0 {
             return true;
         }

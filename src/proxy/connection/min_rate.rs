@@ -90,8 +90,8 @@ impl MinRate {
     }
 
     fn left_ms(&self, now_ms: u64) -> i64 {
-        let spent = self.waits_since_ms.get().map_or(0, |since_ms| now_ms.saturating_sub(since_ms));
-        self.left_ms.get().saturating_sub(i64::try_from(spent).unwrap_or(i64::MAX))
+        let waited_ms = self.waits_since_ms.get().map_or(0, |since_ms| now_ms.saturating_sub(since_ms));
+        self.left_ms.get().saturating_sub(i64::try_from(waited_ms).unwrap_or(i64::MAX))
     }
 }
 

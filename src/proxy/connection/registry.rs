@@ -88,9 +88,9 @@ impl ConnectionRegistry {
         let counted = counted?;
         let state = Rc::new(ConnectionState::new(self.ticks.clone()));
         let opened_ms = self.ticks.get();
-        let registered = Rc::new(Registered { state, peer: Cell::new(peer), opened_ms, makes_room: Cell::new(false) });
-        let key = self.states.borrow_mut().insert(registered.clone());
-        Ok((ConnectionTicket { connections: self.clone(), registered, key, counted }, makes_room))
+        let entry = Rc::new(Registered { state, peer: Cell::new(peer), opened_ms, makes_room: Cell::new(false) });
+        let key = self.states.borrow_mut().insert(entry.clone());
+        Ok((ConnectionTicket { connections: self.clone(), registered: entry, key, counted }, makes_room))
     }
 
     /// Advances the worker's coarse clock to `now_ms`, and checks the timers of all connections.
@@ -134,13 +134,13 @@ impl ConnectionRegistry {
     /// been idle for the longest time. Returns false if none is idle.
     fn close_selected(&self) -> bool {
         let now_ms = self.ticks.get();
-        let mut selected = self.selected.borrow_mut();
+        let mut selection = self.selected.borrow_mut();
         for is_fresh in [false, true] {
             if is_fresh && self.none_idle_ms.get() != Some(now_ms) {
-                *selected = self.select_idle(now_ms);
-                self.none_idle_ms.set(selected.is_empty().then_some(now_ms));
+                *selection = self.select_idle(now_ms);
+                self.none_idle_ms.set(selection.is_empty().then_some(now_ms));
             }
-            while let Some(registered) = selected.pop() {
+            while let Some(registered) = selection.pop() {
                 if registered.upgrade().is_some_and(|registered| registered.close_if_idle(now_ms)) {
                     self.count.closing.fetch_add(1, Ordering::Relaxed);
                     return true;

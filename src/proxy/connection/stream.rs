@@ -199,8 +199,8 @@ impl Stream {
         bufs: &[IoSlice<'_>],
         buffer: &RefCell<Vec<u8>>,
     ) -> Poll<io::Result<usize>> {
-        let mut filled = bufs.iter().filter(|buf| !buf.is_empty());
-        let (first, second) = (filled.next(), filled.next());
+        let mut nonempty = bufs.iter().filter(|buf| !buf.is_empty());
+        let (first, second) = (nonempty.next(), nonempty.next());
         let length: usize = bufs.iter().map(|buf| buf.len()).sum();
         match (first, second) {
             (Some(only), None) => Pin::new(self).poll_write(cx, only),

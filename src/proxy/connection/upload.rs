@@ -202,8 +202,8 @@ impl UploadProgress {
 
     /// Sets the deadline for an upstream server that accepts no more data at the moment.
     pub fn wait_for_upstream(&self) {
-        let taken = self.sent_bytes.get();
-        let wait = Some(WaitingSide::Upstream(taken));
+        let sent_bytes = self.sent_bytes.get();
+        let wait = Some(WaitingSide::Upstream(sent_bytes));
         if matches!(self.stage.get(), ResponseStage::Answering) || self.wait.get() == wait {
             return;
         }

@@ -356,12 +356,14 @@ impl WorkerSnapshot {
         let ProcessState { stores, metrics, .. } = process;
         pools.limit_receive_buffers(snapshot.config.server.max_unread);
         let settings = &snapshot.config.store;
-        let kept = previous.filter(|view| view.snapshot.config.store.is_same_but_tls(settings));
-        let opened = opened.filter(|(with, _)| with.is_same_but_tls(settings)).map(|(_, store)| store);
-        let store =
-            kept.map(|view| view.limiter.charges().store.clone()).or(opened).unwrap_or_else(|| stores.open(settings));
+        let previous_view = previous.filter(|view| view.snapshot.config.store.is_same_but_tls(settings));
+        let opened_store = opened.filter(|(with, _)| with.is_same_but_tls(settings)).map(|(_, store)| store);
+        let store = previous_view
+            .map(|view| view.limiter.charges().store.clone())
+            .or(opened_store)
+            .unwrap_or_else(|| stores.open(settings));
         store.apply_settings(settings);
-        let previous = kept.map(|view| &view.limiter);
+        let previous = previous_view.map(|view| &view.limiter);
         let limiter = Limiter::new(store, previous, stores, &settings.prefix);
         limiter.charges().apply_limits(&snapshot.config.limits);
         WorkerSnapshot {

@@ -38,14 +38,14 @@ pub fn parse_target(text: &[u8]) -> Result<(Uri, Option<End>), End> {
 
 /// Percent-encodes control characters and spaces.
 fn encode_controls(text: &[u8]) -> Vec<u8> {
-    let mut encoded = Vec::with_capacity(text.len() + 16);
+    let mut target = Vec::with_capacity(text.len() + 16);
     for byte in text {
         match byte {
-            0..=b' ' | 0x7f => encoded.extend_from_slice(format!("%{byte:02X}").as_bytes()),
-            _ => encoded.push(*byte),
+            0..=b' ' | 0x7f => target.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+            _ => target.push(*byte),
         }
     }
-    encoded
+    target
 }
 
 #[cfg(test)]

@@ -187,8 +187,8 @@ const HANDLED_SEPARATELY: [KnownHeader; 4] =
     [KnownHeader::Te, KnownHeader::Trailer, KnownHeader::Via, KnownHeader::Expect];
 
 fn is_hop_by_hop(name: &str) -> bool {
-    let known = KnownHeader::from_name(name);
-    known.is_some_and(|known| HANDLED_SEPARATELY.contains(&known) || HOP_BY_HOP.contains(&known))
+    let header = KnownHeader::from_name(name);
+    header.is_some_and(|header| HANDLED_SEPARATELY.contains(&header) || HOP_BY_HOP.contains(&header))
 }
 
 fn remove_hop_by_hop(headers: &mut HeaderMap, fields: HeaderSet, remove: Vec<HeaderName>) {

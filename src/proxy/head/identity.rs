@@ -168,7 +168,7 @@ pub fn parse_address(text: &str) -> Option<IpAddr> {
 /// Returns the address in `for=` of one `Forwarded` element (RFC 7239). Every pair of the element must be well-formed,
 /// and `for` must appear exactly once.
 fn parse_forwarded_for(element: &str) -> Option<IpAddr> {
-    let mut found = None;
+    let mut address = None;
     for pair in element.split(';') {
         let (name, value) = pair.trim().split_once('=')?;
         if name.is_empty() || !name.bytes().all(is_token) {
@@ -176,13 +176,13 @@ fn parse_forwarded_for(element: &str) -> Option<IpAddr> {
         }
         let value = unquote(value)?;
         if name.eq_ignore_ascii_case("for") {
-            if found.is_some() {
+            if address.is_some() {
                 return None;
             }
-            found = Some(parse_address(value)?);
+            address = Some(parse_address(value)?);
         }
     }
-    found
+    address
 }
 
 /// Returns the value of a token or a quoted string. Tokens may contain brackets and ports, which are often sent

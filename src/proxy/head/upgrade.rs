@@ -28,10 +28,10 @@ impl UpgradeOffer {
         if !fields.has(KnownHeader::Upgrade) || !fields.has(KnownHeader::Connection) {
             return None;
         }
-        let named = |token: &[u8]| token.eq_ignore_ascii_case(b"upgrade");
+        let is_upgrade = |token: &[u8]| token.eq_ignore_ascii_case(b"upgrade");
         // On a stream, such a request is a translated extended CONNECT.
         let has_upgrades = matches!(version, Version::HTTP_11 | Version::HTTP_2 | Version::HTTP_3);
-        if !has_upgrades || !list_elements(headers, &CONNECTION).any(named) {
+        if !has_upgrades || !list_elements(headers, &CONNECTION).any(is_upgrade) {
             return None;
         }
         let mut protocols = list_elements(headers, &UPGRADE).filter_map(|protocol| str::from_utf8(protocol).ok());

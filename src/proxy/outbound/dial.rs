@@ -176,16 +176,16 @@ impl UpstreamConnection {
                 UpstreamStream::Unix(stream)
             }
         };
-        let chosen = match &stream {
+        let alpn = match &stream {
             UpstreamStream::Tls(stream) => Some(stream.get_ref().1.alpn_protocol() == Some(b"h2")),
             _ => None,
         };
-        let http2 = match (origin.protocol(), chosen) {
+        let http2 = match (origin.protocol(), alpn) {
             (WireProtocol::Http2, Some(false)) => {
                 let reason = io::Error::other("the server did not choose HTTP/2 (ALPN)");
                 return Err(ConnectError { end: End::ConnectProtocol, reason });
             }
-            (protocol, chosen) => chosen.unwrap_or(protocol == WireProtocol::Http2),
+            (protocol, alpn) => alpn.unwrap_or(protocol == WireProtocol::Http2),
         };
         Ok(UpstreamConnection {
             stream,

@@ -82,7 +82,7 @@ impl<'de> Visitor<'de> for BatchVisitor {
 impl CallIds {
     /// Reads the ids in a JSON document.
     pub fn read(document: &[u8]) -> CallIds {
-        let found = match document.trim_ascii_start().first() {
+        let calls = match document.trim_ascii_start().first() {
             Some(b'[') => {
                 let batch: Option<BatchIds> = serde_json::from_slice(document).ok();
                 batch.and_then(|batch| batch.0).map(CallIds::Batch)
@@ -93,7 +93,7 @@ impl CallIds {
             }
             _ => None,
         };
-        found.unwrap_or_default()
+        calls.unwrap_or_default()
     }
 
     /// Returns the response to the calls: this error for each of them.

@@ -65,6 +65,8 @@ pub struct LimitDelay<'r> {
 
 /// A door as limits see it.
 pub trait LimitDoor<'a> {
+    /// The owner of the limits: a route, or the list that a caller names.
+    type Limits: AsRef<[Arc<Limit>]> + ?Sized;
     /// The part of a decision that the door notes while the facts are known.
     type Note;
 
@@ -91,15 +93,15 @@ pub trait LimitDoor<'a> {
     /// Records that the request waited for a store since `begun`.
     fn add_wait(&self, _begun: Instant) {}
 
-    /// Counts a decision, whose indexes are those of the limits of the route.
-    fn count_decision(&self, _route: &Route, _verdict: &Verdict) {}
+    /// Counts a decision, whose indexes are those of `limits`.
+    fn count_decision(&self, _limits: &Self::Limits, _verdict: &Verdict) {}
 
     /// Notes what logs or explanations show of the limits from index `first` on. `verdict` also has the results of those
     /// that decided before.
-    fn note_decision(&self, route: &Route, first: usize, facts: &Facts<'_>, verdict: &Verdict) -> Self::Note;
+    fn note_decision(&self, limits: &Self::Limits, first: usize, facts: &Facts<'_>, verdict: &Verdict) -> Self::Note;
 
     /// Records the verdict of all limits that have decided so far.
-    fn record_decision(&mut self, route: &Route, identity: &ClientAddress, verdict: Verdict, note: Self::Note);
+    fn record_decision(&mut self, limits: &Self::Limits, client: &ClientAddress, verdict: Verdict, note: Self::Note);
 
     /// Waits until it is the request's turn. Called only for a door that reserves slots.
     fn wait_for_turn(&mut self, _delay: LimitDelay<'_>) -> impl Future<Output = ()> {
@@ -124,7 +126,7 @@ pub trait Trace {
 }
 
 /// A door as the steps of a request see it, in the order in which they use it.
-pub trait Door<'a>: LimitDoor<'a> + Trace {
+pub trait Door<'a>: LimitDoor<'a, Limits = Route> + Trace {
     fn config(&self) -> &'a Config;
 
     /// The time of the request for conditions, in ms since 1970, if it is not the present.

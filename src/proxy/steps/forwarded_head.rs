@@ -198,8 +198,8 @@ fn remove_stated_requests(headers: &mut HeaderMap) {
 fn announce_trailers(headers: &mut HeaderMap, guarded: Option<&Vec<HeaderName>>) {
     let mut names: Vec<HeaderName> = Vec::new();
     if let Some(guarded) = guarded {
-        let announced = headers::announced_trailers(headers);
-        for name in announced {
+        let trailer_names = headers::announced_trailers(headers);
+        for name in trailer_names {
             let is_guarded = headers.contains_key(&name) || guarded.contains(&name) || states_request(&name);
             if !is_guarded && !names.contains(&name) {
                 names.push(name);

@@ -88,8 +88,8 @@ pub async fn serve_file(
     let job = FileJob::start(move || {
         let FileQuestion { candidates, has_slash } = question;
         let suffixes = |media_type: &HeaderValue| if has_copies(media_type) { suffixes.clone() } else { Vec::new() };
-        let found = find_file(&sought.path, &candidates, has_slash, |name| suffixes(&find_media_type(name)));
-        (found, descriptor)
+        let file_result = find_file(&sought.path, &candidates, has_slash, |name| suffixes(&find_media_type(name)));
+        (file_result, descriptor)
     });
     let opened = timeout(routed.route.timeouts.response, job).await;
     let (found, descriptor) = match opened {

@@ -23,12 +23,12 @@ pub fn find_values<'a, D: Door<'a>>(
     routed: RoutedRequest<'_>,
     request_id: Option<&HeaderValue>,
 ) -> Vec<(HeaderName, Option<HeaderValue>)> {
-    let stated = &routed.route.request_headers.stated;
+    let headers = &routed.route.request_headers.stated;
     let is_claim =
         |fact: &ClientFact| matches!(fact, ClientFact::Source(source) if source.kind().origin() == SourceOrigin::Token);
-    let needs_claims = stated.iter().any(|(_, text)| text.placeholders().any(is_claim));
+    let needs_claims = headers.iter().any(|(_, text)| text.placeholders().any(is_claim));
     let facts = request_facts(door, routed, needs_claims);
-    stated.iter().map(|header| (header.0.clone(), render(header, &facts, request_id))).collect()
+    headers.iter().map(|header| (header.0.clone(), render(header, &facts, request_id))).collect()
 }
 
 fn render((_, text): &StatedHeader, facts: &Facts<'_>, request_id: Option<&HeaderValue>) -> Option<HeaderValue> {

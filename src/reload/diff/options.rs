@@ -244,8 +244,8 @@ impl<'c> Comparison<'c> {
     fn has_fewer_limits(&self, before: Option<&WrittenOption>, after: Option<&WrittenOption>) -> bool {
         let (before, after) = (listed_limits(self.old, before), listed_limits(self.new, after));
         before.iter().any(|(name, cost)| {
-            let found = after.iter().find(|(other, _)| other == name || self.replaced.has(name, other));
-            found.is_none_or(|(_, other)| other.zip(*cost).is_some_and(|(other, cost)| other < cost))
+            let counterpart = after.iter().find(|(other, _)| other == name || self.replaced.has(name, other));
+            counterpart.is_none_or(|(_, other)| other.zip(*cost).is_some_and(|(other, cost)| other < cost))
         })
     }
 
@@ -405,8 +405,8 @@ fn listed_limits(config: &Config, option: Option<&WrittenOption>) -> Vec<(String
         let cost = cost.unwrap_or_else(|| own_cost(&name));
         (name, cost)
     };
-    let listed = option.map_or_else(Vec::new, WrittenOption::listed_limits);
-    listed.into_iter().map(with_cost).collect()
+    let limits = option.map_or_else(Vec::new, WrittenOption::listed_limits);
+    limits.into_iter().map(with_cost).collect()
 }
 
 /// Returns why keys of a changed limit start with a full budget; `None` if they keep what they used.

@@ -9,7 +9,7 @@ use crate::limiting::source::Source;
 use crate::replay::counts::Counts;
 use crate::replay::input::entry::AccessLogFormat;
 use crate::replay::outcome::ReplayOutcome;
-use crate::replay::report::units::{format_percent, format_time_of};
+use crate::replay::report::{format_percent, format_time_of};
 use crate::replay::tally::{MissingData, Tally};
 use crate::replay::tightest::NeededNumber;
 

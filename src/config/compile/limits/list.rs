@@ -53,8 +53,8 @@ pub fn compile_limit_list(
         }
         limits.push(all.find(section.sources, *place, value));
     }
-    let ordered = order_chain(section, &names, limits.into_iter().collect::<Option<_>>()?)?;
-    let limits = companions.add_to_list(section, &names, ordered)?;
+    let ordered_limits = order_chain(section, &names, limits.into_iter().collect::<Option<_>>()?)?;
+    let limits = companions.add_to_list(section, &names, ordered_limits)?;
     if limits.len() > LIMITS_MAX {
         let what = format!("{} limits with their candidates and tiers", limits.len());
         let place = section.node(&route::LIMITS).map_or(section.place, |node| node.place);

@@ -389,8 +389,8 @@ pub fn compile_key_option(
     let mut key: Vec<KeyPart> = Vec::with_capacity(parts.len());
     for At { place, value: part } in parts {
         for source in part.sources() {
-            let checked = context.check_readable(source.clone());
-            if let Err(TextFault { what, help }) = checked.and_then(|source| check_key_claim(&source)) {
+            let readable = context.check_readable(source.clone());
+            if let Err(TextFault { what, help }) = readable.and_then(|source| check_key_claim(&source)) {
                 return section.report_fault_at(option.name, place, &what, &help);
             }
         }

@@ -109,8 +109,9 @@ fn compile_target(rewrite: &Section, matcher: Option<&Matcher>) -> Option<Target
 fn compile_query_edit(section: Section, names: Option<&CaptureNames>) -> QueryEdit {
     use schema::rewrite::query::{ADD, REMOVE, SET};
     let parse_name = |text: &str| parse_input_name(text, "query parameter");
-    let removed = section.node(&REMOVE).and_then(|_| section.read_strings(&REMOVE, parse_name)).unwrap_or_default();
-    let mut edit = QueryEdit { remove: removed.into_iter().map(|at| at.value).collect(), append: Vec::new() };
+    let removed_names =
+        section.node(&REMOVE).and_then(|_| section.read_strings(&REMOVE, parse_name)).unwrap_or_default();
+    let mut edit = QueryEdit { remove: removed_names.into_iter().map(|at| at.value).collect(), append: Vec::new() };
     for option in [SET, ADD] {
         let table = section.node(&option).and_then(|_| section.read_table(&option));
         for entry in table.map_or(&[][..], |table| &table.entries) {

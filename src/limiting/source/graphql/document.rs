@@ -125,8 +125,8 @@ fn read_selections(set: Option<SelectionSet>) -> Option<Vec<Selection>> {
         selections.push(match selection {
             CstSelection::Field(field) => {
                 let mut arguments = Vec::new();
-                let written = field.arguments();
-                for argument in written.iter().flat_map(|arguments| arguments.arguments()) {
+                let list = field.arguments();
+                for argument in list.iter().flat_map(|arguments| arguments.arguments()) {
                     add_argument(&mut arguments, &argument)?;
                 }
                 Selection::Field {

@@ -211,8 +211,8 @@ impl KeySet {
         let fits = move |key: &&VerificationKey| key.algorithms.contains(&algorithm);
         let is_same = move |key: &&VerificationKey| id.is_some() && key.id.as_deref() == id;
         let may_be = move |key: &&VerificationKey| id.is_none() || key.id.is_none();
-        let named = self.keys.iter().filter(is_same);
-        named.chain(self.keys.iter().filter(may_be)).filter(fits).take(TRIES_MAX)
+        let same_keys = self.keys.iter().filter(is_same);
+        same_keys.chain(self.keys.iter().filter(may_be)).filter(fits).take(TRIES_MAX)
     }
 }
 

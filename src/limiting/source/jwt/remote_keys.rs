@@ -138,16 +138,16 @@ impl RemoteKeys {
     pub fn request_refresh(&self, now: Instant) -> Option<watch::Receiver<u64>> {
         let state = self.state.load();
         let mut refresh = state.lock();
-        let ended = state.ended.subscribe();
+        let end = state.ended.subscribe();
         if refresh.is_pending {
-            return Some(ended);
+            return Some(end);
         }
-        if refresh.ended.is_some_and(|ended| now.saturating_duration_since(ended) < REFRESH_INTERVAL) {
+        if refresh.ended.is_some_and(|end| now.saturating_duration_since(end) < REFRESH_INTERVAL) {
             return None;
         }
         refresh.is_pending = true;
         state.wanted.notify_one();
-        Some(ended)
+        Some(end)
     }
 
     /// Returns whether a refresh runs or is about to.

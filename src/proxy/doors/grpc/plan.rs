@@ -240,7 +240,7 @@ fn add_check(
     (limit, index): (&Arc<Limit>, usize),
     (facts, hits): (&Facts<'_>, i64),
 ) -> Result<usize, String> {
-    let evaluation = evaluate(limiter, limit, facts, hits);
+    let evaluation = limiter.evaluate_hits(limit, facts, facts, hits);
     if let Evaluation::Check(check) = &evaluation
         && let Some(place) = find_same(checks, index, check)
     {
@@ -309,19 +309,7 @@ fn first_of_chain(route: &Route, index: usize) -> usize {
 /// Returns the place of an earlier check of the same budget.
 fn find_same(checks: &Checks, index: usize, check: &Check) -> Option<usize> {
     let is_same = |(known, evaluation): (&usize, &Evaluation)| {
-        *known == index && matches!(evaluation, Evaluation::Check(other) if other.key == check.key)
+        *known == index && evaluation.check().is_some_and(|other| other.key == check.key)
     };
     checks.indexes.iter().zip(&checks.evaluations).position(is_same)
-}
-
-/// Evaluates a limit for one descriptor. Each hit costs what a request costs.
-fn evaluate(limiter: &Limiter, limit: &Arc<Limit>, facts: &Facts<'_>, hits: i64) -> Evaluation {
-    match limit.applies_to(facts) {
-        Ok(false) => Evaluation::NotApplicable,
-        Err(unclear) => Evaluation::Unclear(unclear),
-        Ok(true) => match limit.cost_of(facts) {
-            Ok(cost) => limiter.evaluate(limit, facts, cost.saturating_mul(hits).min(COST_MAX)),
-            Err(unclear) => Evaluation::Unclear(unclear),
-        },
-    }
 }

@@ -68,9 +68,9 @@ impl Http1Io {
                 return false;
             }
             if raw_target::has_whole_line(fresh) {
-                let encoded = raw_target::encode_request_line(fresh);
-                let is_replaced = encoded.is_some();
-                self.unread = encoded.unwrap_or_default().into();
+                let request_line = raw_target::encode_request_line(fresh);
+                let is_replaced = request_line.is_some();
+                self.unread = request_line.unwrap_or_default().into();
                 return is_replaced;
             }
         }
@@ -204,8 +204,8 @@ fn read_unless_held(io: &mut Http1Io, cx: &mut Context<'_>, buf: &mut ReadBuf<'_
     let is_line = io.filter.is_new || (connection.phase().is_idle() && connection.awaits_head());
     let result = Pin::new(&mut io.stream).poll_read(cx, buf);
     let fresh = &buf.filled()[before..];
-    let ended = fresh.is_empty() && buf.remaining() > 0 && matches!(result, Poll::Ready(Ok(())));
-    if ended && io.client.connection().half_close(io.client.settings.half_close_timeout) {
+    let is_at_end = fresh.is_empty() && buf.remaining() > 0 && matches!(result, Poll::Ready(Ok(())));
+    if is_at_end && io.client.connection().half_close(io.client.settings.half_close_timeout) {
         // The parser would drop the request or its response. It reads again once that is written.
         return Some(Poll::Pending);
     }
