@@ -10,7 +10,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use prometheus::IntGaugeVec;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::sync::{Notify, watch};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::admin::store_link::StoreLink;
 use crate::config::Config;
@@ -29,6 +30,10 @@ pub struct LiveOverrides {
     last_change: RefCell<Option<String>>,
     /// The limits whose live overrides the state file does not have.
     unsaved: RefCell<BTreeSet<String>>,
+    /// The revision that the last write of the state file was about, whether it succeeded or not.
+    saved: watch::Sender<u64>,
+    /// Notified of changes that wait for the state file.
+    unsaved_change: Notify,
     metrics: StoreMetrics,
 }
 
@@ -90,6 +95,8 @@ struct OverrideReading {
 const READ_INTERVAL: Duration = Duration::from_secs(2);
 /// Additional interval for each entry beyond [`ENTRIES_MAX`]: 20 s for a million.
 const PAUSE_PER_FIELD: Duration = Duration::from_micros(20);
+/// How long a change waits for the state file.
+const SAVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Number of entries from which those of a memory store that have ended are removed.
 const PRUNED_FROM: usize = 1000;
 /// Minimum interval between log lines about a hash whose mistakes keep changing.
@@ -102,6 +109,8 @@ impl LiveOverrides {
             known: RefCell::default(),
             last_change: RefCell::default(),
             unsaved: RefCell::default(),
+            saved: watch::Sender::new(0),
+            unsaved_change: Notify::new(),
             metrics,
         };
         overrides.apply_known(config);
@@ -118,9 +127,28 @@ impl LiveOverrides {
         self.known.borrow_mut().good = good;
     }
 
-    /// Notes the limits whose overrides the last write of the state file left out, or could not write.
-    pub fn note_unsaved(&self, limits: BTreeSet<String>) {
-        *self.unsaved.borrow_mut() = limits;
+    /// Notes that the state file was written at a revision. `unsaved`: the limits whose overrides were left out, or could
+    /// not be written.
+    pub fn note_saved(&self, revision: u64, unsaved: BTreeSet<String>) {
+        *self.unsaved.borrow_mut() = unsaved;
+        self.saved.send_replace(revision);
+    }
+
+    /// Waits for a change that the state file should have at once.
+    pub async fn wait_for_change(&self) {
+        self.unsaved_change.notified().await;
+    }
+
+    /// Waits until the state file has the overrides of a limit. Returns false if it does not get them.
+    async fn wait_until_saved(&self, limit: &str) -> bool {
+        let (revision, mut saved) = (self.revision(), self.saved.subscribe());
+        let is_unsaved = || self.unsaved.borrow().contains(limit);
+        if is_unsaved() {
+            return false;
+        }
+        self.unsaved_change.notify_one();
+        let wait = timeout(SAVE_TIMEOUT, saved.wait_for(|written| *written >= revision));
+        wait.await.is_ok_and(|written| written.is_ok()) && !is_unsaved()
     }
 
     /// Returns a number that changes with the active overrides.
@@ -185,7 +213,7 @@ impl LiveOverrides {
         let spelling = limit.overrides.find_spelling(field);
         let change = HashChange { field, value, spellings: spelling.into_iter().collect() };
         let Some(outcome) = store.change_hash(&override_key(config, limit), &change).await else {
-            return self.change_local(config, limit, &change);
+            return self.change_local(config, limit, &change).await;
         };
         let existed = outcome.map_err(OverrideFault::Unavailable)?;
         // The other gateways read the entry in the hash. Without the hint, they find it with their next reading.
@@ -196,8 +224,8 @@ impl LiveOverrides {
         Ok(ChangedOverride { existed, keeper: OverrideKeeper::Redis, is_applied })
     }
 
-    /// Makes a change of the overrides in this process.
-    fn change_local(
+    /// Makes a change of the overrides in this process, and waits until the state file has it.
+    async fn change_local(
         &self,
         config: &Config,
         limit: &Arc<Limit>,
@@ -216,7 +244,7 @@ impl LiveOverrides {
             existed
         };
         self.apply_change(limit, change).map_err(OverrideFault::Invalid)?;
-        let is_saved = config.store.state.is_some() && !self.unsaved.borrow().contains(&limit.name);
+        let is_saved = config.store.state.is_some() && self.wait_until_saved(&limit.name).await;
         let keeper = if is_saved { OverrideKeeper::StateFile } else { OverrideKeeper::Memory };
         Ok(ChangedOverride { existed, keeper, is_applied: true })
     }

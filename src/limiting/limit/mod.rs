@@ -36,7 +36,7 @@ use crate::limiting::fair_share::FairShare;
 use crate::limiting::integers::{NotInteger, ValueError};
 use crate::limiting::key::SourceValues;
 use crate::limiting::key::state_key::{BudgetNames, KeyError, StateKeyFrame};
-use crate::limiting::key::{Key, Missing};
+use crate::limiting::key::{Key, KeyPart, Missing};
 use crate::limiting::limit::ban::LimitBan;
 use crate::limiting::limit::charge_rules::ChargeRules;
 use crate::limiting::limit::cost::{Cost, Price};
@@ -48,7 +48,7 @@ use crate::limiting::limit::refuse::Refuse;
 use crate::limiting::limit::settle::Settle;
 use crate::limiting::limit::when::When;
 use crate::limiting::overrides::Overrides;
-use crate::limiting::settlement::api::{LlmApi, creates_batch};
+use crate::limiting::settlement::api::{LlmApi, starts_unreported_work};
 use crate::limiting::settlement::weights::ModelWeights;
 use crate::limiting::source::calls::CallProtocol;
 use crate::limiting::source::{
@@ -179,7 +179,7 @@ impl Limit {
     /// # Errors
     /// The cost is ambiguous or no integer, or no response will report it.
     pub fn price_of(&self, facts: &Facts) -> Result<Price, ValueError> {
-        if self.settles_by_tokens() && creates_batch(facts.method, facts.path) {
+        if self.settles_by_tokens() && starts_unreported_work(facts.method, facts.path) {
             return Err(UnreadableBody::Batch.into());
         }
         if let Some(protocol) = self.call_protocol {
@@ -330,11 +330,20 @@ impl Limit {
 
     /// Returns whether the limit reads the body of a request to that path.
     pub fn reads_body_of(&self, path: &str) -> bool {
-        self.reads_every_body() || self.finds_background() && LlmApi::find(path) == Some(LlmApi::Responses)
+        self.reads_every_body() || self.finds_background() && LlmApi::find(path).is_some_and(LlmApi::has_background)
     }
 
     fn reads_every_body(&self) -> bool {
         self.has_key_in_body() || self.when.reads_body() || self.cost.reads_body() || self.requests_usage()
+    }
+
+    /// Returns whether the limit does not apply to the request, whatever is in its body: it lacks another part of the key.
+    pub fn skips_whatever_body(&self, keys: &impl SourceValues) -> bool {
+        let is_absent = |part: &KeyPart| {
+            let may_be_in_body = part.sources().iter().any(|source| source.kind().origin() == SourceOrigin::Body);
+            !may_be_in_body && matches!(keys.part_value(part, self.repeated), Ok(None))
+        };
+        self.missing == Missing::Skip && self.counted_key().0.iter().any(is_absent)
     }
 
     /// Returns whether the body has a part of the key, or the counted value.

@@ -195,7 +195,7 @@ impl SourceGroup {
         headers: &HeaderMap,
         fault: Option<ScanFault>,
     ) -> SourceGroup {
-        let mut readings = UsageReadings::default();
+        let mut readings = UsageReadings::new(sources.knows_content);
         let mut has_headers = false;
         for (name, field) in &sources.headers {
             let lines = headers.get_all(name).iter();

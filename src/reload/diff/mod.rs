@@ -230,8 +230,8 @@ fn matcher_content(matcher: &Matcher) -> impl PartialEq + use<'_> {
     let Matcher { hosts, path, methods, headers } = matcher;
     let mut hosts: Vec<String> = hosts.iter().map(|host| format!("{host:?}")).collect();
     let mut methods: Vec<&str> = methods.iter().map(|method| method.as_str()).collect();
-    let mut headers: Vec<(&str, &[u8])> =
-        headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+    let mut headers: Vec<(&str, String)> =
+        headers.iter().map(|(name, pattern)| (name.as_str(), pattern.to_string())).collect();
     hosts.sort_unstable();
     methods.sort_unstable();
     headers.sort_unstable();
