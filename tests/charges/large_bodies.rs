@@ -2,6 +2,7 @@
 
 use crate::support::client::{Client, post};
 use crate::support::gateway::Gateway;
+use crate::support::scenario::scenario;
 use crate::support::upstream::Upstream;
 use crate::support::wait_until;
 
@@ -10,12 +11,10 @@ const START: &str = "{\"max_tokens\":1,\"x\":\"";
 
 /// A request whose body is not read costs more than the limit has.
 fn start(upstream: &Upstream) -> Gateway {
-    Gateway::start(&format!(
-        "[[route]]\nname = \"llm\"\nupstream = \"{}\"\nlimits = [\"tokens\"]\n[limit.tokens]\nrate = \"1000000/day\"\n\
-         key = \"all\"\ncost = {{ reserve = {{ add = [\"json:/max_tokens\"], base = 1, bytes_per_token = 1000000, \
-         default_add = 2000000, at_most = 3000000 }} }}\n",
-        upstream.url()
-    ))
+    let reserve = "reserve = { add = [\"json:/max_tokens\"], base = 1, bytes_per_token = 1000000, \
+                   default_add = 2000000, at_most = 3000000 }";
+    let lines = format!("rate = \"1000000/day\"\nkey = \"all\"\ncost = {{ {reserve} }}");
+    scenario().upstream(upstream).limit_of("tokens", &lines).start()
 }
 
 /// A body that is sent byte by byte takes as much memory as any other one.
@@ -50,7 +49,7 @@ fn slow_bodies_take_no_memory_from_others() {
     };
     let slow: Vec<Client> = (0..80).map(begin).collect();
     wait_until("the requests are under way", || {
-        gateway.metric("requests_in_flight", &[("route", "llm")]) == Some(80.0)
+        gateway.metric("requests_in_flight", &[("route", "app")]) == Some(80.0)
     });
     let large = format!("{START}{}\"}}", "x".repeat(900_000));
     assert_eq!(gateway.client().fetch(&post("/", large.len() as u64, JSON), &large).status(), 200);

@@ -10,6 +10,7 @@ use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
 use crate::support::limiting::slow_link::DelayLine;
 use crate::support::machine::Stopwatch;
+use crate::support::scenario::scenario;
 use crate::support::upstream::{Upstream, ok};
 use crate::support::wait_until;
 
@@ -27,14 +28,10 @@ fn upstream() -> Upstream {
 }
 
 fn gateway(store: &str, upstream: &Upstream, slots: &str) -> Gateway {
-    let gateway = Gateway::start(&format!(
-        "[store]\nurl = \"{store}\"\ndeadline = \"200ms\"\non_error = \"closed\"\n\n[[route]]\nname = \"app\"\n\
-         upstream = \"{}\"\nlimits = [\"slots\"]\n\n[limit.slots]\nalgorithm = \"concurrency\"\nkey = \"all\"\n\
-         linger = \"0s\"\ncost = \"header:x-cost\"\n{slots}\n",
-        upstream.url()
-    ));
-    gateway.wait_for_store();
-    gateway
+    let lines =
+        format!("algorithm = \"concurrency\"\nkey = \"all\"\nlinger = \"0s\"\ncost = \"header:x-cost\"\n{slots}");
+    let scenario = scenario().redis_within(store, "200ms").store_line("on_error = \"closed\"");
+    scenario.upstream(upstream).limit_of("slots", &lines).start()
 }
 
 fn hold(gateway: &Gateway, upstream: &Upstream, cost: usize) -> Client {

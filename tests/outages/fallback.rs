@@ -9,6 +9,7 @@ use crate::support::gateway::Gateway;
 use crate::support::limiting::rules::random_rule;
 use crate::support::limiting::{RedisServer, seeded};
 use crate::support::machine::Lateness;
+use crate::support::scenario::scenario;
 use crate::support::wait_until;
 
 const DEADLINE: Duration = Duration::from_millis(100);
@@ -16,14 +17,13 @@ const DEADLINE: Duration = Duration::from_millis(100);
 const SLACK: Duration = Duration::from_millis(400);
 
 fn gateway(server: &RedisServer) -> Gateway {
-    Gateway::start(&format!(
-        "[store]\nurl = \"{}\"\ndeadline = \"{}ms\"\n\n[[route]]\nname = \"app\"\npath = \"/\"\n\
-         respond = {{ body = \"in\" }}\nlimits = [\"bucket\"]\n\n[[route]]\nname = \"window\"\npath = \"/window\"\n\
-         respond = {{ body = \"in\" }}\nlimits = [\"window\"]\n\n[limit.bucket]\nrate = \"21/10h\"\nkey = \"all\"\n\n\
-         [limit.window]\nalgorithm = \"fixed_window\"\nrate = \"7/h\"\nkey = \"all\"\n",
-        server.url(),
-        DEADLINE.as_millis()
-    ))
+    scenario()
+        .redis_within(&server.url(), &format!("{}ms", DEADLINE.as_millis()))
+        .route("app", "/")
+        .limit_of("bucket", "rate = \"21/10h\"\nkey = \"all\"")
+        .route("window", "/window")
+        .limit_of("window", "algorithm = \"fixed_window\"\nrate = \"7/h\"\nkey = \"all\"")
+        .start()
 }
 
 /// Returns how many of `count` requests are admitted; none takes longer than the deadline.

@@ -6,22 +6,21 @@ use crate::support::client::{Client, get, post};
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
 use crate::support::machine::Stopwatch;
+use crate::support::scenario::scenario;
 use crate::support::upstream::Upstream;
 use crate::support::wait_until;
 
 /// Starts a gateway with two limits: `slots`, three per hour unless they are released, and `login`, which counts
 /// exactly.
 fn gateway(server: &RedisServer) -> Gateway {
-    let gateway = Gateway::start(&format!(
-        "[store]\nurl = \"{}\"\ndeadline = \"300ms\"\non_error = \"closed\"\n\n[[route]]\nname = \"slots\"\n\
-         path = \"/slots\"\nrespond = {{ body = \"in\" }}\nlimits = [\"slots\"]\n\n[[route]]\nname = \"login\"\n\
-         path = \"/login\"\nrespond = {{ body = \"in\" }}\nlimits = [\"login\"]\n\n[limit.slots]\n\
-         algorithm = \"concurrency\"\nin_flight = 3\nlease = \"1h\"\nkey = \"all\"\n\n[limit.login]\n\
-         algorithm = \"fixed_window\"\nrate = \"5/h\"\nkey = \"all\"\n",
-        server.url()
-    ));
-    gateway.wait_for_store();
-    gateway
+    scenario()
+        .redis_within(&server.url(), "300ms")
+        .store_line("on_error = \"closed\"")
+        .route("slots", "/slots")
+        .limit_of("slots", "algorithm = \"concurrency\"\nin_flight = 3\nlease = \"1h\"\nkey = \"all\"")
+        .route("login", "/login")
+        .limit_of("login", "algorithm = \"fixed_window\"\nrate = \"5/h\"\nkey = \"all\"")
+        .start()
 }
 
 fn statuses(gateway: &Gateway, target: &str, count: usize) -> Vec<u16> {

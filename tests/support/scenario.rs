@@ -51,8 +51,13 @@ impl Scenario {
     }
 
     /// Decides in Redis, which is waited for. A slow machine causes no outage.
-    pub fn redis(mut self, url: &str) -> Scenario {
-        self.store = format!("[store]\nurl = \"{url}\"\ndeadline = \"10s\"\n");
+    pub fn redis(self, url: &str) -> Scenario {
+        self.redis_within(url, "10s")
+    }
+
+    /// Decides in Redis if it answers before this deadline. The gateway waits for it only when it starts.
+    pub fn redis_within(mut self, url: &str, deadline: &str) -> Scenario {
+        self.store = format!("[store]\nurl = \"{url}\"\ndeadline = \"{deadline}\"\n");
         self
     }
 
