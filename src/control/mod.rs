@@ -234,8 +234,8 @@ async fn start_gateway(
     let (dns, mut state) = (HostnameUpdater::new(&fleet, &config), PersistentState::new(&metrics, &fleet));
     let mut fetchers = Fetchers::new(&metrics);
     fetchers.acme.provide_known(&config, None).await;
-    let shared_state = Arc::new(SharedState::default());
-    let snapshot = take_first_snapshot(config, &shared_state, &metrics, &mut state);
+    let shared = Arc::new(SharedState::default());
+    let snapshot = take_first_snapshot(config, &shared, &metrics, &mut state);
     let current = Arc::new(ArcSwap::new(snapshot.clone()));
     let (jobs, inbox) = mpsc::channel(JOBS);
     let (sender, changes) = mpsc::channel(JOBS);
@@ -251,15 +251,15 @@ async fn start_gateway(
     let context = admin::AdminContext {
         current: current.clone(),
         metrics: metrics.clone(),
-        shared: shared_state.clone(),
+        shared: shared.clone(),
         jobs: jobs.clone(),
-        config: admin::ConfigApi::new(sender, shared_state.clone(), loader.clone()),
+        config: admin::ConfigApi::new(sender, shared.clone(), loader.clone()),
         limits: admin::LimitsApi::new(&current, (&link, &overrides), (&usage, &ledger)),
         cached: Default::default(),
         fleet: fleet.clone(),
         taps: workers.taps.clone(),
         access: admin::access::AccessState::new(&metrics.admin),
-        history: admin::record_history(&metrics, &current, &shared_state),
+        history: admin::record_history(&metrics, &current, &shared),
     };
     spawn_reports((usage, &metrics), &workers.overload, &current, fleet).map_err(Error::Metrics)?;
     spawn_local(dns.clone().run());
@@ -277,26 +277,14 @@ async fn start_gateway(
     // Returns the memory of the config texts to the system.
     heap::release_free_memory();
     let handover = if hands_over { listen_for_handover(&snapshot.config) } else { None };
-    let contact = contact::serve_contact(&source, shared_state.clone());
-    shared_state.enter_phase(Lifecycle::Ready);
+    let contact = contact::serve_contact(&source, shared.clone());
+    shared.enter_phase(Lifecycle::Ready);
     log_warnings(&snapshot.config);
     fetchers.update(&current);
     certs.start_renewal(&current, &metrics);
     report_ready(&addresses, &admin, count);
-    let reloader = Reloader {
-        source,
-        loader,
-        current,
-        metrics,
-        state,
-        shared: shared_state,
-        listeners,
-        overrides,
-        link,
-        dns,
-        fetchers,
-        certs,
-    };
+    let reloader =
+        Reloader { source, loader, current, metrics, state, shared, listeners, overrides, link, dns, fetchers, certs };
     Ok(ControlState { reloader, jobs, inbox, changes, handover, contact })
 }
 

@@ -52,7 +52,7 @@ use crate::route::client_facts::{ClientFact, StatedHeader};
 use crate::route::compress::CompressSettings;
 use crate::route::cors::CorsPolicy;
 use crate::route::error_pages::ErrorPages;
-use crate::route::matcher::Matcher;
+use crate::route::matcher::{Matcher, PathPattern};
 use crate::route::mirror::Mirror;
 use crate::route::redirect::Redirect;
 use crate::route::rewrite::TargetRewrite;
@@ -118,6 +118,90 @@ pub struct Route {
 }
 
 impl Route {
+    /// Returns a route without conditions, limits and options, which responds with status 200 and no body.
+    pub fn bare(timeouts: Timeouts, parsing: ParsingRules) -> Route {
+        let content_type = HeaderValue::from_static("text/plain; charset=utf-8");
+        let path = PathPattern::Segments { segments: Vec::new(), exact: false };
+        Route {
+            action: Action::Respond(Box::new(FixedResponse {
+                status: StatusCode::OK,
+                body: Bytes::new(),
+                content_type,
+            })),
+            limits: Vec::new(),
+            deny: Arc::default(),
+            rewrite: Arc::default(),
+            request_headers: Arc::default(),
+            response_headers: Arc::default(),
+            timeouts: Arc::new(timeouts),
+            parsing,
+            max_body: 0,
+            max_in_flight: None,
+            breaker: None,
+            priority: Priority::default(),
+            key_body: None,
+            error_pages: None,
+            ratelimit_headers: None,
+            compress: None,
+            cors: None,
+            split: None,
+            mirror: None,
+            upgrades: Upgrades::default(),
+            request_trailers: false,
+            auth: None,
+            allow: Arc::default(),
+            refuse: Arc::default(),
+            params: Vec::new(),
+            name: String::new(),
+            matcher: Matcher { hosts: Vec::new(), path, methods: Vec::new(), headers: Vec::new() },
+            timeout_origins: TimeoutOrigins::DEFAULT,
+        }
+    }
+
+    /// Returns the settings of the route that name no other item of the config, without its conditions. The diff of two
+    /// configs compares them.
+    pub fn own_settings(&self) -> impl PartialEq + use<'_> {
+        let Route {
+            auth,
+            allow,
+            deny,
+            rewrite,
+            request_headers,
+            response_headers,
+            max_body,
+            max_in_flight,
+            breaker,
+            priority,
+            key_body,
+            timeouts,
+            refuse,
+            error_pages,
+            ratelimit_headers,
+            upgrades,
+            request_trailers,
+            compress,
+            cors,
+            parsing,
+            // They name other items, or are conditions.
+            action: _,
+            limits: _,
+            split: _,
+            mirror: _,
+            matcher: _,
+            name: _,
+            // Derived from the path.
+            params: _,
+            // Only explanations show them.
+            timeout_origins: _,
+        } = self;
+        (
+            (auth, allow, deny, rewrite, request_headers, response_headers),
+            (max_body, max_in_flight, breaker, priority, key_body, timeouts),
+            (refuse, error_pages, ratelimit_headers, upgrades, request_trailers),
+            (compress, cors, parsing),
+        )
+    }
+
     /// Returns the upstreams to which the action of the route sends requests.
     pub fn upstreams(&self) -> impl Iterator<Item = usize> {
         let single = match (&self.split, &self.action) {

@@ -170,6 +170,10 @@ fn register_collectors(registry: &Registry) -> prometheus::Result<CollectedRecor
     Ok(records)
 }
 
+fn count_admin_requests(families: &Families) -> prometheus::Result<IntCounterVec> {
+    families.counters("admin_requests_total", "Requests to the admin listener.", &["page", "status"])
+}
+
 impl Metrics {
     /// Registers every family in a new registry.
     ///
@@ -182,11 +186,7 @@ impl Metrics {
             routes,
             limits,
             overhead,
-            admin_requests: families.counters(
-                "admin_requests_total",
-                "Requests to the admin listener.",
-                &["page", "status"],
-            )?,
+            admin_requests: count_admin_requests(&families)?,
             worker: 0,
             http_rejected: families.counters(
                 "http_rejected_total",

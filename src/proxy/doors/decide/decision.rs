@@ -131,7 +131,7 @@ struct ChargedChecks {
 
 impl ChargedChecks {
     /// Finds these checks before they are decided.
-    pub async fn find(limiter: &Limiter, limits: &[Arc<Limit>], evaluated: &EvaluatedLimits<'_>) -> ChargedChecks {
+    async fn find(limiter: &Limiter, limits: &[Arc<Limit>], evaluated: &EvaluatedLimits<'_>) -> ChargedChecks {
         let EvaluatedLimits { facts, evaluations, .. } = evaluated;
         let find = |(index, evaluation): (usize, &Evaluation)| match evaluation {
             Evaluation::Check(check) if check.cost > 0 && may_change(&limits[index]) => {
@@ -147,7 +147,7 @@ impl ChargedChecks {
     }
 
     /// Returns the receipts of those that the verdict charged; `None` if it charged none.
-    pub fn into_bundle(self, limiter: &Limiter, name: &str, verdict: &Verdict) -> Option<ReceiptBundle> {
+    fn into_bundle(self, limiter: &Limiter, name: &str, verdict: &Verdict) -> Option<ReceiptBundle> {
         let clock_ms = self.clock_ms;
         let charge = |(index, check, who): (usize, Check, String)| {
             let result = verdict.checks.iter().find(|result| result.limit == index)?;
