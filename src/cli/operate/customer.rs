@@ -38,7 +38,7 @@ pub struct CustomerOptions {
 }
 
 pub fn run_customer(options: &CustomerOptions) -> ExitCode {
-    run_command(&options.gateway, |gateway| {
+    run_command(&options.gateway, options.format == ReportFormat::Json, |gateway| {
         let page = format!("/-/customers{}", options.build_query()?);
         let answer = fetch_json(gateway, Call::get(&page, "keys"))?;
         Ok(match options.format {

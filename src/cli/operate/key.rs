@@ -90,7 +90,7 @@ pub struct KeyOptions {
 }
 
 pub fn run_key(options: &KeyOptions) -> ExitCode {
-    run_command(&options.gateway, |gateway| {
+    run_command(&options.gateway, options.format == ReportFormat::Json, |gateway| {
         options.check_options()?;
         let (answer, text) = run_action(options, gateway)?;
         Ok(match options.format {

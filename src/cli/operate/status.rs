@@ -24,7 +24,7 @@ const CERTIFICATE_DAYS: i64 = 14;
 const LINES_MAX: usize = 20;
 
 pub fn run_status(options: &StatusOptions) -> ExitCode {
-    run_command(&options.gateway, |gateway| {
+    run_command(&options.gateway, options.format == ReportFormat::Json, |gateway| {
         let status = fetch_json(gateway, Call::get("/-/status", "read"))?;
         let upstreams = fetch_json(gateway, Call::get("/-/upstreams", "read"))?;
         Ok(match options.format {

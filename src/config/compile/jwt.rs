@@ -126,7 +126,7 @@ fn find_keys(section: &Section, name: &str, issuers: Option<&[At<String>]>) -> O
         }
         None => None,
     };
-    let (ca, max_stale) = (section.read_file(&jwt::CA), section.get(&jwt::MAX_STALE));
+    let (ca, max_stale) = (section.read_pem(&jwt::CA), section.get(&jwt::MAX_STALE));
     let [key, jwks, issuer] = [&jwt::KEY, &jwt::JWKS, &jwt::ISSUER].map(|option| section.node(option));
     if let Some(node) = key {
         if let Some(node) = jwks {

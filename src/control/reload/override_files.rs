@@ -22,7 +22,10 @@ use crate::telemetry::metrics::StoreMetrics;
 /// Interval at which files are looked at. A file has to stay the same for as long before it is read.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is known of the file of a limit.
+/// A file that has become empty is read after this time. Many programs empty a file, close it, and write it a little later.
+const EMPTIED_WAIT: Duration = Duration::from_secs(3);
+
+/// The state of the file of a limit.
 #[derive(Default)]
 struct KnownFile {
     /// The limit whose rows are active: a reload reads the file anew.
@@ -37,7 +40,7 @@ struct KnownFile {
     unusable: Option<(FileStat, String)>,
 }
 
-/// What was found at one look.
+/// The result of one look at the file.
 #[derive(Debug, PartialEq)]
 enum Look {
     /// The file is the one that was read.
@@ -131,9 +134,14 @@ fn look_at_file(limit: &Arc<Limit>, known: &mut KnownFile, at: Instant) -> Look 
     if let Some((_, why)) = known.unusable.as_ref().filter(|(stat, _)| *stat == now) {
         return Look::Failed(why.clone());
     }
-    let is_late = at.duration_since(*known.waiting_since.get_or_insert(at)) >= PAUSE_MAX;
+    let waited = at.duration_since(*known.waiting_since.get_or_insert(at));
+    let is_late = waited >= PAUSE_MAX;
     if known.seen.replace(now) != Some(now) {
         return if is_late { Look::Failed("it keeps changing".to_owned()) } else { Look::Waiting };
+    }
+    let is_emptied = now.2 == 0 && known.read.is_some_and(|(_, _, size, ..)| size > 0);
+    if is_emptied && waited < EMPTIED_WAIT {
+        return Look::Waiting;
     }
     if let Some(Writer { process, .. }) = find_writer(&[PathBuf::clone(&file.path)]) {
         return if is_late { Look::Failed(format!("{process} has it open for writing")) } else { Look::Waiting };
@@ -244,6 +252,34 @@ mod tests {
         writer.wait().unwrap();
         assert!(matches!(look_at_file(&limit, &mut known, start + PAUSE_MAX), Look::Read(_)));
         assert_eq!(look_at_file(&limit, &mut known, start + PAUSE_MAX), Look::Same);
+    }
+
+    #[test]
+    fn a_file_that_was_emptied_or_damaged_keeps_its_rows() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rows");
+        fs::write(&path, "a rate=0\n").unwrap();
+        let (limit, mut known, start) = (limit_with(path.clone()), KnownFile::default(), Instant::now());
+        let mut look = |second: u64| look_at_file(&limit, &mut known, start + Duration::from_secs(second));
+        assert_eq!(look(0), Look::Waiting);
+        assert!(matches!(look(1), Look::Read(_)));
+        // A program writes it in two steps.
+        fs::write(&path, "").unwrap();
+        assert_eq!([look(2), look(3), look(4)], [Look::Waiting, Look::Waiting, Look::Waiting]);
+        fs::write(&path, "a rate=0\nb rate=0\n").unwrap();
+        assert_eq!(look(5), Look::Waiting);
+        assert!(matches!(look(6), Look::Read(rows) if rows.changed == 1));
+        // The system crashed in the middle of a write, or the file is another one.
+        for damaged in ["\0\0\0\0\0\0", "a rate=0\n\0\0\0\0", "<html>\n</html>\n"] {
+            fs::write(&path, damaged).unwrap();
+            look(7);
+            assert!(matches!(look(8), Look::Failed(_)), "{damaged:?}");
+            assert_eq!(limit.overrides.file().unwrap().counts().0, 2, "{damaged:?}");
+        }
+        // Someone wants it empty.
+        fs::write(&path, "").unwrap();
+        assert_eq!([look(10), look(11)], [Look::Waiting, Look::Waiting]);
+        assert!(matches!(look(13), Look::Read(rows) if rows.changed == 2));
     }
 
     #[test]

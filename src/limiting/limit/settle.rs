@@ -23,7 +23,7 @@ pub struct Settle {
     pub usage: Option<UsageRules>,
     /// The bytes that the request costs, whatever else the response states.
     pub bytes: CountedBytes,
-    /// What the status costs.
+    /// The cost of the status.
     pub statuses: Option<Arc<StatusPrices>>,
 }
 
@@ -134,7 +134,7 @@ impl UsageRules {
             let mut raised = readings.clone();
             raised.raise_output(least);
             (units, has_unknown_model) = self.weights.units(&raised);
-            if !readings.has_input() || readings.denies_content() {
+            if !readings.has_input() {
                 units = units.saturating_add(input_units).min(COST_MAX);
             }
         }

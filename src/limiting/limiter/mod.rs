@@ -132,23 +132,33 @@ impl Limiter {
 
     /// Evaluates `limit` like [`evaluate_all`](Self::evaluate_all). Each hit costs what a request costs.
     pub fn evaluate_hits(&self, limit: &Arc<Limit>, facts: &Facts, keys: &impl SourceValues, hits: i64) -> Evaluation {
-        match limit.applies_to(facts) {
-            Ok(true) => {}
-            Ok(false) => return Evaluation::NotApplicable,
-            Err(unclear) => return Evaluation::Unclear(unclear),
+        match self.try_evaluate(limit, facts, keys, hits) {
+            // What cannot be read does not matter to a limit that does not apply for another reason.
+            Ok(Evaluation::UnreadableBody(_)) | Err(_) if limit.skips_whatever_body(keys) => Evaluation::NotApplicable,
+            Ok(evaluation) => evaluation,
+            Err(unclear) => Evaluation::Unclear(unclear),
+        }
+    }
+
+    fn try_evaluate(
+        &self,
+        limit: &Arc<Limit>,
+        facts: &Facts,
+        keys: &impl SourceValues,
+        hits: i64,
+    ) -> Result<Evaluation, ValueError> {
+        if !limit.applies_to(facts)? {
+            return Ok(Evaluation::NotApplicable);
         }
         if let Some(why) = limit.unreadable_body(facts) {
-            return Evaluation::UnreadableBody(why);
+            return Ok(Evaluation::UnreadableBody(why));
         }
-        let price = match limit.price_of(facts) {
-            Ok(price) => price,
-            Err(unclear) => return Evaluation::Unclear(unclear),
-        };
+        let price = limit.price_of(facts)?;
         let mut evaluation = self.evaluate(limit, keys, price.units.saturating_mul(hits).min(COST_MAX));
         if let Evaluation::Check(check) = &mut evaluation {
             check.input_units = price.input_units;
         }
-        evaluation
+        Ok(evaluation)
     }
 
     /// Decides a request by `limits`, with one element of `evaluations` for each. With [`Op::Peek`], nothing is

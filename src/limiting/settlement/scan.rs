@@ -195,7 +195,7 @@ impl SourceGroup {
         headers: &HeaderMap,
         fault: Option<ScanFault>,
     ) -> SourceGroup {
-        let mut readings = UsageReadings::default();
+        let mut readings = UsageReadings::new(sources.knows_content);
         let mut has_headers = false;
         for (name, field) in &sources.headers {
             let lines = headers.get_all(name).iter();
@@ -286,7 +286,7 @@ fn find_format(headers: &HeaderMap) -> Option<BodyFormat> {
     }
 }
 
-/// What a body contains, by its content type.
+/// The contents of a body, by its content type.
 #[derive(Clone, Copy, PartialEq)]
 enum ContentKind {
     Text,

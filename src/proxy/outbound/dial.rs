@@ -388,7 +388,11 @@ async fn handshake_tls(tls: &UpstreamTls, host: &str, tcp: TcpStream) -> Result<
     let failed = |reason| ConnectError { end: End::ConnectTls, reason };
     let name = match &tls.server_name {
         Some(name) => name.clone(),
-        None => ServerName::try_from(host.to_owned()).map_err(|error| failed(io::Error::other(error)))?,
+        None => {
+            // Certificates have no dot at the end of a name.
+            let host = host.strip_suffix('.').unwrap_or(host).to_owned();
+            ServerName::try_from(host).map_err(|error| failed(io::Error::other(error)))?
+        }
     };
     TlsConnector::from(tls.config.clone()).connect(name, tcp).await.map_err(failed)
 }

@@ -389,7 +389,7 @@ fn read_store_tls(section: &Section, kind: &StoreKind) -> RedisTls {
                 "use a `rediss` URL, or remove this",
             );
         }
-        section.read_file(option)
+        section.read_pem(option)
     };
     let files =
         TlsFiles { ca: file(&store::CA), client_cert: file(&store::CLIENT_CERT), client_key: file(&store::CLIENT_KEY) };
