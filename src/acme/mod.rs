@@ -97,7 +97,7 @@ impl AcmeThread {
         }
     }
 
-    /// Starts or updates the thread for a config that has come into force.
+    /// Starts or updates the thread for a config that has become active.
     pub fn update(&mut self, current: &CurrentSnapshot) {
         if current.load().config.acme.is_none() || self.stop.is_some() {
             return;
@@ -128,7 +128,7 @@ fn list_names(config: &Config) -> BTreeSet<String> {
     tls.flat_map(|tls| tls.ordered_names().iter().cloned()).collect()
 }
 
-/// Exports the expiry of the certificates of a config that comes into force.
+/// Exports the expiry of the certificates of a config that becomes active.
 pub fn export_expiry(config: &Config, metrics: &Metrics) {
     metrics.tls.export_listeners(config.listeners.iter().filter_map(|listener| {
         let certificates = listener.tls.as_ref()?.certificates.current();

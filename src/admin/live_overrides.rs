@@ -38,14 +38,14 @@ pub struct LiveOverrides {
 }
 
 labels! {
-    /// Where a changed entry is kept.
+    /// The place that keeps a changed entry.
     OverrideKeeper:
-    /// In Redis, for all gateways.
+    /// Redis keeps it, for all gateways.
     Redis = "redis",
-    /// In the memory of the gateway, and in its state file.
+    /// The gateway keeps it in memory and in its state file.
     StateFile = "state_file",
-    /// In the memory of the gateway, until it stops: also if the state file has no space for the overrides of the limit,
-    /// or could not be written.
+    /// The gateway keeps it in memory until it stops: also if the state file has no space for the overrides of the
+    /// limit, or could not be written.
     Memory = "memory",
 }
 
@@ -53,13 +53,13 @@ labels! {
 pub struct ChangedOverride {
     pub existed: bool,
     pub keeper: OverrideKeeper,
-    /// The change is in force in this gateway; else it is with the next reading.
+    /// The change is active in this gateway; else it is with the next reading.
     pub is_applied: bool,
 }
 
 /// Why a change by the admin API was not made.
 pub enum OverrideFault {
-    /// What is wrong with the entry.
+    /// The entry is wrong, and the text says why.
     Invalid(String),
     /// The store did not make it, or not in time.
     Unavailable(String),
@@ -67,7 +67,7 @@ pub enum OverrideFault {
 
 #[derive(Default)]
 struct KnownOverrides {
-    /// The entries in force, by limit.
+    /// The active entries, by limit.
     good: BTreeMap<String, RawOverrides>,
     /// The overrides that have the entries in `good`, by limit. Those of a new config get them when it is loaded.
     tables: BTreeMap<String, Weak<Overrides>>,
@@ -151,12 +151,12 @@ impl LiveOverrides {
         wait.await.is_ok_and(|written| written.is_ok()) && !is_unsaved()
     }
 
-    /// Returns a number that changes with the overrides in force.
+    /// Returns a number that changes with the active overrides.
     pub fn revision(&self) -> u64 {
         self.known.borrow().revision
     }
 
-    /// Returns the overrides in force for the limits of `config`.
+    /// Returns the active overrides for the limits of `config`.
     pub fn overrides_for(&self, config: &Config) -> BTreeMap<String, RawOverrides> {
         let good = &self.known.borrow().good;
         let entry = |limit: &Arc<Limit>| Some((limit.name.clone(), good.get(&limit.name)?.clone()));
@@ -414,7 +414,7 @@ impl LiveOverrides {
     }
 }
 
-/// Gives the limit the entries that are in force, if it does not have them: between the load of a config and its
+/// Gives the limit the entries that are active, if it does not have them: between the load of a config and its
 /// activation, changes apply to the limit of the old one.
 fn synchronize(limit: &Limit, known: &mut RawOverrides, tables: &mut BTreeMap<String, Weak<Overrides>>) {
     if tables.get(&limit.name).is_some_and(|table| table.as_ptr() == Arc::as_ptr(&limit.overrides)) {

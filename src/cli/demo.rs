@@ -33,7 +33,7 @@ pub fn run_demo(dir: Option<PathBuf>) -> ExitCode {
     run_gateway(ConfigSource::File(home.config_path()))
 }
 
-/// Where clients and browsers find the demo.
+/// The addresses at which clients and browsers find the demo.
 struct DemoUrls {
     http: Option<String>,
     admin: Option<String>,
@@ -171,7 +171,7 @@ Ctrl-C ends the demo.
     out.flush()
 }
 
-/// What another terminal calls this program by: a path if this one was started by a path.
+/// The name by which another terminal starts this program: a path if this one was started by a path.
 fn program_name() -> String {
     let program = std::env::args().next().unwrap_or_default();
     let path = std::env::current_exe().ok().filter(|_| program.contains('/'));

@@ -416,7 +416,7 @@ async fn report_left_out() {
     }
 }
 
-/// Watches the files of the config in force, and those of a failed load: one of them contains the mistake.
+/// Watches the files of the active config, and those of a failed load: one of them contains the mistake.
 fn watch_files_of(watch: Option<&WatchHandle>, reloader: &Reloader, outcome: &ReloadOutcome) {
     let Some(watch) = watch else { return };
     let mut files = reloader.current.load().config.files.clone();
@@ -464,7 +464,7 @@ async fn drain_gateway(reloader: Reloader, stop: &mut StopSignals, handed_over: 
     Ok(())
 }
 
-/// Logs the warnings of a config that has come into force.
+/// Logs the warnings of a config that has become active.
 fn log_warnings(config: &Config) {
     for line in config.warnings.iter().flat_map(Report::log_lines) {
         tracing::warn!("{line}");

@@ -92,7 +92,7 @@ fn describe_mismatch(
             let is_shown = is_shown(display, &Source::Header((*name).clone()));
             let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
             let expected = matcher.headers.get(*index);
-            let expected = expected.map(|(name, value)| written.shown_header(name.as_str(), value.as_bytes()));
+            let expected = expected.map(|(name, pattern)| written.shown_header(name.as_str(), &pattern.to_string()));
             MismatchReport {
                 condition: format!("header:{name}"),
                 expected: expected.filter(|_| is_shown),

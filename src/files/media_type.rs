@@ -1,4 +1,5 @@
-//! The `Content-Type` of a file by its extension: the table of `mime_guess`, with a few entries that browsers expect otherwise.
+//! The `Content-Type` of a file by its extension: the table of `mime_guess`, with a few entries that browsers expect
+//! otherwise.
 
 use std::path::Path;
 

@@ -114,6 +114,10 @@ pub struct RouteBody {
     pub remarks: Vec<usize>,
     pub action: RouteAction,
     pub limits: Vec<String>,
+    /// Limits that refuse the requests of a condition. They come before `limits`.
+    pub guards: Vec<String>,
+    /// Those that the server has, before it chooses a location.
+    pub server_guards: Vec<String>,
     pub response: ResponseLines,
     /// The line of a condition besides host and path.
     pub condition: Option<String>,
@@ -137,6 +141,8 @@ impl RouteBody {
             remarks: Vec::new(),
             action,
             limits: Vec::new(),
+            guards: Vec::new(),
+            server_guards: Vec::new(),
             response: ResponseLines::default(),
             condition: None,
             lines: Vec::new(),
@@ -349,6 +355,7 @@ impl ImportedConfig {
 
     /// Writes a route. Returns false if the config would be too large.
     pub fn write_route(&mut self, hosts: &[String], path: &str, mut body: RouteBody) -> bool {
+        body.limits = body.guards.drain(..).chain(body.limits).collect();
         if body.limits.len() > LIMITS_MAX {
             body.limits.truncate(LIMITS_MAX);
             let text = format!("{}: a route has at most {LIMITS_MAX} limits, the others are left out", body.origin);

@@ -200,6 +200,7 @@ fn redirect_to_slash(location: &Location, done: &mut HashSet<String>) -> Option<
     };
     let mut body = RouteBody::new(format!("{}, without its slash", location.body.origin), action);
     body.response = location.body.response.added_only();
+    body.guards.clone_from(&location.body.server_guards);
     Some(Location { matcher: LocationMatcher::Exact(bare.to_owned()), body })
 }
 

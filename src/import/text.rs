@@ -23,6 +23,12 @@ pub fn format_pairs(pairs: &[(String, String)]) -> String {
     format!("{{ {} }}", pairs.join(", "))
 }
 
+/// Formats an expression for a `Cookie` header with a cookie. `value`: an expression for what follows its name. nginx
+/// ignores the case of names.
+pub fn format_cookie_pattern(name: &str, value: &str) -> String {
+    format!("(?:^|; *)(?i:{}) *= *{value}", regex::escape(name))
+}
+
 /// Formats a duration, in whole seconds where possible.
 pub fn format_duration(ms: u64) -> String {
     match ms % 1000 {

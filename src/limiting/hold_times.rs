@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 
 use crate::limiting::limit::LimitTable;
 
-/// Hold times by the id of the limit, for the limits in force.
+/// Hold times by the id of the limit, for the active limits.
 #[derive(Default)]
 pub struct HoldTimes(ArcSwap<HashMap<u64, Arc<HoldTime>>>);
 

@@ -5,14 +5,16 @@ use std::fmt;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use regex::Regex;
 
+use crate::limiting::limit::when::Expression;
+
 /// The conditions of a route. All must be true; an empty list is no condition.
 #[derive(Debug, PartialEq)]
 pub struct Matcher {
     pub hosts: Vec<HostPattern>,
     pub path: PathPattern,
     pub methods: Vec<Method>,
-    /// Headers that must be present with exactly these values.
-    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Headers that must be present with such values.
+    pub headers: Vec<(HeaderName, HeaderPattern)>,
 }
 
 impl Matcher {
@@ -24,7 +26,7 @@ impl Matcher {
     /// Returns true if the conditions besides host and path are true.
     pub fn matches_conditions(&self, method: &Method, headers: &HeaderMap) -> bool {
         (self.methods.is_empty() || self.methods.contains(method))
-            && self.headers.iter().all(|(name, value)| headers.get_all(name).iter().any(|found| found == value))
+            && self.headers.iter().all(|(name, pattern)| pattern.matches_any(headers, name))
     }
 
     /// Returns true if this matches every request that `other` matches, as far as patterns can be compared.
@@ -39,6 +41,38 @@ impl Matcher {
         let methods = self.methods.is_empty()
             || (!other.methods.is_empty() && other.methods.iter().all(|method| self.methods.contains(method)));
         methods && self.headers.iter().all(|condition| other.headers.contains(condition))
+    }
+}
+
+/// A pattern for the value of a header.
+#[derive(Clone, Debug, PartialEq)]
+pub enum HeaderPattern {
+    Text(HeaderValue),
+    Regex(Expression),
+}
+
+impl HeaderPattern {
+    /// Returns true if one of the lines of the header `name` matches.
+    pub fn matches_any(&self, headers: &HeaderMap, name: &HeaderName) -> bool {
+        headers.get_all(name).iter().any(|found| match self {
+            HeaderPattern::Text(value) => found == value,
+            HeaderPattern::Regex(expression) => expression.is_match(found.as_bytes()),
+        })
+    }
+}
+
+/// Writes the pattern as in the config.
+impl fmt::Display for HeaderPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HeaderPattern::Text(value) => {
+                let text = String::from_utf8_lossy(value.as_bytes());
+                let sign = if text.starts_with(['~', '=']) { "= " } else { "" };
+                write!(f, "{sign}{text}")
+            }
+            HeaderPattern::Regex(Expression { regex, ignore_case: true }) => write!(f, "~i {regex}"),
+            HeaderPattern::Regex(Expression { regex, ignore_case: false }) => write!(f, "~ {regex}"),
+        }
     }
 }
 

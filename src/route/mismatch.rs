@@ -28,11 +28,7 @@ impl Matcher {
         if !self.methods.is_empty() && !self.methods.contains(method) {
             mismatches.push(Mismatch::Method);
         }
-        let wrong = self
-            .headers
-            .iter()
-            .enumerate()
-            .filter(|(_, (name, value))| !headers.get_all(name).iter().any(|other| other == value));
+        let wrong = self.headers.iter().enumerate().filter(|(_, (name, pattern))| !pattern.matches_any(headers, name));
         mismatches.extend(wrong.map(|(index, (name, _))| Mismatch::Header(index, name)));
         mismatches
     }

@@ -245,7 +245,7 @@ pub struct ResponseEdit {
     pub add: Vec<(HeaderName, HeaderValue)>,
     /// Lines to add to a response with a status of [`is_success`](ResponseEdit::is_success).
     pub add_on_success: Vec<(HeaderName, HeaderValue)>,
-    /// Whether the gateway's own error responses get these changes, too.
+    /// True if the gateway's own error responses get these changes, too.
     pub on_refusals: bool,
 }
 
@@ -256,7 +256,8 @@ impl ResponseEdit {
         self.edit.edits(name) || edits.iter().any(|lines| lines.iter().any(|(own, _)| own == name))
     }
 
-    /// Returns whether a response with this status gets `add_on_success`. These are the statuses of nginx's `add_header`.
+    /// Returns whether a response with this status gets `add_on_success`. These are the statuses of nginx's
+    /// `add_header`.
     pub fn is_success(status: StatusCode) -> bool {
         matches!(status.as_u16(), 200 | 201 | 204 | 206 | 301..=304 | 307 | 308)
     }

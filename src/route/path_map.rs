@@ -1,7 +1,7 @@
 //! Paths of the server as paths of the client: the opposite of a route's `rewrite`, for the URLs in responses.
 //!
-//! Input: the rewrite and the path of one request. Output: two prefixes, one of which replaces the other. A rewrite has no
-//! opposite if the path that it makes does not end as the client's path ends.
+//! Input: the rewrite and the path of one request. Output: two prefixes, one of which replaces the other. A rewrite has
+//! no opposite if the path that it makes does not end as the client's path ends.
 
 use crate::canonical::{find_segment, find_sent_piece, repair_path};
 use crate::route::Rewrite;
@@ -18,7 +18,8 @@ pub struct PathMap<'r> {
 }
 
 impl<'r> PathMap<'r> {
-    /// Finds the prefixes for a request. `read` and `sent`: the spellings of its path. `None` if paths of the server stay.
+    /// Finds the prefixes for a request. `read` and `sent`: the spellings of its path. `None` if paths of the server
+    /// stay.
     pub fn new(rewrite: &'r Rewrite, pattern: &'r PathPattern, read: &str, sent: &str) -> Option<PathMap<'r>> {
         let target = rewrite.target.as_ref().filter(|target| target.path.is_some());
         let (server, client) = match target {
@@ -32,8 +33,8 @@ impl<'r> PathMap<'r> {
         (server != client).then_some(PathMap { server, client, checked_by })
     }
 
-    /// Returns the path of the client for a path of the server. `None` leaves the path: it is not below the prefix, or an
-    /// application that knows the client's prefix has written it.
+    /// Returns the path of the client for a path of the server. `None` leaves the path: it is not below the prefix, or
+    /// an application that knows the client's prefix has written it.
     pub fn to_client(&self, path: &str) -> Option<String> {
         let client = self.replace_prefix(path)?;
         // Browsers would read the start as a host.

@@ -128,8 +128,8 @@ fn push_query(out: &mut String, query: &str) {
     push_encoded(out, query, is_query_byte);
 }
 
-/// Returns the path of a request with a slash at its end, and its query, as the target of a redirect. It begins with one slash:
-/// see [`Redirect::locate`].
+/// Returns the path of a request with a slash at its end, and its query, as the target of a redirect. It begins with
+/// one slash: see [`Redirect::locate`].
 pub fn add_slash(sent_path: &str, query: Option<&str>) -> String {
     let mut location = "/".to_owned();
     push_encoded(&mut location, sent_path.trim_start_matches('/'), is_path_byte);

@@ -1,8 +1,8 @@
 //! `rewrite.path` and `rewrite.query`: the target that the server gets, made of captures of the path that the route has
 //! matched.
 //!
-//! Input: the compiled options, and the path and query of a request. Output: another path or query. The result is not judged
-//! here: `proxy::head::rewritten` does that, under the rules for received paths.
+//! Input: the compiled options, and the path and query of a request. Output: another path or query. The result is not
+//! judged here: `proxy::head::rewritten` does that, under the rules for received paths.
 
 use std::ops::Range;
 
@@ -110,8 +110,8 @@ impl<'p> MatchedPath<'p> {
         }
     }
 
-    /// Returns the path that `template` makes. Where two pieces meet, one slash is enough, so that an empty capture leaves no
-    /// empty segment. Repeated slashes within a piece are those that the route keeps.
+    /// Returns the path that `template` makes. Where two pieces meet, one slash is enough, so that an empty capture
+    /// leaves no empty segment. Repeated slashes within a piece are those that the route keeps.
     pub fn render_path(&self, template: &TextTemplate<Capture>) -> String {
         let mut path = String::new();
         for piece in template.pieces() {
@@ -165,8 +165,8 @@ fn push_plain(out: &mut String, text: &str) {
     }
 }
 
-/// Appends a piece of the path to a query, where it must not add parameters and `+` would be a space. `%` stays, because the
-/// piece is encoded already.
+/// Appends a piece of the path to a query, where it must not add parameters and `+` would be a space. `%` stays,
+/// because the piece is encoded already.
 fn push_capture(out: &mut String, piece: &str) {
     for byte in piece.bytes() {
         if byte == b'%' { out.push('%') } else { push_plain(out, char::from(byte).encode_utf8(&mut [0; 4])) }

@@ -1,5 +1,5 @@
-//! DNS state of an upstream hostname or service: the addresses of the last successful lookup, and the results of all lookups. Kept
-//! by `snapshot::fleet`, written by the control thread.
+//! DNS state of an upstream hostname or service: the addresses of the last successful lookup, and the results of all
+//! lookups. Kept by `snapshot::fleet`, written by the control thread.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -5,7 +5,7 @@
 //! keeps its own connections to the servers (`proxy::outbound::pool`).
 //!
 //! - `mod.rs`: the settings of an upstream and its servers
-//! - `roster`: the servers in force, one per address; `state`: what is known of one server
+//! - `roster`: the active servers, one per address; `state`: what is known of one server
 //! - `balance`: the balancers and the hash of `hash_on`, with `fair_shares` (weights) and `round_robin`
 //! - `eject`: when a failing server is left out; `health`: the results of health checks
 //! - `adaptive`: a limit of requests that follows the capacity of the servers; `priority`: who is refused first
@@ -132,8 +132,8 @@ pub struct Server {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
     pub scheme: Scheme,
-    /// `host:port`, with IPv6 in brackets and always with a port; the path of a Unix socket; or `srv:` and the name of a
-    /// service.
+    /// `host:port`, with IPv6 in brackets and always with a port; the path of a Unix socket; or `srv:` and the name of
+    /// a service.
     pub authority: String,
     /// SRV records of DNS state the servers: their hosts, ports and weights.
     pub is_service: bool,

@@ -13,7 +13,7 @@ use crate::upstream::hostname::{ADDRESSES_MAX, HostnameState, NamedAddress};
 use crate::upstream::state::ServerState;
 use crate::upstream::{Origin, Upstream};
 
-/// An upstream in force.
+/// An active upstream.
 pub struct UpstreamState {
     pub settings: Arc<Upstream>,
     /// The hostnames of its servers.
@@ -123,7 +123,7 @@ impl UpstreamState {
         self.breaker.as_ref()
     }
 
-    /// Applies the rule of the circuit breaker. Called when the config is in force, because the breaker is shared with
+    /// Applies the rule of the circuit breaker. Called when the config is active, because the breaker is shared with
     /// the config before.
     pub fn apply_breaker_rule(&self, now_ms: u64) {
         if let (Some(breaker), Some(rule)) = (&self.breaker, self.settings.breaker) {
@@ -131,7 +131,7 @@ impl UpstreamState {
         }
     }
 
-    /// Applies the settings of the adaptive limit. Called when the config is in force, because the limit is shared with
+    /// Applies the settings of the adaptive limit. Called when the config is active, because the limit is shared with
     /// the config before.
     pub fn apply_adaptive_rule(&self) {
         if let (Some(adaptive), Some(rule)) = (&self.load.adaptive, self.settings.adaptive) {

@@ -226,6 +226,8 @@ fn routes_and_the_log_read_the_head_that_is_forwarded() {
     let upstream = Upstream::text("ok");
     let routes = format!(
         "[[route]]\nname = \"gold\"\nheader = {{ x-tier = \"gold\" }}\nupstream = \"{0}\"\n\
+         [[route]]\nname = \"silver\"\nheader = {{ x-tier = \"~i ^silver[0-9]$\" }}\nupstream = \"{0}\"\n\
+         [[route]]\nname = \"tilde\"\nheader = {{ x-tier = \"= ~ x\" }}\nupstream = \"{0}\"\n\
          [[route]]\nname = \"chat\"\nheader = {{ upgrade = \"websocket\" }}\nupstream = \"{0}\"\n\
          [[route]]\nname = \"others\"\nupstream = \"{0}\"\n",
         upstream.url()
@@ -234,6 +236,11 @@ fn routes_and_the_log_read_the_head_that_is_forwarded() {
     let fields = "user-agent: curl\r\nreferer: http://b.test/\r\n";
     for (lines, route, agent) in [
         ("x-tier: gold\r\n", "gold", "\"curl\""),
+        ("x-tier: GOLD\r\n", "others", "\"curl\""),
+        ("x-tier: SILVER7\r\n", "silver", "\"curl\""),
+        ("x-tier: a\r\nx-tier: silver7\r\n", "silver", "\"curl\""),
+        ("x-tier: silver77\r\n", "others", "\"curl\""),
+        ("x-tier: ~ x\r\n", "tilde", "\"curl\""),
         ("x-tier: gold\r\nconnection: close, X-Tier\r\n", "others", "\"curl\""),
         ("connection: user-agent\r\n", "others", "null"),
         ("connection: upgrade\r\nupgrade: , WebSocket, h2c\r\n", "chat", "\"curl\""),
@@ -242,7 +249,12 @@ fn routes_and_the_log_read_the_head_that_is_forwarded() {
         let before = gateway.stdout().lines().count();
         assert_eq!(gateway.fetch(&get("/", &format!("{fields}{lines}"))).status(), 200, "{lines}");
         let seen = upstream.request();
-        assert_eq!(seen.get("x-tier").is_some(), route == "gold", "{}", seen.head);
+        assert_eq!(
+            seen.get("x-tier").is_some(),
+            lines.starts_with("x-tier") && !lines.contains("X-Tier"),
+            "{}",
+            seen.head
+        );
         assert_eq!(seen.get("upgrade"), (route == "chat").then_some("websocket"), "{}", seen.head);
         crate::support::wait_until("the request is logged", || gateway.stdout().lines().count() > before);
         let entry: serde_json::Value = serde_json::from_str(gateway.stdout().lines().last().unwrap()).unwrap();

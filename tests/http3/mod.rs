@@ -7,6 +7,7 @@ mod lifecycle;
 mod malformed;
 mod network;
 mod requests;
+mod tunnels;
 
 use std::net::SocketAddr;
 

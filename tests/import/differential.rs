@@ -298,9 +298,10 @@ fn attempt() -> Result<usize, String> {
     let nginx = Nginx::start(dir.path(), &text);
     let output = import("nginx", &path);
     let config = String::from_utf8(output.stdout).unwrap();
-    // The comments are about budgets for guesses of passwords, paths that no location has, and an internal location.
+    // The comments are about budgets for guesses of passwords, paths that no location has, an internal location, and two
+    // error pages.
     assert_eq!(output.status.code(), Some(3), "{config}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(config.matches("\n#   ").count(), 3, "{config}");
+    assert_eq!(config.matches("\n#   ").count(), 5, "{config}");
     let gateway = Gateway::with_config(&format!("{config}\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
     let both = [nginx.addr, gateway.addr];
 
@@ -361,6 +362,19 @@ fn random_servers_behave_like_nginx() {
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
     let exact = text.lines().last().and_then(|line| line.split(' ').nth(2)?.parse::<u32>().ok());
     assert!(exact.is_some_and(|exact| exact >= 15), "too few servers are imported without comments: {text}");
+}
+
+/// Hand-written servers with conditions, `map`, `geo` and `limit_except` behave like nginx.
+#[test]
+fn conditions_decide_like_nginx() {
+    let program = crate::support::gateway::program();
+    let output = Command::new("python3")
+        .args(["tests/import/differ/cases.py", &program.get_program().to_string_lossy()])
+        .output()
+        .expect("python3 does not start; install it: apt-get install python3");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains(" cases, ") && text.ends_with(" 0 failed\n"), "{text}");
 }
 
 /// A plain server redirects to HTTPS, where the site is, with nginx and with the imported config. Targets name the host

@@ -1,6 +1,7 @@
 //! Checks how the import translates Ingresses: trusted proxies, regular expressions of a whole host, names of upstreams.
 
 use sluicegate::config;
+use sluicegate::route::Action;
 
 use super::output::import;
 
@@ -197,6 +198,13 @@ fn canaries_share_the_routes_of_their_paths() {
     let (found, code) = canary(&value, &[("/", "Prefix", "next")]);
     assert!(found.contains("\"x-next\" = \"beta\"") && !found.contains("never") && !found.contains("split"), "{found}");
     assert_eq!(code, 0, "{found}");
+    // A pattern, and a cookie, which comes after the header.
+    let pattern = [("canary-by-header", "X-Next"), ("canary-by-header-pattern", "^b"), ("canary-by-cookie", "next")];
+    let (found, code) = canary(&pattern, &[("/", "Prefix", "next")]);
+    let conditions: Vec<&str> = found.lines().filter(|line| line.starts_with("header = ")).collect();
+    let cookie = |value: &str| format!("header = {{ \"cookie\" = \"~ (?:^|; *)(?i:next) *= *{value}(?:;|$)\" }}");
+    assert_eq!(conditions, ["header = { \"x-next\" = \"~ ^b\" }", &cookie("always"), &cookie("never")], "{found}");
+    assert_eq!(code, 0, "{found}");
     // In a host with regular expressions, too.
     let regex = main.replace("limit-rps: \"5\"", "use-regex: \"true\"");
     let all = [("canary", "true"), ("canary-by-header", "X-Next"), ("canary-weight", "100")];
@@ -205,13 +213,59 @@ fn canaries_share_the_routes_of_their_paths() {
     assert_eq!(found.matches("path = \"~ (?i)^/api\"").count(), 3, "{found}");
 
     for (annotations, path) in [
-        (&[("canary-by-cookie", "next"), ("canary-weight", "10")][..], "/"),
-        (&[("canary-by-header", "X-Next"), ("canary-by-header-pattern", "a.*")], "/"),
+        (&[("canary-by-header", "X-Next"), ("canary-by-header-pattern", "a(?=b)")][..], "/"),
         (&[("canary-weight", "10"), ("limit-rps", "1")], "/"),
         (&[("canary-by-header", "X-Forwarded-For")], "/"),
         (&[("canary-weight", "10")], "/other"),
     ] {
         let (found, code) = canary(annotations, &[(path, "Prefix", "next")]);
         assert_eq!(code, 3, "{annotations:?} {path}\n{found}");
+    }
+}
+
+/// The default backend of an Ingress with rules is for the paths of its hosts that no rule has. Without rules, it is for all
+/// other hosts.
+#[test]
+fn default_backends_are_for_what_is_left() {
+    let with_default = |text: &str, service: &str| {
+        text.replacen(
+            "spec: {",
+            &format!("spec: {{defaultBackend: {{service: {{name: {service}, port: {{number: 80}}}}}}, "),
+            1,
+        )
+    };
+    let rules = |path: &str, service: &str| ingress(&[], &[(path, "Prefix", service)]);
+    let route = |found: &str, host: &str, path: &str| {
+        let config = config::load_text("imported", found).unwrap_or_else(|report| panic!("{report}\n{found}"));
+        let index = config.table.find_route(&config.routes, host, path, &http::Method::GET, &http::HeaderMap::new());
+        match index.map(|index| &config.routes[index].action) {
+            Some(Action::Upstream(upstream)) => config.upstreams[*upstream].name.clone(),
+            _ => "none".to_owned(),
+        }
+    };
+    let alone = "---\nkind: Ingress\nmetadata: {name: all}\nspec: {defaultBackend: {service: {name: rest, port: {number: 80}}}}\n";
+    for (text, expected) in [
+        (with_default(&rules("/a", "x"), "d"), ["x.default-80", "d.default-80", "none"]),
+        (format!("{}{alone}", rules("/a", "x")), ["x.default-80", "none", "rest.default-80"]),
+        (
+            format!("{}{alone}", with_default(&rules("/a", "x"), "d")),
+            ["x.default-80", "d.default-80", "rest.default-80"],
+        ),
+        // A rule of another Ingress for all paths takes precedence.
+        (
+            format!("{}---\n{}", with_default(&rules("/a", "x"), "d"), rules("/", "y")),
+            ["x.default-80", "y.default-80", "none"],
+        ),
+        // The host is that of the first Ingress.
+        (
+            format!("{}---\n{}", rules("/b", "y"), with_default(&rules("/a", "x"), "d")),
+            ["x.default-80", "none", "none"],
+        ),
+    ] {
+        let (found, code) = imported(&text);
+        let routes =
+            [("a.test", "/a"), ("a.test", "/z"), ("other.test", "/a")].map(|(host, path)| route(&found, host, path));
+        assert_eq!(routes, expected, "{text}\n{found}");
+        assert_eq!(code, 0, "{found}");
     }
 }

@@ -54,9 +54,14 @@ const CASES: [Case; 24] = [
         paths: &["/app", "/app/", "/apps"],
         is_exact: false,
     },
-    // A condition that is not available may refuse what a later `rewrite` redirects.
     Case {
         server: "if ($http_x_no) { return 403; } rewrite ^/u/([0-9]+)$ /users/$1 permanent; location / { PASS }",
+        paths: &["/u/7", "/"],
+        is_exact: true,
+    },
+    // A condition that is not available may refuse what a later `rewrite` redirects.
+    Case {
+        server: "if ($ssl_cipher) { return 403; } rewrite ^/u/([0-9]+)$ /users/$1 permanent; location / { PASS }",
         paths: &["/u/7", "/"],
         is_exact: false,
     },

@@ -169,6 +169,25 @@ impl H3Client {
         })
     }
 
+    /// Reads the settings that the gateway announces at the beginning of its control stream. The connection ends once the
+    /// stream is dropped.
+    pub fn read_settings(&self) -> (Vec<(u64, u64)>, RecvStream) {
+        let (payload, stream) = self.runtime.block_on(async {
+            let mut stream = timeout(WAIT_MAX, self.connection.accept_uni()).await.unwrap().unwrap();
+            let mut start = [0; 3];
+            stream.read_exact(&mut start).await.unwrap();
+            assert_eq!((start[0], u64::from(start[1])), (0, SETTINGS));
+            let mut payload = vec![0; usize::from(start[2])];
+            stream.read_exact(&mut payload).await.unwrap();
+            (payload, stream)
+        });
+        let (mut rest, mut settings) = (&payload[..], Vec::new());
+        while !rest.is_empty() {
+            settings.push((read_varint(&mut rest), read_varint(&mut rest)));
+        }
+        (settings, stream)
+    }
+
     /// Goes on with another local address.
     pub fn rebind(&self) {
         let _guard = self.runtime.enter();
@@ -206,11 +225,24 @@ impl Exchange<'_> {
         let _ = self.send.finish();
     }
 
+    /// Reads so many bytes of the response.
+    #[track_caller]
+    pub fn read(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        let read = async { timeout(WAIT_MAX, self.receive.read_exact(&mut bytes)).await };
+        self.client.runtime.block_on(read).expect("bytes of the response").unwrap();
+        bytes
+    }
+
+    /// Reads what is left of the response. The error names the code with which the stream or the connection ended.
+    pub fn rest(&mut self) -> Result<Vec<u8>, String> {
+        let all = self.client.runtime.block_on(async { timeout(WAIT_MAX, self.receive.read_to_end(usize::MAX)).await });
+        all.map_err(|_| "no end".to_owned())?.map_err(|error| format!("{error:?}"))
+    }
+
     /// Reads the response to its end. The error names the code with which the stream or the connection ended.
     pub fn response(&mut self) -> Result<H3Response, String> {
-        let all = self.client.runtime.block_on(async { timeout(WAIT_MAX, self.receive.read_to_end(usize::MAX)).await });
-        let bytes = all.map_err(|_| "no response".to_owned())?.map_err(|error| format!("{error:?}"))?;
-        Ok(read_response(&bytes))
+        self.rest().map(|bytes| read_response(&bytes))
     }
 
     /// Waits until the gateway resets the response. Returns its code.

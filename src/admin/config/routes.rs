@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::auth::AuthMethod;
 use crate::config::Config;
 use crate::route::Action;
-use crate::route::matcher::PathPattern;
+use crate::route::matcher::{HeaderPattern, PathPattern};
 use crate::route::order::{RankedRoute, rank_routes};
 use crate::route::split::Branch;
 use crate::snapshot::Snapshot;
@@ -59,8 +59,8 @@ fn describe_route(config: &Config, ranked: &RankedRoute, priority: usize) -> Val
         PathPattern::Segments { exact: false, .. } => "prefix",
     };
     let source = config.written_matcher(ranked.index);
-    let header = |(name, value): &(http::HeaderName, http::HeaderValue)| {
-        (name.to_string(), source.shown_header(name.as_str(), value.as_bytes()).into())
+    let header = |(name, pattern): &(http::HeaderName, HeaderPattern)| {
+        (name.to_string(), source.shown_header(name.as_str(), &pattern.to_string()).into())
     };
     let path = source
         .path_with_variables()

@@ -4,7 +4,8 @@
 //! Output: decisions with receipts (`decide`), the listing of limits (`listing`), the explanation of a request
 //! (`explain`), the states of keys (`state`), their overrides (`overrides`), everything about one customer
 //! (`customers`), the most refused keys (`top`), what keys used by day (`usage_days`), the last refusals (`refusals`),
-//! and the refusals that a changed limit would have made (`what_if`). `labels` has the closed sets of texts in responses.
+//! and the refusals that a changed limit would have made (`what_if`). `labels` has the closed sets of texts in
+//! responses.
 //!
 //! To add an operation, parse and check its body in `requests`, run it here on the store, and add its page to `pages`.
 

@@ -29,7 +29,7 @@ pub struct OverrideChange {
     pub answer: Value,
     /// The key as logs show it.
     pub key: Option<String>,
-    /// What was changed, in words.
+    /// The change in words.
     pub summary: String,
 }
 

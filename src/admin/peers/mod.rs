@@ -1,8 +1,8 @@
 //! `GET /-/gateways`: all gateways that share the store, so that one dashboard shows them together.
 //!
-//! Every few seconds each gateway writes a summary of itself to the store: who it is, its rates of the last seconds, and
-//! the keys that it refused most, as its log shows them. The page reads all summaries, and adds them up. With a memory
-//! store there is one gateway. Summaries of others are data: only known members of the right type are used.
+//! Every few seconds each gateway writes a summary of itself to the store: who it is, its rates of the last seconds,
+//! and the keys that it refused most, as its log shows them. The page reads all summaries, and adds them up. With a
+//! memory store there is one gateway. Summaries of others are data: only known members of the right type are used.
 //!
 //! To add a member, add it to `summarize`, list it below by its type, show it in `ui/gateways.js`, and describe it in
 //! `openapi/schemas/traffic.json`.

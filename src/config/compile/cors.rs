@@ -176,7 +176,8 @@ fn parse_origin(text: &str) -> Result<OriginPattern, TextFault> {
     }
 }
 
-/// Checks the changes of the headers of CORS: `cors` alone sets them, and without it the gateway's own responses need them.
+/// Checks the changes of the headers of CORS: `cors` alone sets them, and without it the gateway's own responses need
+/// them.
 pub fn check_edits(section: &Section, has_cors: bool, edit: &ResponseEdit) -> Option<()> {
     if !has_cors {
         warn_of_unreadable_refusals(section, edit);

@@ -153,7 +153,7 @@ pub fn read_header_pairs(
 }
 
 /// Reads a table of header names, and values that `parse` reads.
-fn read_pairs<T>(
+pub fn read_pairs<T>(
     section: &Section,
     option: &ConfigOption,
     table: &Table,

@@ -20,7 +20,7 @@ use crate::limiting::settlement::reserve::Reserve;
 use crate::limiting::source::{Source, SourceKind};
 use crate::net::ListenAddr;
 use crate::received_headers::{Visibility, find_visibility};
-use crate::route::matcher::{PathPattern, Segment};
+use crate::route::matcher::{HeaderPattern, PathPattern, Segment};
 use crate::route::{Action, Route};
 
 /// The parts of a config that the lints read.
@@ -189,15 +189,17 @@ fn warn_of_wildcard_names(context: &LintContext) {
 fn warn_of_wildcard_value(context: &LintContext, route: &Route, place: Place) {
     // `*/*` is a plain value of `Accept`.
     let is_wildcard = |value: &[u8]| value.contains(&b'*') && value != b"*/*";
-    let Some((name, value)) = route.matcher.headers.iter().find(|(_, value)| is_wildcard(value.as_bytes())) else {
-        return;
-    };
+    let wildcard = route.matcher.headers.iter().find_map(|(name, pattern)| match pattern {
+        HeaderPattern::Text(value) => Some((name, value)).filter(|(_, value)| is_wildcard(value.as_bytes())),
+        HeaderPattern::Regex(_) => None,
+    });
+    let Some((name, value)) = wildcard else { return };
     let value = String::from_utf8_lossy(value.as_bytes());
     let what = format!(
         "route `{}` has no wildcard: it matches only requests whose `{name}` is exactly `{value}`, with the `*`",
         route.name
     );
-    let help = "write the whole value; limits can have patterns for headers, in `when`";
+    let help = "write the whole value, or a regular expression: \"~ ^text\"";
     context.sources.add_warning(DiagnosticCode::WildcardName, Diagnostic::new(place, what).with_help(help));
 }
 

@@ -3,10 +3,12 @@
 
 use std::net::Ipv6Addr;
 
-use http::{HeaderName, HeaderValue, Method};
+use http::{HeaderName, Method};
 use regex::RegexBuilder;
 
 use crate::canonical::is_segment_byte;
+use crate::config::compile::edit::read_pairs;
+use crate::config::compile::limits::when::parse_expression;
 use crate::config::reader::Section;
 use crate::config::schema::route;
 use crate::config::values;
@@ -14,7 +16,7 @@ use crate::config::values::{TextFault, invalid_text, is_host};
 use crate::limiting::source::Source;
 use crate::names::parse_forwarded_header;
 use crate::received_headers::{Visibility, find_visibility};
-use crate::route::matcher::{HostPattern, Matcher, PathPattern, Segment};
+use crate::route::matcher::{HeaderPattern, HostPattern, Matcher, PathPattern, Segment};
 use crate::text::hex_byte;
 
 const PATH_HELP: &str = "write \"/prefix/\", \"= /exact\", \"/users/{id}\" or \"~ ^/regex$\"";
@@ -39,7 +41,7 @@ pub fn compile_matcher(section: &Section) -> Option<Matcher> {
     let headers = match section.node(&route::HEADER) {
         Some(_) => section
             .read_table(&route::HEADER)
-            .and_then(|table| crate::config::compile::edit::read_header_pairs(section, &route::HEADER, table))
+            .and_then(|table| read_pairs(section, &route::HEADER, table, parse_header_pattern))
             .and_then(|headers| check_forwarded(section, headers)),
         None => Some(Vec::new()),
     };
@@ -58,24 +60,39 @@ pub fn compile_matcher(section: &Section) -> Option<Matcher> {
 /// Checks that a request can have the headers once it is routed, and brings those that the gateway rewrites into its form.
 fn check_forwarded(
     section: &Section,
-    mut headers: Vec<(HeaderName, HeaderValue)>,
-) -> Option<Vec<(HeaderName, HeaderValue)>> {
-    for (name, value) in &mut headers {
-        let result = parse_forwarded_header(name.as_str()).and_then(|name| match find_visibility(name.as_str()) {
-            Visibility::Rewritten => {
-                let text = Source::Header(name).parse_written_text(&String::from_utf8_lossy(value.as_bytes()))?;
-                values::parse_header_value(&text).map(Some)
+    mut headers: Vec<(HeaderName, HeaderPattern)>,
+) -> Option<Vec<(HeaderName, HeaderPattern)>> {
+    for (name, pattern) in &mut headers {
+        let result = parse_forwarded_header(name.as_str()).and_then(|name| {
+            let is_rewritten = find_visibility(name.as_str()) == Visibility::Rewritten;
+            match &*pattern {
+                HeaderPattern::Text(value) if is_rewritten => {
+                    let text = Source::Header(name).parse_written_text(&String::from_utf8_lossy(value.as_bytes()))?;
+                    Ok(HeaderPattern::Text(values::parse_header_value(&text)?))
+                }
+                HeaderPattern::Text(_) => Ok(pattern.clone()),
+                HeaderPattern::Regex(expression) => Source::Header(name)
+                    .check_written_expression(expression.regex.as_str(), expression.ignore_case)
+                    .map(|()| pattern.clone()),
             }
-            _ => Ok(None),
         });
         match result {
-            Ok(rewritten) => *value = rewritten.unwrap_or_else(|| value.clone()),
+            Ok(compiled) => *pattern = compiled,
             Err(TextFault { what, help }) => {
                 return section.report_fault(route::HEADER.name, section.node(&route::HEADER)?, &what, &help);
             }
         }
     }
     Some(headers)
+}
+
+/// Parses the pattern for the value of a header. `*` has no meaning in it, because `*/*` is a common value.
+fn parse_header_pattern(text: &str) -> Result<HeaderPattern, TextFault> {
+    if let Some(rest) = text.strip_prefix('~') {
+        return parse_expression(text, rest).map(HeaderPattern::Regex);
+    }
+    let text = text.strip_prefix("= ").unwrap_or(text);
+    values::parse_header_value(text).map(HeaderPattern::Text)
 }
 
 fn parse_host(text: &str) -> Result<HostPattern, TextFault> {

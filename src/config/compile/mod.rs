@@ -2,10 +2,10 @@
 //!
 //! Input: parsed tables. Output: the compiled config; every mistake goes to `sources`. `server`, `limits`, `upstreams`,
 //! `routes` and `decide` compile their kind of section; `context` and `names` carry what sections know of each other,
-//! `matcher`, `edit`, `compress`, `cors`, `jwt`, `geo` and `named_set` read what several kinds use: match conditions, header
-//! changes, compression, cross-origin rules, token verification, countries and lists of values. `shared` stores equal
-//! values once, `pages` reads error pages, `unused` warns about limits and upstreams that no route uses, and `lint` about
-//! configs that protect less than they seem to.
+//! `matcher`, `edit`, `compress`, `cors`, `jwt`, `geo` and `named_set` read what several kinds use: match conditions,
+//! header changes, compression, cross-origin rules, token verification, countries and lists of values. `shared` stores
+//! equal values once, `pages` reads error pages, `unused` warns about limits and upstreams that no route uses, and
+//! `lint` about configs that protect less than they seem to.
 //!
 //! To add a section, add its schema, a file here, and its call in [`compile`].
 
@@ -151,7 +151,7 @@ fn warn(
     lint::warn_of_gaps(sources, texts, settings, (routes, &decide.routes), limits);
 }
 
-/// What the top level of all files contains.
+/// The contents of the top level of all files.
 struct TopLevel<'a> {
     sections: [Merged; 11],
     /// `[[route]]`, `[[listener]]`, `[[rls]]`.

@@ -1,4 +1,5 @@
-//! Values of `request_headers.set`, which may have placeholders for what the gateway knows of the client. Called by `edit`.
+//! Values of `request_headers.set`, which may have placeholders for what the gateway knows of the client. Called by
+//! `edit`.
 
 use http::HeaderValue;
 
@@ -35,8 +36,8 @@ const FOREIGN_NAMES: [(&str, &str); 16] = [
     ("{http.auth.user.id}", "{user}"),
 ];
 
-/// Parses a value. A word in braces is a placeholder; with spaces around it, it is the text itself, and so is everything
-/// else in braces, such as JSON.
+/// Parses a value. A word in braces is a placeholder; with spaces around it, it is the text itself, and so is
+/// everything else in braces, such as JSON.
 pub fn parse_stated_value(text: &str) -> Result<StatedValue, TextFault> {
     let fixed_value = values::parse_header_value(text)?;
     if let Some((foreign, own)) = FOREIGN_NAMES.iter().find(|(foreign, _)| text.contains(foreign)) {

@@ -54,8 +54,8 @@ impl WrittenMatcher<'_> {
         items.iter().find(is_same).and_then(shown_variables).unwrap_or_else(|| host.to_owned())
     }
 
-    /// Returns the value that the header `name` must have, as it may be shown.
-    pub fn shown_header(&self, name: &str, value: &[u8]) -> String {
+    /// Returns the pattern for the header `name`, as it may be shown.
+    pub fn shown_header(&self, name: &str, pattern: &str) -> String {
         if secret_options::is_secret(route::TABLE.name, &[route::HEADER.name, name]) {
             return secrets::MASK.to_owned();
         }
@@ -65,7 +65,7 @@ impl WrittenMatcher<'_> {
         };
         let written = headers.iter().find(|entry| entry.key.eq_ignore_ascii_case(name));
         let written = written.and_then(|entry| shown_variables(&entry.node));
-        written.unwrap_or_else(|| String::from_utf8_lossy(value).into_owned())
+        written.unwrap_or_else(|| pattern.to_owned())
     }
 }
 

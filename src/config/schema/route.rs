@@ -46,7 +46,7 @@ rows! {
         .weaker(Weaker::Compiled)
         .unordered()
         .keywords(&["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]);
-    HEADER = option("header", Map(&Text("string")), Absent, "headers that a request must have, with these values")
+    HEADER = option("header", Map(&Text("string")), Absent, "headers that a request must have, with these values: a text, `\"~ regex\"`, or `\"~i regex\"` to ignore case")
         .shown_as("table")
         .weaker(Weaker::Compiled)
         .secrecy(Secrecy::SecretByKey)

@@ -31,7 +31,7 @@ labels! {
     Window = "window",
     /// Like `window`, but only for requests that the limit does not forward as over the limit.
     Within = "within",
-    /// What requests cost, if that differs between them.
+    /// The costs of requests, if they differ.
     Price = "price",
     /// The limit refuses nothing.
     Unbounded = "unbounded",

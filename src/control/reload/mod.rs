@@ -75,7 +75,7 @@ const DESCRIPTOR_ATTEMPTS: usize = 20;
 const OLD_CONFIG_LIFETIME: Duration = Duration::from_secs(1);
 
 impl Reloader {
-    /// Loads the config and puts it in force, unless it is invalid, unchanged, or a dry run. Also returns a digest of
+    /// Loads the config and activates it, unless it is invalid, unchanged, or a dry run. Also returns a digest of
     /// the files.
     pub async fn reload(&mut self, order: &ReloadOrder) -> (ReloadOutcome, ContentDigest) {
         let ReloadOrder { trigger, dry_run, verify, .. } = *order;
@@ -129,7 +129,7 @@ impl Reloader {
         systemd::notify_reloaded(self.current.load().generation, has_failed);
     }
 
-    /// Records that the files contain the config in force again.
+    /// Records that the files contain the active config again.
     fn end_pin(&self) {
         if let Some(pin) = self.shared.history.pin() {
             self.shared.history.set_pin(None);
@@ -326,7 +326,7 @@ impl Reloader {
                 }
             }
             ReloadOutcome::Unchanged { generation, .. } => {
-                // The user undid a bad edit: the file again contains the config in force.
+                // The user undid a bad edit: the file again contains the active config.
                 if self.metrics.reload_successful.get() == 0 {
                     tracing::info!(trigger, "config is valid again; generation {generation} stays active");
                 } else if overtakes {
@@ -386,7 +386,7 @@ impl Fetchers {
         Fetchers { acme: AcmeThread::new(metrics), jwks: JwksThread::new(metrics) }
     }
 
-    /// Has the threads serve the config that has come into force.
+    /// Has the threads serve the config that has become active.
     pub fn update(&mut self, current: &CurrentSnapshot) {
         self.acme.update(current);
         self.jwks.update(current);

@@ -25,7 +25,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// A file that has become empty is read after this time. Many programs empty a file, close it, and write it a little later.
 const EMPTIED_WAIT: Duration = Duration::from_secs(3);
 
-/// What is known of the file of a limit.
+/// The state of the file of a limit.
 #[derive(Default)]
 struct KnownFile {
     /// The limit whose rows are active: a reload reads the file anew.
@@ -40,7 +40,7 @@ struct KnownFile {
     unusable: Option<(FileStat, String)>,
 }
 
-/// What was found at one look.
+/// The result of one look at the file.
 #[derive(Debug, PartialEq)]
 enum Look {
     /// The file is the one that was read.

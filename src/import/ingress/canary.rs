@@ -1,22 +1,29 @@
 //! Translates canaries: Ingresses whose services get a part of the requests of other Ingresses.
 //!
-//! ingress-nginx asks the header first, then the cookie, then the weight. A header is a condition of routes of their own; the
-//! weight is a `split`. A cookie is no condition of routes.
+//! ingress-nginx reads the header first, then the cookie, then the weight. A header and a cookie are conditions of routes of
+//! their own; the weight is a `split`.
+
+use http::HeaderName;
+use regex::RegexBuilder;
 
 use crate::import::error::Result;
+use crate::import::expressions::translate_value_regex;
 use crate::import::ingress::annotations::{PREFIX, parse_number};
 use crate::import::ingress::describe_node;
 use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
 use crate::import::paths::Location;
+use crate::import::text::format_cookie_pattern;
 use crate::import::unseen::explain_unseen;
 use crate::import::yaml::YamlNode;
+use crate::limiting::source::Source;
 use crate::text::quote_literal;
 
 /// The annotations of a canary.
 pub struct Canary {
     header: Option<String>,
-    /// The value of the header; without one, `always` and `never`.
+    /// The pattern for values of the header; without one, `always` and `never`.
     value: Option<String>,
+    cookie: Option<String>,
     weight: u64,
     total: u64,
     remarks: Vec<usize>,
@@ -31,7 +38,7 @@ impl Canary {
         if !own().any(|(key, node)| key == "canary" && text(node) == "true") {
             return Ok(None);
         }
-        let mut canary = Canary { header: None, value: None, weight: 0, total: 100, remarks: Vec::new() };
+        let mut canary = Canary { header: None, value: None, cookie: None, weight: 0, total: 100, remarks: Vec::new() };
         let mut pattern = None;
         for (key, node) in own() {
             let value = text(node);
@@ -42,9 +49,9 @@ impl Canary {
                     Some(why) => leave_out(&format!("left out: {why}")),
                     None => canary.header = Some(value.to_ascii_lowercase()),
                 },
-                "canary-by-header-value" if !value.is_empty() => canary.value = Some(value),
+                "canary-by-header-value" if !value.is_empty() => canary.value = Some(format_value(&value)),
                 "canary-by-header-pattern" => pattern = Some((value, node)),
-                "canary-by-cookie" => leave_out("left out: routes have no condition on cookies"),
+                "canary-by-cookie" => canary.cookie = Some(value),
                 "canary-weight" => canary.weight = parse_number(key, &value, node)?,
                 "canary-weight-total" => canary.total = parse_number(key, &value, node)?.max(100),
                 "canary" | "canary-by-header-value" => {}
@@ -52,34 +59,51 @@ impl Canary {
             }
         }
         // A value replaces a pattern.
-        if let Some((value, node)) = pattern.filter(|_| canary.value.is_none()) {
-            canary.header = None;
-            let why = "left out: routes compare headers with whole values";
-            let number = out.remarks.add(&describe_node("canary-by-header-pattern", &value, node), why);
-            canary.remarks.push(number);
+        if let Some((value, node)) = pattern.filter(|(value, _)| canary.value.is_none() && !value.is_empty()) {
+            match format_pattern(canary.header.as_deref().unwrap_or(""), &value) {
+                Ok(pattern) => canary.value = Some(pattern),
+                Err(why) => {
+                    canary.header = None;
+                    let why = format!("left out: this expression is not available ({why})");
+                    let number = out.remarks.add(&describe_node("canary-by-header-pattern", &value, node), &why);
+                    canary.remarks.push(number);
+                }
+            }
         }
-        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
-        canary.header = canary.header.filter(|name| !name.is_empty() && name.bytes().all(is_name));
+        let is_name = |name: &String| {
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+        };
+        canary.header = canary.header.filter(is_name);
+        canary.cookie = canary.cookie.filter(is_name);
         Ok(Some(canary))
     }
 
-    /// Gives the canary its part of a location: `upstream` is that of the canary. Returns the locations of its header.
+    /// Gives the canary its part of a location: `upstream` is that of the canary. Returns the locations of its header and
+    /// its cookie.
     pub fn divert(&self, location: &mut Location, upstream: &str) -> Vec<Location> {
         let RouteAction::Upstream(stable) = location.body.action.clone() else { return Vec::new() };
         self.remarks.iter().for_each(|number| location.body.add_remark(*number));
-        let with_header = |value: &str, to: &str| {
+        let mut found = Vec::new();
+        let mut divert = |name: &str, pattern: &str, to: &str| {
             let mut body = location.body.clone();
             body.redirects_to_slash = false;
             body.action = RouteAction::Upstream(to.to_owned());
-            let name = self.header.as_deref()?;
-            body.condition = Some(format!("header = {{ {} = {} }}", quote_literal(name), quote_literal(value)));
-            Some(Location { matcher: location.matcher.clone(), body })
+            body.condition = Some(format!("header = {{ {} = {} }}", quote_literal(name), quote_literal(pattern)));
+            found.push(Location { matcher: location.matcher.clone(), body });
         };
-        let found = match &self.value {
-            Some(value) => vec![with_header(value, upstream)],
-            None => vec![with_header("always", upstream), with_header("never", &stable)],
-        };
-        let found = found.into_iter().flatten().collect();
+        // Of routes with as many conditions, the first one counts.
+        match (&self.header, &self.value) {
+            (Some(name), Some(pattern)) => divert(name, pattern, upstream),
+            (Some(name), None) => {
+                divert(name, "always", upstream);
+                divert(name, "never", &stable);
+            }
+            (None, _) => {}
+        }
+        if let Some(name) = &self.cookie {
+            divert("cookie", &format!("~ {}", format_cookie_pattern(name, "always(?:;|$)")), upstream);
+            divert("cookie", &format!("~ {}", format_cookie_pattern(name, "never(?:;|$)")), &stable);
+        }
         let weight = self.weight.min(self.total);
         if weight > 0 {
             location.body.action =
@@ -92,4 +116,19 @@ impl Canary {
     pub fn is_diverted(body: &RouteBody) -> bool {
         body.condition.is_some() || matches!(body.action, RouteAction::Split(_))
     }
+}
+
+/// Formats the pattern of a header for a value that may look like a pattern.
+fn format_value(value: &str) -> String {
+    let sign = if value.starts_with(['~', '=']) { "= " } else { "" };
+    format!("{sign}{value}")
+}
+
+/// Translates an expression of PCRE for the values of a header.
+fn format_pattern(header: &str, pattern: &str) -> std::result::Result<String, String> {
+    let (written, ignores) = translate_value_regex(pattern, false)?;
+    let name = HeaderName::from_bytes(header.as_bytes()).map_err(|_| "no header has this name")?;
+    Source::Header(name).check_written_expression(&written, ignores).map_err(|fault| fault.what)?;
+    RegexBuilder::new(&written).case_insensitive(ignores).build().map_err(|_| "it is too large")?;
+    Ok(format!("{} {written}", if ignores { "~i" } else { "~" }))
 }

@@ -73,8 +73,7 @@ pub fn translate_ingresses(documents: &[YamlNode], out: &mut ImportedConfig) -> 
             }
         }
     }
-    let mut hosts: IndexMap<String, Vec<Location>> = IndexMap::new();
-    let mut with_regexes = HashSet::new();
+    let mut hosts = Hosts::default();
     let mut canaries = Vec::new();
     let mut any = false;
     for ingress in of("Ingress") {
@@ -85,12 +84,13 @@ pub fn translate_ingresses(documents: &[YamlNode], out: &mut ImportedConfig) -> 
         }
         match Canary::read_canary(ingress, out)? {
             Some(canary) => canaries.push((one, canary)),
-            None => one.translate_ingress(out, &mut hosts, &mut with_regexes)?,
+            None => one.translate_ingress(out, &mut hosts)?,
         }
     }
+    hosts.add_default_backends();
     // They change the routes of the other Ingresses, whatever the order of the documents.
     for (ingress, canary) in canaries {
-        ingress.translate_canary(&canary, out, &mut hosts);
+        ingress.translate_canary(&canary, out, &mut hosts.locations);
     }
     if !any {
         let file = documents.first().map_or("the files", |document| &*document.file);
@@ -105,8 +105,8 @@ pub fn translate_ingresses(documents: &[YamlNode], out: &mut ImportedConfig) -> 
         "Requests go to the services, whose cluster address chooses a pod for each connection. For `balance` over \
               pods, name a headless service.",
     );
-    for (host, mut locations) in hosts {
-        if with_regexes.contains(&host) {
+    for (host, mut locations) in hosts.locations {
+        if hosts.with_regexes.contains(&host) {
             become_regexes(&mut locations);
         } else {
             find_slash_redirects(&mut locations);
@@ -127,6 +127,28 @@ pub fn translate_ingresses(documents: &[YamlNode], out: &mut ImportedConfig) -> 
         }
     }
     Ok(())
+}
+
+/// The locations of all hosts. The host without a name is for requests to all others.
+#[derive(Default)]
+struct Hosts {
+    locations: IndexMap<String, Vec<Location>>,
+    /// Hosts whose paths are regular expressions.
+    with_regexes: HashSet<String>,
+    /// The locations of `defaultBackend`: for the paths of a host that no rule has.
+    defaults: HashMap<String, Location>,
+}
+
+impl Hosts {
+    /// Adds the default backends of hosts without a rule for all paths.
+    fn add_default_backends(&mut self) {
+        for (host, default) in self.defaults.drain() {
+            let locations = self.locations.entry(host).or_default();
+            if !locations.iter().any(|location| is_same(&location.matcher, &default.matcher)) {
+                locations.push(default);
+            }
+        }
+    }
 }
 
 /// Finds the paths that nginx redirects to a path with a slash at its end.
@@ -182,46 +204,49 @@ impl<'a> Ingress<'a> {
         Ingress { node, namespace, name, defaults, ports }
     }
 
-    fn translate_ingress(
-        &mut self,
-        out: &mut ImportedConfig,
-        hosts: &mut IndexMap<String, Vec<Location>>,
-        with_regexes: &mut HashSet<String>,
-    ) -> Result<()> {
+    fn translate_ingress(&mut self, out: &mut ImportedConfig, hosts: &mut Hosts) -> Result<()> {
         let annotations = Annotations::read_annotations(self.node, self.namespace, self.name, self.defaults, out)?;
         for tls in self.node.at(&["spec", "tls"]).map_or(&[][..], YamlNode::list) {
             let secret = tls.text_at(&["secretName"]).unwrap_or("");
             let why = "mount the certificate and add a [[listener]] with tls, and redirect_http of [server] where it redirects";
             out.remarks.add(&describe_node("tls", secret, tls), why);
         }
-        for rule in self.node.at(&["spec", "rules"]).map_or(&[][..], YamlNode::list) {
+        let rules = self.node.at(&["spec", "rules"]).map_or(&[][..], YamlNode::list);
+        let mut new_hosts: Vec<String> = Vec::new();
+        for rule in rules {
             let host = rule.text_at(&["host"]).unwrap_or("").to_ascii_lowercase();
             if !is_host(&host) {
                 return Err(self.error(rule, &format!("`{}` is not a host", shorten(&host))));
+            }
+            if !hosts.locations.contains_key(&host) {
+                hosts.locations.insert(host.clone(), Vec::new());
+                new_hosts.push(host.clone());
             }
             for path in rule.at(&["http", "paths"]).map_or(&[][..], YamlNode::list) {
                 let text = path.text_at(&["path"]).filter(|text| !text.is_empty()).unwrap_or("/").to_owned();
                 let matcher = read_matcher(path, text)
                     .map_err(|other| self.error(path, &format!("`{}` is not a pathType", shorten(&other))))?;
                 let backend = path.get("backend");
-                let locations = hosts.entry(host.clone()).or_default();
+                let locations = hosts.locations.entry(host.clone()).or_default();
                 let is_new = !locations.iter().any(|other| is_same(&other.matcher, &matcher));
                 if is_new && annotations.makes_regexes(path_text(&matcher)) {
-                    with_regexes.insert(host.clone());
+                    hosts.with_regexes.insert(host.clone());
                 }
                 self.translate_path(path, backend, matcher, &annotations, out, locations);
             }
         }
         if let Some(backend) = self.node.at(&["spec", "defaultBackend"]) {
-            let matcher = LocationMatcher::Segments("/".to_owned());
-            self.translate_path(
-                backend,
-                Some(backend),
-                matcher,
-                &annotations,
-                out,
-                hosts.entry(String::new()).or_default(),
-            );
+            // With rules, it is for the hosts that no Ingress before this one has; without, for all other hosts.
+            let hosts_of = if rules.is_empty() { vec![String::new()] } else { new_hosts };
+            for host in hosts_of {
+                if hosts.defaults.contains_key(&host) {
+                    continue;
+                }
+                let matcher = LocationMatcher::Segments("/".to_owned());
+                let mut found = Vec::new();
+                self.translate_path(backend, Some(backend), matcher, &annotations, out, &mut found);
+                hosts.defaults.extend(found.pop().map(|location| (host, location)));
+            }
         }
         Ok(())
     }

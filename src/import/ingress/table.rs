@@ -4,7 +4,7 @@ use crate::import::verdict::Translation;
 use crate::import::verdict::Translation::{Differs, NoEffect, Protects, Translated};
 
 /// The annotations without their prefix, grouped by verdict and remark. A `*` at the end stands for any rest.
-const ROWS: [(&[&str], Translation, &str); 21] = [
+const ROWS: [(&[&str], Translation, &str); 20] = [
     (
         &[
             "limit-rps",
@@ -36,14 +36,17 @@ const ROWS: [(&[&str], Translation, &str); 21] = [
     ),
     (&["upstream-vhost"], Translated, "`host` of `rewrite`"),
     (
-        &["canary", "canary-weight", "canary-weight-total", "canary-by-header", "canary-by-header-value"],
+        &[
+            "canary",
+            "canary-weight",
+            "canary-weight-total",
+            "canary-by-header",
+            "canary-by-header-value",
+            "canary-by-header-pattern",
+            "canary-by-cookie",
+        ],
         Translated,
-        "`split` of the routes with the same hosts and paths; routes with a condition on the header come before",
-    ),
-    (
-        &["canary-by-header-pattern", "canary-by-cookie"],
-        Differs,
-        "not available; what comes after them in the order counts",
+        "`split` of the routes with the same hosts and paths; routes with a condition on the header or the cookie come before",
     ),
     (
         &[

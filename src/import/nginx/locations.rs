@@ -1,21 +1,21 @@
 //! Translates the locations of a server to routes.
 
-use ipnet::IpNet;
-
-use crate::import::access::{ClientAccess, RULES_MAX, parse_networks};
 use crate::import::error::Result;
 use crate::import::model::{ImportedConfig, ImportedRedirect, RouteAction, RouteBody};
+use crate::import::nginx::access::{denies_all, restrict_access};
 use crate::import::nginx::captures::{
     CapturedRedirect, read_captured_redirect, translate_captured_target, translate_captures,
 };
 use crate::import::nginx::compression::translate_gzip;
+use crate::import::nginx::conditions::guards::{Guard, read_limit_except, read_refusal};
+use crate::import::nginx::conditions::variants::{Variant, split_location};
 use crate::import::nginx::conditions::{PrefixRewrite, PrefixTarget, read_prefix_rewrite, read_segment_rewrite};
 use crate::import::nginx::files::{DIFFERENCES, FileLocation};
 use crate::import::nginx::headers::{
     GatewayFacts, translate_added_headers, translate_hidden_headers, translate_request_headers,
 };
 use crate::import::nginx::limits::Zones;
-use crate::import::nginx::limits::keys::find_variables;
+use crate::import::nginx::limits::keys::{Variables, find_variables};
 use crate::import::nginx::nesting::{LocationBlock, is_named, read_matcher};
 use crate::import::nginx::pages::{has_page_at, note_lost_pages, translate_error_pages};
 use crate::import::nginx::passwords::{PasswordGuard, read_password_guard, require_passwords};
@@ -23,6 +23,7 @@ use crate::import::nginx::redirects::{is_response, translate_rewrite, translate_
 use crate::import::nginx::review::review_block;
 use crate::import::nginx::scope::{Scope, is_redirect, is_rewriting};
 use crate::import::nginx::sizes::translate_size;
+use crate::import::nginx::types::{find_type, has_extension};
 use crate::import::nginx::upstreams::passes::translate_pass;
 use crate::import::nginx::upstreams::{UpstreamBlocks, parse_duration_ms};
 use crate::import::paths::{Location, LocationMatcher};
@@ -36,6 +37,10 @@ pub struct Context<'a, 'o> {
     pub zones: &'o mut Zones,
     pub upstreams: &'o UpstreamBlocks<'a>,
     pub facts: &'o GatewayFacts,
+    /// The variables of `map` and `geo`.
+    pub variables: &'o Variables<'a>,
+    /// Conditions of the server so far that refuse requests.
+    pub guards: Vec<Guard>,
     /// The index of the server, which names it in limits per server.
     pub server: usize,
     /// The first name of the server.
@@ -78,11 +83,9 @@ impl<'a> Context<'a, '_> {
         }
         block.inherit_first(&mut matcher);
         let scope = outer.enter_block(at.inner());
-        let mut body = self.translate_body(at, at.inner(), &scope, &matcher)?;
+        let mut variants = self.translate_variants(at, outer, &matcher)?;
+        let Some(Location { mut body, .. }) = variants.pop() else { return Ok(()) };
         body.redirects_to_slash = block.redirects_to(&matcher);
-        if !self.out.reserve_route(&body) {
-            return Err(at.error("the config would be larger than 16 MiB; import fewer files at once"));
-        }
         let (first, mut overriding) = (found.len(), None);
         let within = LocationBlock::read(at.inner(), Some((block, &matcher)))?;
         let pass = at.inner().iter().find(|directive| directive.name == "proxy_pass");
@@ -91,7 +94,9 @@ impl<'a> Context<'a, '_> {
         for inner in at.inner().iter().filter(|inner| inner.name == "location") {
             if matches!(matcher, LocationMatcher::Regex { .. }) {
                 let why = "a location inside a regular expression is not available";
-                body.close(self.out.remarks.add(inner, why));
+                let number = self.out.remarks.add(inner, why);
+                body.close(number);
+                variants.iter_mut().for_each(|variant| variant.body.close(number));
                 continue;
             }
             if inner.arg(0).starts_with('~') {
@@ -105,6 +110,7 @@ impl<'a> Context<'a, '_> {
         // The regular expression may take requests of all these routes, and before those of the server.
         if let Some(number) = overriding {
             body.close(number);
+            variants.iter_mut().for_each(|variant| variant.body.close(number));
             found[first..].iter_mut().for_each(|location| location.body.close(number));
             if !matches!(matcher, LocationMatcher::Prefix { first: true, .. }) {
                 self.inner_regex.get_or_insert(number);
@@ -115,9 +121,40 @@ impl<'a> Context<'a, '_> {
             |inner: &&mut Location| !inner.matcher.is_exact() && inner.matcher.literal_path() == matcher.literal_path();
         match found[first..].iter_mut().find(is_same) {
             Some(inner) => inner.body.redirects_to_slash |= body.redirects_to_slash,
-            None => found.push(Location { matcher, body }),
+            None => {
+                found.append(&mut variants);
+                found.push(Location { matcher, body });
+            }
         }
         Ok(())
+    }
+
+    /// Translates a location to its routes. The last one is for all requests that no other one takes.
+    fn translate_variants(
+        &mut self,
+        at: &'a Directive,
+        outer: &Scope<'a>,
+        matcher: &LocationMatcher,
+    ) -> Result<Vec<Location>> {
+        let mut routes: Vec<Location> = Vec::new();
+        for Variant { condition, block, inner } in split_location(at.inner(), self.variables) {
+            let mut body = match &inner {
+                Some(inner) => {
+                    let scope = outer.enter_block(at.inner()).enter_block(inner.inner());
+                    self.translate_body(at, &block, &scope, matcher)?
+                }
+                None => self.translate_body(at, &block, &outer.enter_block(&block), matcher)?,
+            };
+            body.condition = condition;
+            if !self.out.reserve_route(&body) {
+                return Err(at.error("the config would be larger than 16 MiB; import fewer files at once"));
+            }
+            routes.push(Location { matcher: matcher.clone(), body });
+        }
+        // They have the paths of the location, whatever answers there.
+        let has_pass = routes.last().is_some_and(|route| route.body.has_pass);
+        routes.iter_mut().for_each(|route| route.body.has_pass = has_pass);
+        Ok(routes)
     }
 
     /// Translates the directives of a location, or a server's `return`, to a route.
@@ -139,6 +176,7 @@ impl<'a> Context<'a, '_> {
             }
         }
         translate_added_headers(scope, self.out, &mut body);
+        self.apply_server_guards(scope, &mut body);
         if let Some(directive) = block.iter().find(|directive| directive.name == "internal") {
             self.review_internal(directive, matcher, scope, &mut body);
             return Ok(body);
@@ -149,8 +187,18 @@ impl<'a> Context<'a, '_> {
         }
         let response = block.iter().find(|directive| is_response(directive));
         let is_returned = |directive: &Directive| response.is_some_and(|response| std::ptr::eq(response, directive));
-        let mut forward = Vec::new();
-        for directive in block.iter().filter(|directive| is_rewriting(directive) && !is_returned(directive)) {
+        let (mut forward, mut has_rewrite) = (Vec::new(), false);
+        for directive in block.iter().filter(|directive| is_rewriting(directive) || is_returned(directive)) {
+            // Nothing after a response has an effect.
+            if is_returned(directive) {
+                break;
+            }
+            // What comes before it may end the processing.
+            if let Some(guard) = read_refusal(directive, self.variables).filter(|_| !has_rewrite) {
+                guard.apply(scope, self.out, &mut body);
+                continue;
+            }
+            has_rewrite = true;
             match read_location_rewrite(directive, block, matcher) {
                 Some(LocationRewrite::Redirect(redirect, path)) => {
                     body.lines.extend(path.map(|path| format!("rewrite = {{ {path} }}")));
@@ -170,12 +218,16 @@ impl<'a> Context<'a, '_> {
             body.close(number);
         }
         let passwords = self.check_passwords(scope, &mut body);
+        let exception = block.iter().find(|directive| directive.name == "limit_except");
+        if let Some(directive) = exception.filter(|_| response.is_none()) {
+            self.translate_limit_except(directive, scope, &mut body);
+        }
         if let Some(directive) = response {
             // nginx responds before it checks limits, passwords, `allow` and `deny`.
             self.respond(directive, matcher, scope, &mut body);
             return Ok(body);
         }
-        if self.denies_all(scope)? {
+        if denies_all(scope)? {
             // Limits count these requests, as in nginx.
             body.action = RouteAction::Respond { status: 403, body: None, content_type: None, location: None };
             self.zones.apply_limits(scope, self.server, self.out, &mut body)?;
@@ -191,14 +243,32 @@ impl<'a> Context<'a, '_> {
             self.translate_files(&location, &forward, &mut body);
         }
         body.add_rewrite(&rewrite);
-        body.has_access_rules = !scope.list("allow").is_empty();
+        body.has_access_rules = exception.is_some() || !scope.list("allow").is_empty();
         self.zones.apply_limits(scope, self.server, self.out, &mut body)?;
-        self.restrict_access(scope, &mut body)?;
+        restrict_access(scope, self.out, &mut body)?;
         self.check_client(scope, &mut body);
         require_passwords(&passwords, scope, self.out, &mut body);
         self.translate_settings(scope, &mut body)?;
         translate_error_pages(scope, self.site, self.outer, self.out, &mut body);
         Ok(body)
+    }
+
+    /// Adds the conditions of the server that refuse requests. They come before those of a location.
+    pub fn apply_server_guards(&mut self, scope: &Scope, body: &mut RouteBody) {
+        self.guards.iter().for_each(|guard| guard.apply(scope, self.out, body));
+        body.server_guards.clone_from(&body.guards);
+    }
+
+    /// Translates `limit_except`, or closes the route.
+    fn translate_limit_except(&mut self, at: &Directive, scope: &Scope, body: &mut RouteBody) {
+        match read_limit_except(at, scope, self.variables) {
+            Some(guard) => guard.apply(scope, self.out, body),
+            None => {
+                let why = "only `allow` and `deny` are available here, and only in a location without others, so its routes \
+                           are closed";
+                body.close(self.out.remarks.add(at, why));
+            }
+        }
     }
 
     /// Translates `proxy_pass` with its headers. Returns the parts of `rewrite`. `forward`: those of a `rewrite` of nginx.
@@ -312,13 +382,15 @@ impl<'a> Context<'a, '_> {
             let number = self.out.remarks.add(at, why);
             if status == Some(444) { body.add_remark(number) } else { body.close(number) }
         }
-        let kind = scope.get("default_type").map_or("text/plain", |directive| directive.arg(0));
-        let kind =
-            Some(kind).filter(|kind| kind.contains('/') && kind.bytes().all(|byte| (b'!'..=b'~').contains(&byte)));
+        let kind = find_type(scope, matcher);
+        if text.is_some() && !is_url && has_extension(matcher) {
+            let why = "nginx chooses the type by the extension of the path, the gateway has one for all";
+            body.add_remark(self.out.remarks.add(at, why));
+        }
         body.action = RouteAction::Respond {
             status: status.unwrap_or(501),
             body: text.filter(|_| !is_url).cloned(),
-            content_type: text.and(kind).filter(|_| !is_url).map(str::to_owned),
+            content_type: kind.filter(|_| text.is_some() && !is_url),
             location: text.filter(|_| is_url).cloned(),
         };
         if let RouteAction::Respond { status, body: None, .. } = body.action {
@@ -334,24 +406,6 @@ impl<'a> Context<'a, '_> {
         let why = "clients get 404, as in nginx, but `X-Accel-Redirect` of a server does not lead here";
         body.add_remark(self.out.remarks.add(at, why));
         note_lost_pages(scope, 404, self.out, body);
-    }
-
-    /// Returns whether a block refuses all clients, whatever would answer them.
-    fn denies_all(&self, scope: &Scope) -> Result<bool> {
-        let rules = read_access_rules(scope)?;
-        Ok(!rules.is_empty() && rules.len() <= RULES_MAX && ClientAccess::new(&rules).allowed.is_empty())
-    }
-
-    fn restrict_access(&mut self, scope: &Scope, body: &mut RouteBody) -> Result<()> {
-        let rules = read_access_rules(scope)?;
-        if let Some(directive) = scope.list("allow").first().filter(|_| rules.len() > RULES_MAX) {
-            let why = format!("more than {RULES_MAX} rules; write them to a [set.NAME]");
-            let number = self.out.remarks.add(directive, &why);
-            body.close(number);
-            return Ok(());
-        }
-        self.out.restrict_clients(body, &rules);
-        Ok(())
     }
 
     fn translate_settings(&mut self, scope: &Scope, body: &mut RouteBody) -> Result<()> {
@@ -450,16 +504,4 @@ fn read_location_rewrite(at: &Directive, block: &[Directive], matcher: &Location
         }
         PrefixTarget::Forward(add) => replace_prefix(strip, add.trim_end_matches('/'), None),
     }
-}
-
-/// Reads the `allow` and `deny` of a block in their order.
-fn read_access_rules(scope: &Scope) -> Result<Vec<(bool, IpNet)>> {
-    let mut rules = Vec::new();
-    for directive in scope.list("allow").iter().filter(|directive| directive.arg(0) != "unix:").take(RULES_MAX + 1) {
-        let Some(found) = parse_networks(directive.arg(0)) else {
-            return Err(directive.error(format!("`{}` is not an address or a network", shorten(directive.arg(0)))));
-        };
-        rules.extend(found.into_iter().map(|net| (directive.name == "allow", net)));
-    }
-    Ok(rules)
 }

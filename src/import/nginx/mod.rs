@@ -8,16 +8,17 @@
 //! - `servers`: `server` blocks; `server_steps`, `server_redirects`: what precedes locations.
 //! - `sites`: their listeners and names, and which servers others would reach.
 //! - `nesting`: which requests a location inside of another one gets.
-//! - `locations`: `location` blocks as routes; `conditions`, `host_conditions`: `if` and `rewrite` of a server; `redirects`: targets;
+//! - `locations`: `location` blocks as routes; `conditions`: `if`, `limit_except`, and `rewrite` of a server; `redirects`: targets;
 //!   `captures`: groups of regular expressions in targets and in paths of servers.
 //! - `files`: `root`, `alias`, `index` and `try_files`.
 //! - `headers`: headers of requests and responses; `upstreams`: `proxy_pass` and the servers behind it.
-//! - `passwords`: `auth_basic`; `pages`: `error_page`; `compression`: `gzip`; `logs`: `access_log`.
+//! - `access`: `allow` and `deny`; `passwords`: `auth_basic`; `pages`: `error_page`; `compression`: `gzip`; `logs`: `access_log`.
 //! - `limits`: `limit_req` and `limit_conn` with their zones and keys, including `map` and `geo`.
-//! - `client_settings`: trusted proxies, timeouts and sizes; `sizes`: sizes such as `8m`.
+//! - `client_settings`: trusted proxies, timeouts and sizes; `sizes`: sizes such as `8m`; `types`: types of responses.
 //!
 //! To add a directive, add its row to `directives`, and read it where its subject belongs, such as `locations`.
 
+mod access;
 mod captures;
 mod client_settings;
 mod compression;
@@ -25,7 +26,6 @@ mod conditions;
 mod directives;
 mod files;
 mod headers;
-mod host_conditions;
 mod limits;
 mod locations;
 mod logs;
@@ -40,6 +40,7 @@ mod server_steps;
 mod servers;
 mod sites;
 mod sizes;
+mod types;
 mod upstreams;
 mod variables;
 
@@ -108,9 +109,10 @@ pub fn translate_directives(mut directives: Vec<Directive>, out: &mut ImportedCo
     for directive in http.iter().filter(|at| matches!(at.name.as_str(), "limit_req_zone" | "limit_conn_zone")) {
         zones.define_zone(directive, &variables)?;
     }
+    zones.find_uses(&http)?;
     translate_client_settings(&http, &scope, &facts, out)?;
     translate_access_log(&http, out);
-    ServerBlocks::new(scope, upstreams, zones, &facts, &servers, out).translate_servers(&servers)
+    ServerBlocks::new(scope, upstreams, zones, (&facts, &variables), &servers, out).translate_servers(&servers)
 }
 
 /// Gathers what the values of variables depend on.

@@ -9,6 +9,10 @@ use crate::import::paths::LocationMatcher;
 use crate::import::syntax::Directive;
 use crate::text::quote_literal;
 
+/// How error pages differ.
+const ACCEPTED: &str = "clients that accept the type of the page get it, as browsers do; others get a problem document, where \
+                        nginx sends the page to all; headers of a server whose response is replaced stay";
+
 /// Adds the error pages of a block to its route. `site`: the directives of the server, with the scope `outer`.
 pub fn translate_error_pages(
     scope: &Scope,
@@ -21,6 +25,7 @@ pub fn translate_error_pages(
     for directive in scope.list("error_page") {
         match read_page(directive, site, outer) {
             Ok((statuses, file)) => {
+                body.add_remark(out.remarks.add(directive, ACCEPTED));
                 for status in statuses {
                     // As in nginx, the first page of a status counts.
                     if !pages.iter().any(|(known, _)| *known == status) {

@@ -91,7 +91,7 @@ pub fn require_passwords(guard: &PasswordGuard, scope: &Scope, out: &mut Importe
     parts.extend(realm.as_ref().map(|realm| format!("realm = {}", quote_literal(realm))));
     parts.push("user_header = \"off\"".to_owned());
     let copies: Vec<String> = body.limits.iter().filter_map(|name| out.copy_limit(name, "passwords")).collect();
-    if copies.len() + body.limits.len() > LIMITS_MAX {
+    if copies.len() + body.limits.len() + body.guards.len() > LIMITS_MAX {
         let text = format!("{}: a route and its `auth` have at most {LIMITS_MAX} limits together", body.origin);
         let number = out.remarks.add_text(text);
         body.close(number);
@@ -99,6 +99,10 @@ pub fn require_passwords(guard: &PasswordGuard, scope: &Scope, out: &mut Importe
         parts.push(format!("limits = {}", format_array(&copies)));
         let why = "passwords are verified before the limits of a route; limits whose names end in -passwords are copies for \
                    requests whose password is not verified yet, so guesses stay limited";
+        body.add_remark(out.remarks.add_text(format!("{}: {why}", body.origin)));
+    }
+    if !body.guards.is_empty() {
+        let why = "passwords are verified before the conditions that refuse requests, so a request may get 401 instead";
         body.add_remark(out.remarks.add_text(format!("{}: {why}", body.origin)));
     }
     let removes = |directive: &&Directive| {

@@ -2,8 +2,9 @@
 
 use crate::import::error::Result;
 use crate::import::model::RouteBody;
+use crate::import::nginx::conditions::guards::read_refusal;
+use crate::import::nginx::conditions::hosts::{HostCondition, read_host_condition};
 use crate::import::nginx::conditions::{ListenTls, ServerCondition, read_condition};
-use crate::import::nginx::host_conditions::{HostCondition, read_host_condition};
 use crate::import::nginx::locations::Context;
 use crate::import::nginx::redirects::is_response;
 use crate::import::nginx::scope::Scope;
@@ -67,12 +68,19 @@ pub fn read_steps<'a>(
             }
             continue;
         }
+        let known_condition = read_condition(directive, tls).filter(|_| directive.name == "if");
+        if known_condition.is_none()
+            && let Some(guard) = read_refusal(directive, context.variables)
+        {
+            context.guards.push(guard);
+            continue;
+        }
         match directive.name.as_str() {
             "return" | "rewrite" if is_response(directive) => {
                 steps.answer = Some(directive);
                 break;
             }
-            "if" => match read_condition(directive, tls) {
+            "if" => match known_condition {
                 Some(ServerCondition::Never | ServerCondition::SetsVariables) => {}
                 Some(ServerCondition::Always(response)) => {
                     steps.answer = Some(response);
@@ -96,6 +104,7 @@ pub fn read_steps<'a>(
                 Some(mut location) => {
                     // An `if` before it that is not available may have refused the request.
                     context.closed.iter().for_each(|number| location.body.close(*number));
+                    context.apply_server_guards(scope, &mut location.body);
                     steps.locations.push(location);
                 }
                 None => close(context, "this rewrite is not available, so the server is closed"),

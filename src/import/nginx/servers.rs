@@ -7,6 +7,7 @@ use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
 use crate::import::nginx::compression::translate_gzip;
 use crate::import::nginx::headers::{GatewayFacts, translate_added_headers};
 use crate::import::nginx::limits::Zones;
+use crate::import::nginx::limits::keys::Variables;
 use crate::import::nginx::locations::Context;
 use crate::import::nginx::nesting::LocationBlock;
 use crate::import::nginx::review::review_block;
@@ -32,6 +33,7 @@ pub struct ServerBlocks<'a, 'o> {
     upstreams: UpstreamBlocks<'a>,
     zones: Zones,
     facts: &'o GatewayFacts,
+    variables: &'o Variables<'a>,
     out: &'o mut ImportedConfig,
     /// Names of the servers translated so far.
     names: HashSet<String>,
@@ -49,12 +51,12 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
         scope: Scope<'a>,
         upstreams: UpstreamBlocks<'a>,
         zones: Zones,
-        facts: &'o GatewayFacts,
+        (facts, variables): (&'o GatewayFacts, &'o Variables<'a>),
         servers: &[&Directive],
         out: &'o mut ImportedConfig,
     ) -> Self {
         let (known, names, disputed) = (KnownNames::read(servers), HashSet::new(), HashMap::new());
-        ServerBlocks { scope, upstreams, zones, facts, out, names, known, disputed, unreachable: None }
+        ServerBlocks { scope, upstreams, zones, facts, variables, out, names, known, disputed, unreachable: None }
     }
 
     /// Translates the servers to routes and listeners.
@@ -240,6 +242,8 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
             zones: &mut self.zones,
             upstreams: &self.upstreams,
             facts: self.facts,
+            variables: self.variables,
+            guards: Vec::new(),
             server: index,
             server_name: first_name.as_deref(),
             closed: shared.closed,
@@ -261,7 +265,12 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
         let remark = context.closed;
         let fallback = match translate_unmatched(&mut context, server, scope, &locations)? {
             Some(files) => files,
-            None => self.translate_fallback(server, index, scope, remark, &locations)?,
+            None => {
+                let guards = std::mem::take(&mut context.guards);
+                let mut fallback = self.translate_fallback(server, index, scope, remark, &locations)?;
+                guards.iter().for_each(|guard| guard.apply(scope, self.out, &mut fallback));
+                fallback
+            }
         };
         for (hosts, locations) in by_host {
             for (path, body) in order_routes(locations, fallback.clone(), self.out) {

@@ -35,7 +35,8 @@ pub struct ChargeGuard {
     charges: Vec<GuardedCharge>,
     /// True once the outcome is known; then the end of the request only releases leases.
     is_settled: bool,
-    /// The response is that of the route: of a server, not of the gateway in its place. Only such a response resets keys.
+    /// The response is that of the route: of a server, not of the gateway in its place. Only such a response resets
+    /// keys.
     is_of_route: bool,
     /// Status and headers of the response, while charges wait for its end.
     head: Option<Box<(StatusCode, HeaderMap)>>,
@@ -67,7 +68,7 @@ struct GuardedCharge {
     charged: Cell<i64>,
 }
 
-/// What the outcome of a request does with a charge.
+/// The effect of the outcome of a request on a charge.
 enum ChargeEnd {
     /// The charge changes by so many units.
     Change(i64),

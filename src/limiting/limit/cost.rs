@@ -35,7 +35,7 @@ pub enum Cost {
     Reserved(Box<Reserve>),
 }
 
-/// What a request costs.
+/// The cost of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Price {
     pub units: i64,
@@ -258,7 +258,8 @@ fn times_calls(cost: i64, calls: usize) -> i64 {
 }
 
 impl CallPrices {
-    /// Returns what a call costs. The tool precedes the method, a method precedes its start, and the longest start counts.
+    /// Returns what a call costs. The tool precedes the method, a method precedes its start, and the longest start
+    /// counts.
     fn cost_of(&self, call: &Call) -> i64 {
         let Some(method) = call.method.as_deref() else { return self.default };
         let rank = |pattern: &CallPattern| match pattern {

@@ -1,5 +1,5 @@
-//! The estimated cost of a GraphQL query: each field has a weight, and what is selected of the items of a list counts as
-//! often as the query asks for items. Estimates read nothing but the request, and no query takes long: a fragment is
+//! The estimated cost of a GraphQL query: each field has a weight, and what is selected of the items of a list counts
+//! as often as the query asks for items. Estimates read nothing but the request, and no query takes long: a fragment is
 //! estimated once, however often it is used.
 
 use std::collections::HashMap;
@@ -62,7 +62,7 @@ impl GraphqlPrices {
     }
 }
 
-/// What selections cost.
+/// The cost of selections.
 #[derive(Clone, Copy, Default)]
 struct Estimated {
     units: i64,
@@ -87,9 +87,9 @@ struct Estimate<'r> {
 /// Numbers of items that the value of a variable says.
 #[derive(Clone, Copy)]
 struct VariableItems {
-    /// For an argument that says how many items are wanted; 0 if that is unknown.
+    /// The argument says how many items are wanted; 0 if that is unknown.
     of_list: i64,
-    /// For other arguments. `None` if no member of the value says a number.
+    /// The argument is another one. `None` if no member of the value says a number.
     of_members: Option<i64>,
 }
 

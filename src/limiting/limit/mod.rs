@@ -123,14 +123,14 @@ pub struct Limit {
     pub ban: Option<Box<LimitBan>>,
     /// How tenants share a budget; `None` if they do not.
     pub fair: Option<Box<FairShare>>,
-    /// What is counted in place of requests (`distinct`); `None` if requests are.
+    /// The values that are counted in place of requests (`distinct`); `None` if requests are.
     pub distinct: Option<Box<DistinctValues>>,
     /// Response to refused requests; `None` uses that of the route.
     pub refuse: Option<Arc<Refuse>>,
-    /// Where the rate of a key is read from; `None` if all keys have that of the rule. Otherwise, the rule has the highest
+    /// The source of the rate of a key; `None` if all keys have that of the rule. Otherwise, the rule has the highest
     /// number, or the fastest rate of a plan: others may be unlimited, or admit more in a long interval.
     pub key_rate: Option<Box<KeyRate>>,
-    /// Where the day on which months begin is read from; `None` if all keys have the day of the rule.
+    /// The source of the day on which months begin; `None` if all keys have the day of the rule.
     pub month_day: Option<Box<MonthDay>>,
     /// The protocol of the calls in a body that the limit counts one by one; `None` if it reads none.
     pub call_protocol: Option<CallProtocol>,
@@ -317,7 +317,7 @@ impl Limit {
         parts.chain(self.stated_sources())
     }
 
-    /// Where the request states numbers of its key: the day on which its months begin, and its rate.
+    /// Returns the sources of numbers that the request states of its key: the day on which its months begin, its rate.
     pub fn stated_sources(&self) -> impl Iterator<Item = &Source> {
         let day = self.month_day.iter().map(|day| &day.source);
         day.chain(self.key_rate.iter().map(|rate| &rate.source))

@@ -23,7 +23,7 @@ pub struct Settle {
     pub usage: Option<UsageRules>,
     /// The bytes that the request costs, whatever else the response states.
     pub bytes: CountedBytes,
-    /// What the status costs.
+    /// The cost of the status.
     pub statuses: Option<Arc<StatusPrices>>,
 }
 

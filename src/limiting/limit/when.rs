@@ -61,6 +61,13 @@ pub struct Expression {
     pub ignore_case: bool,
 }
 
+impl Expression {
+    /// Returns true if the expression matches. A byte that is not UTF-8 counts as one character.
+    pub fn is_match(&self, value: &[u8]) -> bool {
+        self.regex.is_match(&String::from_utf8_lossy(value))
+    }
+}
+
 /// Compares expressions by their text.
 impl PartialEq for Expression {
     fn eq(&self, other: &Expression) -> bool {
@@ -292,7 +299,7 @@ impl Pattern {
             Pattern::Wildcard(wildcard) => wildcard.matches(value),
             Pattern::Set(set) => str::from_utf8(value).is_ok_and(|text| set.strings.contains(text)),
             // Bytes that are not UTF-8 become replacement characters, so they hide no match beside them.
-            Pattern::Regex(Expression { regex, .. }) => regex.is_match(&String::from_utf8_lossy(value)),
+            Pattern::Regex(expression) => expression.is_match(value),
         }
     }
 }

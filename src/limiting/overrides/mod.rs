@@ -78,14 +78,14 @@ fn cut(text: &str) -> String {
     }
 }
 
-/// Where an override is written. If several of the same key apply, the first of this list wins.
+/// The place of an override. If several of the same key apply, the first of this list wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverrideOrigin {
-    /// In Redis, or set by the admin API.
+    /// It is in Redis, or was set by the admin API.
     Live,
-    /// In the config.
+    /// It is in the config.
     Config,
-    /// In the file that the config names.
+    /// It is in the file that the config names.
     File,
 }
 
@@ -133,8 +133,8 @@ impl Overrides {
         self.find_with_origin(values, now_ms).map(|(entry, _)| entry)
     }
 
-    /// Finds the entry of a key at a time, and where it is written. The `values` of the key are joined to a field; a star
-    /// stands for a missing value.
+    /// Finds the entry of a key at a time, and where it is written. The `values` of the key are joined to a field; a
+    /// star stands for a missing value.
     pub fn find_with_origin(&self, values: &str, now_ms: impl Fn() -> i64) -> Option<(OverrideEntry, OverrideOrigin)> {
         let mut shapes = self.shapes.load();
         if shapes.is_empty() {

@@ -79,7 +79,7 @@ impl OverrideFile {
         rows.iter().filter(|row| adopt(*row)).count()
     }
 
-    /// Number of rows in force, and of lines that were left out.
+    /// Number of active rows, and of lines that were left out.
     pub fn counts(&self) -> (usize, usize) {
         (self.table.len(), self.state.lock().rejected.count)
     }

@@ -1,5 +1,5 @@
-//! Overrides that change while the gateway runs: live ones, and the rows of a file. A change of one entry costs the same
-//! for ten entries and for a million. Workers find entries; one thread at a time makes changes.
+//! Overrides that change while the gateway runs: live ones, and the rows of a file. A change of one entry costs the
+//! same for ten entries and for a million. Workers find entries; one thread at a time makes changes.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -125,10 +125,10 @@ impl RowTable {
         shard.get(field).map(|row| row.written(field))
     }
 
-    /// Replaces the entries `known`, which are all of the table, by those in `new`. An entry with a mistake is left out,
-    /// or keeps its known value; so a typing error lifts no block. Changes only what differs, and adds before it removes:
-    /// at no time does a key have no entry that has one before and afterwards. `find_new` makes those that were added
-    /// known to who searches.
+    /// Replaces the entries `known`, which are all of the table, by those in `new`. An entry with a mistake is left
+    /// out, or keeps its known value; so a typing error lifts no block. Changes only what differs, and adds before it
+    /// removes: at no time does a key have no entry that has one before and afterwards. `find_new` makes those that
+    /// were added known to who searches.
     pub fn replace(
         &self,
         reader: &mut RowReader<'_>,

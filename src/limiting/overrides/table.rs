@@ -32,7 +32,7 @@ pub struct OverrideEntry {
     pub budget: OverrideBudget,
     /// When the entry ends, in ms since 1970; `None` if it does not.
     pub until_ms: Option<i64>,
-    /// What the operator wrote about it.
+    /// The operator's note about it.
     pub note: Option<Box<str>>,
 }
 

@@ -78,7 +78,7 @@ pub struct UsageReadings {
     unreported: u64,
     /// The faults that occurred, by their bits.
     faults: u16,
-    /// What the response delivered, whether it reports usage or not.
+    /// The output that the response delivered, whether it reports usage or not.
     delivered: DeliveredContent,
 }
 

@@ -286,7 +286,7 @@ fn find_format(headers: &HeaderMap) -> Option<BodyFormat> {
     }
 }
 
-/// What a body contains, by its content type.
+/// The contents of a body, by its content type.
 #[derive(Clone, Copy, PartialEq)]
 enum ContentKind {
     Text,

@@ -1,10 +1,10 @@
 //! JSON-RPC calls in the body of a request, one or a batch, and the names that limits read of them: the method, and the
-//! tool, prompt or resource of a call of the Model Context Protocol (MCP). GraphQL operations are calls, too; `graphql` reads
-//! them.
+//! tool, prompt or resource of a call of the Model Context Protocol (MCP). GraphQL operations are calls, too; `graphql`
+//! reads them.
 //!
 //! A body that servers could read differently is refused: repeated members, names that only differ in case, which Go
-//! servers take for the same, and everything that is no call. `repeated` of a limit chooses nothing here, because no call
-//! of a batch speaks for the others.
+//! servers take for the same, and everything that is no call. `repeated` of a limit chooses nothing here, because no
+//! call of a batch speaks for the others.
 
 use std::borrow::Cow;
 use std::fmt;

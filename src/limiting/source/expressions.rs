@@ -1,5 +1,5 @@
-//! Regular expressions that are written in a config, for the values of a source. One of which a part can match nothing is
-//! a mistake.
+//! Regular expressions that are written in a config, for the values of a source. One of which a part can match nothing
+//! is a mistake.
 
 use http::header::{AUTHORIZATION, HOST};
 use regex_syntax::ParserBuilder;

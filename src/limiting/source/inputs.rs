@@ -189,8 +189,8 @@ fn trim_quotes(value: &[u8]) -> &[u8] {
     }
 }
 
-/// Returns segment `index` of a path, from 0, percent-decoded. Empty segments do not count. Some servers end a segment at `;` or at a zero
-/// byte; such a segment is ambiguous.
+/// Returns segment `index` of a path, from 0, percent-decoded. Empty segments do not count. Some servers end a segment
+/// at `;` or at a zero byte; such a segment is ambiguous.
 pub fn find_segment(path: &str, index: usize, repeated: Repeated) -> FoundValue<'_> {
     let ends = |segment: &str| segment.contains(';') || !is_unambiguous(segment.as_bytes());
     match canonical::find_segment(path, index) {

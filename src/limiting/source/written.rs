@@ -1,6 +1,6 @@
 //! Values and patterns that are written in a config or in a call of the admin API: overrides, blocks, tenants,
-//! conditions and sets. Each is brought into the canonical form of its source, so that it is compared with what requests
-//! have. One that no request can have is a mistake: it would match nothing, without a word.
+//! conditions and sets. Each is brought into the canonical form of its source, so that it is compared with what
+//! requests have. One that no request can have is a mistake: it would match nothing, without a word.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -191,7 +191,8 @@ fn check_spaces(value: &[u8]) -> Result<(), TextFault> {
     }
 }
 
-/// Canonicalizes a pattern for a whole `Authorization` header. What stands before the first space or `*` may be a scheme.
+/// Canonicalizes a pattern for a whole `Authorization` header. What stands before the first space or `*` may be a
+/// scheme.
 fn canonicalize_scheme_pattern(pattern: &str) -> String {
     if let Some((start, rest)) = pattern.split_once('*')
         && !start.contains([' ', '\t'])
@@ -297,7 +298,8 @@ fn check_query(text: &str) -> Result<(), TextFault> {
     }
 }
 
-/// Checks that a query has no character that requests have encoded only. The query may be a secret, so no message has it.
+/// Checks that a query has no character that requests have encoded only. The query may be a secret, so no message has
+/// it.
 fn check_query_bytes(query: &str) -> Result<(), TextFault> {
     let Some(wrong) = query.chars().find(|c| !c.is_ascii_graphic() || "\"<>#".contains(*c)) else { return Ok(()) };
     let mut text = String::new();
@@ -319,7 +321,8 @@ mod tests {
         Source::parse(text, SourceKind::ALL).unwrap().unwrap()
     }
 
-    /// What requests cannot have is refused with the right spelling, and what is accepted is stored as requests have it.
+    /// What requests cannot have is refused with the right spelling, and what is accepted is stored as requests have
+    /// it.
     #[test]
     fn written_values_are_canonical_or_refused() {
         for (name, written, result) in [

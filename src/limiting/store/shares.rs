@@ -1,7 +1,7 @@
-//! How many keys in memory each limit may have. Limits share one pool; a limit with its own `max_keys` has that many for
-//! itself. A limit evicts only when the pool is full: then the limit with the most keys gives one up, so none falls below
-//! its equal part of the pool, its floor. Limits that the last reload removed give up their keys first, and have no floor.
-//! The control thread sets the shares with each config.
+//! How many keys in memory each limit may have. Limits share one pool; a limit with its own `max_keys` has that many
+//! for itself. A limit evicts only when the pool is full: then the limit with the most keys gives one up, so none falls
+//! below its equal part of the pool, its floor. Limits that the last reload removed give up their keys first, and have
+//! no floor. The control thread sets the shares with each config.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub struct KeyShare {
     totals: KeyTotals,
 }
 
-/// Where the keys of a limit have their capacity.
+/// The place in which the keys of a limit have their capacity.
 enum Capacity {
     /// The limit has this many keys for itself.
     Own(usize),
@@ -206,8 +206,9 @@ impl KeyShares {
     }
 
     /// Returns the limit that gives up a key for a new one of `own`, which already counts it: one that the last reload
-    /// removed, or the one with the most keys, if it has more than `own` and a key that is not spent. Otherwise `own` gives
-    /// up one of its keys. If it has fewer than its floor, the limit with the most keys gives up one, be it spent.
+    /// removed, or the one with the most keys, if it has more than `own` and a key that is not spent. Otherwise `own`
+    /// gives up one of its keys. If it has fewer than its floor, the limit with the most keys gives up one, be it
+    /// spent.
     pub fn find_donor<'s>(&'s self, own: &'s KeyShare) -> &'s KeyShare {
         let Capacity::Pool(pool) = &own.capacity else { return own };
         let key_count = own.key_count().len.saturating_sub(1);

@@ -1,5 +1,5 @@
-//! Memory of large request bodies that are read before the limits decide. All workers share it. A body for which nothing
-//! is left is not read, like one that is too long.
+//! Memory of large request bodies that are read before the limits decide. All workers share it. A body for which
+//! nothing is left is not read, like one that is too long.
 //!
 //! A body reserves memory as it arrives, so that one that is only announced, or slow, takes nothing from others. It
 //! returns the memory with its bytes, when the server has got them.

@@ -22,7 +22,7 @@ use crate::proxy::connection::timeouts::Ticks;
 /// had at once, because the HTTP/2 library keeps about 2 KiB for each of them until the connection ends. Beyond that,
 /// the worker closes the connections that have been idle for the longest time.
 const IDLE_STREAMS: usize = 8192;
-/// At `max_connections`, so many idle connections are selected at once, because that looks at all of them.
+/// The number of idle connections that are selected at once at `max_connections`, because each selection reads all.
 const SELECTED: usize = 32;
 /// The part of `max_connections` that may be closing to make room. So many connections more may be open for a moment.
 const CLOSING_PART: usize = 2;
@@ -69,8 +69,8 @@ impl ConnectionRegistry {
         })
     }
 
-    /// Registers a connection of `peer`. If there are `max` connections already, an idle one closes. Returns whether one
-    /// does.
+    /// Registers a connection of `peer`. If there are `max` connections already, an idle one closes. Returns whether
+    /// one does.
     ///
     /// # Errors
     /// There are `max` connections already and none is idle, or `max_per_ip` of that client.
@@ -238,9 +238,9 @@ impl ConnectionRegistry {
 }
 
 impl Registered {
-    /// Returns a sort key for a connection that may close to make room: the lowest one closes first. `None` if it is not
-    /// idle. Connections that rest come first, then those that have just become idle. The last are those that have not
-    /// had a request for a while since they were opened.
+    /// Returns a sort key for a connection that may close to make room: the lowest one closes first. `None` if it is
+    /// not idle. Connections that rest come first, then those that have just become idle. The last are those that have
+    /// not had a request for a while since they were opened.
     fn idleness(&self, now_ms: u64) -> Option<(u8, u64)> {
         let Registered { state, .. } = self;
         let is_silent = || {

@@ -1,8 +1,9 @@
-//! Parses the head of a request that another proxy describes: in a question (`decide`), or in a check of Envoy (`grpc`).
+//! Parses the head of a request that another proxy describes: in a question (`decide`), or in a check of Envoy
+//! (`grpc`).
 //!
 //! The client of that proxy chose the bytes of the head, and the proxy may accept bytes that the parser of this gateway
-//! refuses. So a head that cannot be parsed is a reason to refuse the request. It is never an error of the asking proxy,
-//! which would take that for a failure of the gateway, and might let the request pass.
+//! refuses. So a head that cannot be parsed is a reason to refuse the request. It is never an error of the asking
+//! proxy, which would take that for a failure of the gateway, and might let the request pass.
 
 use http::{Method, Uri};
 

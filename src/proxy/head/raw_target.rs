@@ -1,6 +1,6 @@
-//! Percent-encodes the characters of a request target that the `http` crate refuses, although curl, ad servers and other
-//! programs send them as they are: quotes, angle brackets, backticks, and bytes that are not UTF-8. All servers read the
-//! encoded form alike. The filters of HTTP/1.1 and HTTP/2 encode them before the parser sees them.
+//! Percent-encodes the characters of a request target that the `http` crate refuses, although curl, ad servers and
+//! other programs send them as they are: quotes, angle brackets, backticks, and bytes that are not UTF-8. All servers
+//! read the encoded form alike. The filters of HTTP/1.1 and HTTP/2 encode them before the parser sees them.
 
 use memchr::memchr;
 

@@ -7,8 +7,8 @@ use crate::proxy::words::known_headers::{HeaderSet, KnownHeader, list_elements};
 use crate::route::Upgrades;
 
 /// The protocol that a client offers, as a value of `Upgrade`: the first of its list that is not HTTP, in one spelling.
-/// Conditions of routes, limits and the server all see this one. If a route does not allow it, no other takes its place,
-/// because a limit that reads `Upgrade` could miss that.
+/// Conditions of routes, limits and the server all see this one. If a route does not allow it, no other takes its
+/// place, because a limit that reads `Upgrade` could miss that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpgradeOffer {
     protocol: HeaderValue,
@@ -56,13 +56,14 @@ impl UpgradeOffer {
         &self.protocol
     }
 
-    /// Returns whether the request means nothing without its tunnel: an extended CONNECT, or the handshake of a WebSocket, which
-    /// is a GET without a body. A server may serve every other request and ignore the offer.
+    /// Returns whether the request means nothing without its tunnel: an extended CONNECT, or the handshake of a
+    /// WebSocket, which is a GET without a body. A server may serve every other request and ignore the offer.
     pub fn needs_tunnel(&self, method: &Method, has_body: bool) -> bool {
         self.is_connect || self.protocol == WEBSOCKET && method == Method::GET && !has_body
     }
 
-    /// Returns true if a 101 response with these headers switches to the protocol that was offered, and to nothing else.
+    /// Returns true if a 101 response with these headers switches to the protocol that was offered, and to nothing
+    /// else.
     pub fn is_accepted_by(&self, answer: &HeaderMap) -> bool {
         let mut protocols = list_elements(answer, &UPGRADE).peekable();
         protocols.peek().is_some() && protocols.all(|protocol| self.protocol.as_bytes().eq_ignore_ascii_case(protocol))

@@ -134,8 +134,8 @@ impl ForwardedHeadersWriter<'_> {
         lines.into()
     }
 
-    /// Returns the port that the client used: the one in the host, else that of the scheme. The port of the listener may
-    /// be another one, behind a published port of a container or a load balancer.
+    /// Returns the port that the client used: the one in the host, else that of the scheme. The port of the listener
+    /// may be another one, behind a published port of a container or a load balancer.
     fn client_port<'h>(&self, headers: &'h HeaderMap, authority: &'h HeaderValue) -> &'h [u8] {
         let said = |name: HeaderName| headers.get(name).filter(|_| self.identity.trusted_peer);
         if let Some(port) = find_port(said(X_FORWARDED_HOST).unwrap_or(authority).as_bytes()) {

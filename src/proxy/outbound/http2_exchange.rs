@@ -63,7 +63,7 @@ pub struct Http2Exchange {
     failure_log: Rc<UpstreamFailureLog>,
 }
 
-/// What a request that opens a tunnel needs of its head for the response.
+/// The parts of the head of a request that opens a tunnel which the response needs.
 struct TunnelHandshake {
     offer: UpgradeOffer,
     /// The `Sec-WebSocket-Key` of the client.

@@ -12,7 +12,7 @@ const ERRORS_MAX: usize = 100;
 /// Longest id that is repeated, in bytes of JSON.
 const ID_MAX: usize = 128;
 
-/// What the response to a refused request has to name.
+/// The calls that the response to a refused request names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CallIds {
     /// No call that expects a response is known: the error has the id `null`.
@@ -20,11 +20,11 @@ pub enum CallIds {
     Unknown,
     /// The id as the request has it, in JSON: a number may have more digits than a number here.
     One(Box<str>),
-    /// Those of a batch, as far as they expect a response; never empty.
+    /// The calls of a batch that expect a response; never empty.
     Batch(Vec<Box<str>>),
 }
 
-/// What is read of a call.
+/// The members that are read of a call.
 #[derive(Deserialize)]
 struct CallHead<'b> {
     #[serde(borrow)]

@@ -1,5 +1,6 @@
 //! Runs the route's action for a request that the limits have admitted. The headers are rewritten for the next hop, the
-//! body is opened, and the request goes to an upstream server, the echo server or the route's fixed response, or is answered with a file.
+//! body is opened, and the request goes to an upstream server, the echo server or the route's fixed response, or is
+//! answered with a file.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -119,11 +120,11 @@ pub async fn dispatch(
     }
 }
 
-/// What the gateway does with a request that the limits have admitted.
+/// The action for a request that the limits have admitted.
 #[derive(Clone, Copy)]
 pub enum AdmittedAction<'r> {
-    /// Sends it to a server of the upstream at this index. `is_diverted`: the upstream was not known before the limits had
-    /// decided, because a limit replaces that of the route (`over`), or the route has several (`split`).
+    /// Sends it to a server of the upstream at this index. `is_diverted`: the upstream was not known before the limits
+    /// had decided, because a limit replaces that of the route (`over`), or the route has several (`split`).
     Forward {
         upstream: usize,
         is_diverted: bool,

@@ -1,8 +1,8 @@
-//! The interface between the steps and the door through which a request comes. The steps are generic over it, so that there
-//! is one list of them for all doors.
+//! The interface between the steps and the door through which a request comes. The steps are generic over it, so that
+//! there is one list of them for all doors.
 //!
-//! - Requests of clients, questions of other proxies and checks of Envoy come in a `RequestContext` (`live`): it counts,
-//!   logs, charges and holds what the request uses.
+//! - Requests of clients, questions of other proxies and checks of Envoy come in a `RequestContext` (`live`): it
+//!   counts, logs, charges and holds what the request uses.
 //! - Explanations and test cases record what each step finds. They hold nothing, and a live store charges them nothing.
 //! - Requests of an access log are replayed in the time of the log, and counted.
 //!
@@ -96,8 +96,8 @@ pub trait LimitDoor<'a> {
     /// Counts a decision, whose indexes are those of `limits`.
     fn count_decision(&self, _limits: &Self::Limits, _verdict: &Verdict) {}
 
-    /// Notes what logs or explanations show of the limits from index `first` on. `verdict` also has the results of those
-    /// that decided before.
+    /// Notes what logs or explanations show of the limits from index `first` on. `verdict` also has the results of
+    /// those that decided before.
     fn note_decision(&self, limits: &Self::Limits, first: usize, facts: &Facts<'_>, verdict: &Verdict) -> Self::Note;
 
     /// Records the verdict of all limits that have decided so far.
@@ -114,8 +114,8 @@ pub trait LimitDoor<'a> {
 
 /// Observes what the steps find besides the decisions of limits.
 pub trait Trace {
-    /// The route at this index matches, if one does. `method`: the one by which it was found, which is not that of the head for
-    /// a preflight.
+    /// The route at this index matches, if one does. `method`: the one by which it was found, which is not that of the
+    /// head for a preflight.
     fn observe_route(&mut self, found: Option<usize>, head: &ValidatedHead, method: &Method);
 
     /// The gateway answers a preflight.
@@ -139,10 +139,10 @@ pub trait Door<'a>: LimitDoor<'a, Limits = Route> + Trace {
 
     fn headers_mut(&mut self) -> &mut HeaderMap;
 
-    /// What is known about the head that was received.
+    /// Returns the facts about the head that was received.
     fn received_facts(&self, identity: ClientAddress) -> ReceivedFacts<'a>;
 
-    /// What authentication and limits have found so far.
+    /// Returns the results of authentication and limits so far.
     fn admission(&self) -> &Admission;
 
     fn admission_mut(&mut self) -> &mut Admission;
@@ -245,8 +245,8 @@ pub trait Door<'a>: LimitDoor<'a, Limits = Route> + Trace {
     /// Reads a body of at most `max` bytes for the keys of limits.
     fn read_key_body(&mut self, route: &Route, max: usize) -> impl Future<Output = Result<KeyBody, Refusal>>;
 
-    /// A limit has refused the request, and `body` is what the limits have read of it. Reads the calls that the response
-    /// names.
+    /// A limit has refused the request, and `body` is what the limits have read of it. Reads the calls that the
+    /// response names.
     fn read_refused_calls(&mut self, _route: &Route, _body: KeyBody) -> impl Future<Output = ()> {
         async {}
     }

@@ -96,8 +96,8 @@ pub async fn apply_auth_limits<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequ
     }
 }
 
-/// Applies all limits of the route to a request that another proxy describes, unless the client is on the route's `allow`
-/// list.
+/// Applies all limits of the route to a request that another proxy describes, unless the client is on the route's
+/// `allow` list.
 pub async fn apply_described_limits<'a, D: Door<'a>>(
     door: &mut D,
     routed: RoutedRequest<'_>,
@@ -127,8 +127,8 @@ pub async fn apply_named_limits<'a, D: LimitDoor<'a>>(
     apply_decision(door, named, &client, decision).await
 }
 
-/// Returns whether no limit at these indexes applies: there is none, or the client is on the route's `allow` list, which
-/// is recorded.
+/// Returns whether no limit at these indexes applies: there is none, or the client is on the route's `allow` list,
+/// which is recorded.
 pub fn is_exempt<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequest<'_>, indexes: Range<usize>) -> bool {
     if indexes.is_empty() {
         return true;
@@ -140,8 +140,8 @@ pub fn is_exempt<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequest<'_>, index
     is_allowed
 }
 
-/// Decides limits of a route or list, and records how long the request waits for a store outside this process. `earlier`: the
-/// verdict of the limits before them.
+/// Decides limits of a route or list, and records how long the request waits for a store outside this process.
+/// `earlier`: the verdict of the limits before them.
 pub async fn decide_limits<'r, 'a, D: LimitDoor<'a>>(
     door: &D,
     all: &'r D::Limits,
@@ -170,8 +170,8 @@ pub async fn decide_limits<'r, 'a, D: LimitDoor<'a>>(
     LimitDecision { delay, ..note_verdict(door, all, first, &facts, (verdict, earlier)) }
 }
 
-/// Counts the verdict of the limits from index `first` on, and notes what logs or explanations show of it. `earlier`: the
-/// verdict of the limits before them.
+/// Counts the verdict of the limits from index `first` on, and notes what logs or explanations show of it. `earlier`:
+/// the verdict of the limits before them.
 pub fn note_verdict<'r, 'a, D: LimitDoor<'a>>(
     door: &D,
     limits: &D::Limits,
@@ -269,8 +269,8 @@ pub fn request_facts<'f, 'a: 'f, D: Door<'a>>(door: &'f D, routed: RoutedRequest
     }
 }
 
-/// Evaluates all limits of the route for a request that another proxy describes. Certificate and body of the question are
-/// those of that proxy.
+/// Evaluates all limits of the route for a request that another proxy describes. Certificate and body of the question
+/// are those of that proxy.
 pub fn evaluate_described<'f, 'a: 'f, D: Door<'a>>(door: &'f D, routed: RoutedRequest<'f>) -> EvaluatedLimits<'f> {
     let route = routed.route;
     let needs_claims = needs_claims(door, &route.limits);

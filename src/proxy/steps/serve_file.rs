@@ -1,7 +1,7 @@
 //! Answers a request with a file of the route's folder (`files`).
 //!
-//! Input: an admitted request. Output: the response with the file or a part of it, or what the client's conditions make of that.
-//! `crate::files` has the rules; this is their order, and the head of the response.
+//! Input: an admitted request. Output: the response with the file or a part of it, or what the client's conditions make
+//! of that. `crate::files` has the rules; this is their order, and the head of the response.
 
 use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
@@ -41,8 +41,8 @@ static COMPRESSIBLE: LazyLock<CompressSettings> = LazyLock::new(CompressSettings
 /// Which file a request asks for.
 pub struct FileQuestion {
     pub candidates: Vec<Candidate>,
-    /// A folder is served by its index. Otherwise the client is first led to the path with a slash at its end, so that the
-    /// relative links of the page lead into the folder.
+    /// A folder is served by its index. Otherwise the client is first led to the path with a slash at its end, so that
+    /// the relative links of the page lead into the folder.
     pub has_slash: bool,
 }
 

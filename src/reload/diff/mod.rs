@@ -1,5 +1,5 @@
 //! Difference of two configs, for the log, the response of `POST /-/reload` and `sluicegate diff`. Called by the
-//! reloader with the config in force and the new one.
+//! reloader with the active config and the new one.
 //!
 //! The compiled configs decide whether a section differs, so defaults, order and comments never count. What is written
 //! then shows which of its options do: `options` makes a line of each, `weaker` marks those that weaken protection, and
@@ -37,7 +37,7 @@ pub struct Diff {
     rls: Changes,
     /// Sections that exist once, such as `server`.
     settings: Changes,
-    /// What changed in the files of sets.
+    /// The changes in the files of sets.
     sets: Vec<String>,
     /// Kinds and names of sections that differ only by these sets.
     by_sets: HashSet<(&'static str, String)>,
@@ -277,8 +277,8 @@ fn matcher_content(matcher: &Matcher) -> impl PartialEq + use<'_> {
     let Matcher { hosts, path, methods, headers } = matcher;
     let mut hosts: Vec<String> = hosts.iter().map(|host| format!("{host:?}")).collect();
     let mut methods: Vec<&str> = methods.iter().map(|method| method.as_str()).collect();
-    let mut headers: Vec<(&str, &[u8])> =
-        headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+    let mut headers: Vec<(&str, String)> =
+        headers.iter().map(|(name, pattern)| (name.as_str(), pattern.to_string())).collect();
     hosts.sort_unstable();
     methods.sort_unstable();
     headers.sort_unstable();

@@ -63,7 +63,7 @@ struct Comparison<'a> {
 /// The lines of a diff, and what its summary needs.
 pub struct ListedChanges {
     pub lines: Vec<ChangeLine>,
-    /// What changed in the files of sets: `set blocked: added 203.0.113.66`.
+    /// The changes in the files of sets: `set blocked: added 203.0.113.66`.
     pub sets: Vec<String>,
     /// Kinds and names of sections that differ only by these sets.
     pub by_sets: HashSet<(&'static str, String)>,
@@ -239,8 +239,8 @@ impl<'c> Comparison<'c> {
         Some(line.with_note(keeps.then_some("keys keep what they used")))
     }
 
-    /// Returns whether a list of limits lacks one that was in it, without another that replaces it, or has one at a lower
-    /// cost.
+    /// Returns whether a list of limits lacks one that was in it, without another that replaces it, or has one at a
+    /// lower cost.
     fn has_fewer_limits(&self, before: Option<&WrittenOption>, after: Option<&WrittenOption>) -> bool {
         let (before, after) = (listed_limits(self.old, before), listed_limits(self.new, after));
         before.iter().any(|(name, cost)| {

@@ -1,4 +1,4 @@
-//! What changed in the files of named sets: one line for each set, however many routes and limits use it.
+//! Lists the changes in the files of named sets: one line for each set, however many routes and limits use it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

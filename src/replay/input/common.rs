@@ -27,13 +27,10 @@ pub fn parse_common(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static s
             (client, canonical_host(first), rest)
         }
     };
-    let (names, rest) = split_field(rest, b'[').ok_or("no time stamp in brackets")?;
+    let (names, stamp, rest) = split_stamp(rest).ok_or("no time stamp in brackets")?;
     let user = split_field(names, b' ').and_then(|(_, user)| parse_user(user));
-    let (stamp, rest) = split_field(rest, b']').ok_or("no time stamp in brackets")?;
-    let (stamp_ms, coarse) = match parse_time(stamp) {
-        Some(ms) => (ms, true),
-        None => (parse_msec(stamp).ok_or("the time stamp is not of the form 10/Oct/2000:13:55:36 -0700")?, false),
-    };
+    let (stamp_ms, coarse) =
+        parse_stamp(stamp).ok_or("the time stamp is not of the form 10/Oct/2000:13:55:36 -0700")?;
     let (line, rest) = take_quoted(rest).ok_or("no request in quotes")?;
     let (status, mut rest) = parse_status(rest).ok_or("no status after the request")?;
     let mut headers = HeaderMap::new();
@@ -65,6 +62,28 @@ pub fn parse_common(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static s
         _ => LoggedHeaders::Listed(Vec::new()),
     };
     Ok(ReplayEntry { coarse, status, forwarded, user, ..entry })
+}
+
+/// Splits the rest of a line at its time stamp in brackets. The name of a user may have brackets, too, but no quotes, which
+/// programs escape; so the time stamp precedes the first of them.
+fn split_stamp(text: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let before_quote = || {
+        let end = text.windows(3).position(|bytes| bytes == b"] \"")?;
+        let start = text[..end].iter().rposition(|byte| *byte == b'[')?;
+        parse_stamp(&text[start + 1..end])?;
+        Some((&text[..start], &text[start + 1..end], &text[end + 1..]))
+    };
+    let first = || {
+        let (names, rest) = split_field(text, b'[')?;
+        let (stamp, rest) = split_field(rest, b']')?;
+        Some((names, stamp, rest))
+    };
+    before_quote().or_else(first)
+}
+
+/// Parses the time stamp of a line. Returns ms since 1970, and whether it has whole seconds.
+fn parse_stamp(stamp: &[u8]) -> Option<(i64, bool)> {
+    parse_time(stamp).map(|ms| (ms, true)).or_else(|| parse_msec(stamp).map(|ms| (ms, false)))
 }
 
 /// Parses the field after the user agent, which is `"$http_x_forwarded_for"` in the format `main` of nginx. Another

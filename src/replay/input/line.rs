@@ -146,6 +146,9 @@ mod tests {
         assert_eq!(user("::1 - \"\""), None);
         assert_eq!(user(r"::1 - a\x20-\x20\x5Bb\x5D\x20\x22c").as_deref(), Some("a - [b] \"c"));
         assert_eq!(user(r"::1 - \x2D").as_deref(), Some("-"));
+        // nginx writes brackets of a name as they are.
+        assert_eq!(user("::1 - a[b] [c").as_deref(), Some("a[b] [c"));
+        assert_eq!(user("::1 - a [01/Jan/2000:00:00:00 +0000]").as_deref(), Some("a [01/Jan/2000:00:00:00 +0000]"));
         for odd in ["-", r"\x16\x03\x01", "GET", "GET /", "GET x HTTP/1.1"] {
             let line = format!(r#"::1 - - [29/Feb/2024:23:59:59 +0100] "{odd}" 400 0"#);
             assert_eq!(parse_line(line.as_bytes(), true).unwrap().request, None, "{odd}");

@@ -17,7 +17,8 @@ use crate::replay::tightest::NeededNumber;
 const ALL_MAX: usize = 20;
 
 impl ReplayOutcome {
-    /// Returns the report as text. `only`: the limit that it is about; of many limits, it is about those that did something.
+    /// Returns the report as text. `only`: the limit that it is about; of many limits, it is about those that did
+    /// something.
     pub fn to_text(&self, only: Option<&str>) -> String {
         let mut text = String::new();
         for source in &self.sources {

@@ -7,7 +7,7 @@ use regex::Regex;
 
 use super::*;
 use crate::limiting::limit::refuse::Refuse;
-use crate::route::matcher::{HostPattern, Matcher, Segment};
+use crate::route::matcher::{HeaderPattern, HostPattern, Matcher, Segment};
 use crate::route::order::rank_routes;
 use crate::route::{Action, ParsingRules, Strictness, TimeoutOrigins, Timeouts, Upgrades};
 use crate::upstream::priority::Priority;
@@ -27,7 +27,10 @@ fn route(host: &str, path: &str, methods: &str, version: Option<&str>) -> Route 
             hosts: hosts.collect(),
             path: pattern(path),
             methods: methods.split_whitespace().map(|method| method.parse().unwrap()).collect(),
-            headers: version.map(|text| (X_V, HeaderValue::from_str(text).unwrap())).into_iter().collect(),
+            headers: version
+                .map(|text| (X_V, HeaderPattern::Text(HeaderValue::from_str(text).unwrap())))
+                .into_iter()
+                .collect(),
         },
         params: Vec::new(),
         action: Action::Echo,

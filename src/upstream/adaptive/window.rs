@@ -37,7 +37,7 @@ pub enum SampleKind {
     Response,
     /// No response arrived in time.
     Timeout,
-    /// The client left after it had waited longer than most requests.
+    /// The client disconnected after it had waited longer than most requests.
     ClientLeft,
 }
 

@@ -167,7 +167,7 @@ impl QuicListener {
         }
     }
 
-    /// Returns the settings of the next connection, which are those of the config in force. `None`: there is none.
+    /// Returns the settings of the next connection, which are those of the active config. `None`: there is none.
     pub(super) fn current_config(&mut self) -> Option<Arc<ServerConfig>> {
         let settings = self.worker.listener_settings(&self.addr)?;
         settings.http3.as_ref()?;

@@ -126,13 +126,16 @@ class Grammar:
         bare = path.split()[-1]
         choices = [f"proxy_pass http://{up};"] * 6 + [f"proxy_pass http://app{self.number};", "return 200 fixed;", "return 404;", "return 204;", "return 301 /a/x;",
                    "return 302 https://example.com$request_uri;", "return 403;", f"set $up {up}; proxy_pass http://$up;", "return 503 busy;", "deny all;"]
+        choices += [f"if ($http_x_color = red) {{ return 403; }} proxy_pass http://{up};", f"limit_except GET POST {{ deny all; }} proxy_pass http://{up};",
+                    f"limit_except GET {{ allow 127.0.0.2; deny all; }} proxy_pass http://{up};", f"if ($near) {{ return 404; }} proxy_pass http://{up};",
+                    f"if ($request_method = PUT) {{ return 204; }} proxy_pass http://{up};", f"proxy_pass http://$to{self.number};"]
         if not path.startswith("~") and bare.endswith("/"):
             choices += [f"proxy_pass http://{up}{path_of};" for path_of in ("/base/", "/v2/")] + [f"proxy_pass http://app{self.number}/b/;"]
             if bare != "/":
                 choices += [f"proxy_pass http://{up}/;", f"rewrite ^{bare}(.*)$ /$1 break; proxy_pass http://{up};", f"rewrite ^{bare}(.*)$ /new/$1 permanent;"]
         if not self.is_tame:
             pattern = quote("^" + bare.strip('~^"') + "x")
-            choices += ["return 200 $host;", "internal; return 200 x;", "empty_gif;", f"if ($http_x_color = red) {{ return 403; }} proxy_pass http://{up};", f"limit_except GET {{ deny all; }} proxy_pass http://{up};",
+            choices += ["return 200 $host;", "internal; return 200 x;", "empty_gif;", f"if ($arg_q) {{ return 403; }} proxy_pass http://{up};", f"limit_except GET {{ auth_basic x; }} proxy_pass http://{up};",
                         f"rewrite {pattern} /$1 last; proxy_pass http://{up};"]
         return self.rng.choice(choices)
 
@@ -173,7 +176,9 @@ class Grammar:
         if self.maybe(0.08):
             lines.append(self.rng.choice([f"if ($host = www.{self.name}) {{ return 301 http://{self.name}$request_uri; }}", "if ($scheme = https) { return 403; }",
                                           f"if ($host != {self.name}) {{ return 302 http://{self.name}/; }}",
-                                          "rewrite ^/old/(.*)$ /new/$1 permanent;", "merge_slashes on;", "return 204;", *([] if self.is_tame else ["if ($http_x_color = red) { return 403; }"])]))
+                                          "rewrite ^/old/(.*)$ /new/$1 permanent;", "merge_slashes on;", "return 204;",
+                                          "if ($http_x_color = red) { return 403; }", "if ($request_method ~ ^(PUT|DELETE)$) { return 405; }", "if ($near = 2) { return 403; }",
+                                          *([] if self.is_tame else ["if ($http_x_color ~ re) { set $a 1; return 403; }"])]))
         # Without this location, nginx serves files.
         paths = ["/"] if self.is_tame else []
         for path in self.rng.sample(LOCATIONS, self.rng.choice([1, 2, 3, 4])):
@@ -183,7 +188,8 @@ class Grammar:
         for path in paths:
             inner = self.settings(0.12)
             lines.append(f"location {path} {{ {' '.join(inner)} {self.content(path)} {self.nested(path)} }}")
-        self.http.append(f"upstream app{self.number} {{ server {self.upstream}; }}")
+        self.http.append(f"upstream app{self.number} {{ server {self.upstream}; }} upstream red{self.number} {{ server {self.upstream}; }}")
+        self.http.append(f"map $http_x_color $to{self.number} {{ default app{self.number}; red red{self.number}; ~e app{self.number}; }}")
         return "\n".join(self.http) + "\nserver {\n  " + "\n  ".join(lines) + "\n}\n"
 
     def requests(self, count):

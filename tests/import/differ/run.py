@@ -187,7 +187,8 @@ class Programs:
         self.code, self.config = done.returncode, done.stdout
         if done.returncode not in (0, 3):
             raise SystemExit(f"import ends with {done.returncode}: {done.stderr[:3000]}\n{directory}")
-        (directory / "gateway.toml").write_text(done.stdout.replace("[server]", "[server]\nworkers = 1", 1) + f'\n[admin]\nlisten = "127.0.0.1:{free_port()}"\n')
+        own = done.stdout if "\n[server]\n" in done.stdout else f"\n[server]\n{done.stdout}"
+        (directory / "gateway.toml").write_text(own.replace("\n[server]\n", "\n[server]\nworkers = 1\n", 1) + f'\n[admin]\nlisten = "127.0.0.1:{free_port()}"\n')
         self.running = [subprocess.Popen(["nginx", "-c", directory / "nginx.conf", "-e", directory / "error.log"], stderr=open(directory / "nginx.log", "w")),
                         subprocess.Popen([sluicegate, "run", "-c", directory / "gateway.toml"], stdout=subprocess.DEVNULL, stderr=open(directory / "gateway.log", "w"))]
         for one in (port, gateway_port):
@@ -216,7 +217,10 @@ def find_remarks(config):
 
 def is_open(response):
     """Returns whether the server behind the proxy answered."""
-    return dict(response[1]).get("x-marker") == "app"
+    status, headers, body = response
+    # An error page in place of its response keeps its headers.
+    is_page = status >= 400 and body and b"\nbody " not in body
+    return dict(headers).get("x-marker") == "app" and not is_page
 
 
 def compare(theirs, ours, request, ports, remarks):

@@ -223,7 +223,7 @@ fn parse_status_pattern(text: &str) -> Result<StatusPattern, TextFault> {
     }
 }
 
-/// What a limit does besides its cost.
+/// The parts of a limit that its cost depends on.
 #[derive(Clone, Copy)]
 pub struct CostContext<'a> {
     pub rule: &'a Rule,

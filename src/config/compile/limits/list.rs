@@ -1,5 +1,5 @@
-//! Lists of limits: `limits` of a route, of its `auth`, and of services. An entry is the name of a limit, or a table with
-//! the name and the `cost` of the requests of this list. Called by `routes`, `decide` and `rls`.
+//! Lists of limits: `limits` of a route, of its `auth`, and of services. An entry is the name of a limit, or a table
+//! with the name and the `cost` of the requests of this list. Called by `routes`, `decide` and `rls`.
 
 use std::collections::HashSet;
 use std::sync::Arc;

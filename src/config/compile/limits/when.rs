@@ -318,7 +318,7 @@ fn parse_pattern(text: &str) -> Result<(bool, WrittenPattern<'_>), TextFault> {
 }
 
 /// Parses the regular expression after `~` in `text`.
-fn parse_expression(text: &str, rest: &str) -> Result<Expression, TextFault> {
+pub fn parse_expression(text: &str, rest: &str) -> Result<Expression, TextFault> {
     let (ignore_case, pattern) = match (rest.strip_prefix("i "), rest.strip_prefix(' ')) {
         (Some(pattern), _) => (true, pattern),
         (None, Some(pattern)) => (false, pattern),

@@ -1,7 +1,7 @@
 //! Options `files`, `try` and `cache_control` of a route. Called by `action`.
 //!
-//! The folder is checked when the config loads, because a missing one is nearly always a wrong path. What is in it is looked up
-//! for each request.
+//! The folder is checked when the config loads, because a missing one is nearly always a wrong path. What is in it is
+//! looked up for each request.
 
 use std::fs;
 use std::io::{Error, ErrorKind};

@@ -1,9 +1,10 @@
 //! Sections `[[route]]`, and checks across routes. Called by `compile`.
 //!
 //! Input: the sections with compiled limits, sets, upstreams and defaults. Output: routes and their table. `action`
-//! compiles what the route does, the files `redirect*` redirects, `files` folders, `rewrite` what servers get instead, `auth` authentication, `header_lists` the headers that
-//! clients must not state, `bodies` what limits that read bodies mean for a route. This file adds limits, timeouts and address
-//! lists, orders chained limits, and reports routes that conflict.
+//! compiles what the route does, the files `redirect*` redirects, `files` folders, `rewrite` what servers get instead,
+//! `auth` authentication, `header_lists` the headers that clients must not state, `bodies` what limits that read bodies
+//! mean for a route. This file adds limits, timeouts and address lists, orders chained limits, and reports routes that
+//! conflict.
 
 pub(crate) mod action;
 pub(crate) mod auth;

@@ -68,7 +68,7 @@ pub const GROUPS: [(&str, &[DirectiveRow]); 7] = [
             translated(
                 "if",
                 "SL",
-                "redirects by `$host` or `$scheme`; others close the route, or the prefix that they rewrite",
+                "refusals by method, header, cookie, argument, `map` or `geo`; responses to one method; redirects by `$host` or `$scheme`; others close the route, or the prefix that they rewrite",
             ),
             translated("set", "SLiI", "values that are the same for every request"),
             protects("break", "SLiI", "the order of directives is not available"),
@@ -79,8 +79,8 @@ pub const GROUPS: [(&str, &[DirectiveRow]); 7] = [
     (
         "Variables",
         &[
-            translated("map", "H", "as keys of limits"),
-            translated("geo", "H", "as keys of limits"),
+            translated("map", "H", "as keys of limits, in conditions, and for the server of `proxy_pass`"),
+            translated("geo", "H", "as keys of limits and in conditions"),
             no_effect("map_hash_max_size", "H", "sizes of tables"),
             no_effect("map_hash_bucket_size", "H", "sizes of tables"),
             no_effect("split_clients", "HSL", "what uses the variable is a comment, or closed"),

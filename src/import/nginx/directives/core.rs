@@ -70,8 +70,13 @@ pub const GROUPS: [(&str, &[DirectiveRow]); 3] = [
                 "`$uri` with a suffix, and files; no named locations, and no page that another location answers",
             ),
             translated("index", "HSL", "index.html only").listed(),
-            translated("error_page", "HSLi", "files only; other pages are comments").listed(),
-            protects("limit_except", "L", "which methods it protects is not available"),
+            translated(
+                "error_page",
+                "HSLi",
+                "files only, for clients that accept their type: a comment; so are other pages",
+            )
+            .listed(),
+            translated("limit_except", "L", "with `allow` and `deny`; anything else closes the route"),
             protects("satisfy", "HSL", "combinations of address and password are not available").unless(&["all"]),
             differs("autoindex", "HSL", "a folder without index.html gets 404").unless(&["off"]),
             differs("disable_symlinks", "HSL", "links within the folder are followed").unless(&["off"]),
@@ -125,7 +130,7 @@ pub const GROUPS: [(&str, &[DirectiveRow]); 3] = [
             translated(
                 "types",
                 "HSL",
-                "files have the types of the gateway; a location with types of its own is closed",
+                "for `return` of a single path; files have the types of the gateway, and a location with types of its own is closed",
             ),
             no_effect("if_modified_since", "HSL", "files"),
             no_effect("max_ranges", "HSL", "files"),

@@ -67,7 +67,8 @@ impl ZoneKey {
         lines
     }
 
-    fn add_condition(&mut self, group: &str, name: &str, patterns: Vec<String>) -> Result<(), String> {
+    /// Adds a condition on a value: its group in `when`, and its name there.
+    pub fn add_condition(&mut self, group: &str, name: &str, patterns: Vec<String>) -> Result<(), String> {
         let values = self.when.entry(group.to_owned()).or_default();
         let Some(own) = values.get(name) else {
             values.insert(name.to_owned(), patterns);
@@ -110,7 +111,7 @@ pub struct TranslatedKey {
 
 /// The most limits that one zone becomes.
 const CASES_MAX: usize = 8;
-const OVERLAP: &str =
+pub const OVERLAP: &str =
     "a request that several entries of the `map` match is counted by each of their limits, in nginx by the first";
 const EMPTY: &str = "a request with an empty value is counted, which nginx does not count";
 const HOST_PORT: &str = "the port of the host does not count";
@@ -194,8 +195,7 @@ enum KeySource {
 
 fn find_source(name: &str) -> Option<KeySource> {
     let optional = |kind, name: &str| (!name.is_empty()).then(|| KeySource::Optional(kind, name.to_owned()));
-    if let Some(header) = name.strip_prefix("http_").filter(|header| *header != "host") {
-        let header = header.replace('_', "-").to_ascii_lowercase();
+    if let Some(header) = read_header_name(name) {
         return match explain_unseen(&header) {
             Some(why) => Some(KeySource::Unseen(why)),
             None => optional("header", &header),
@@ -219,6 +219,16 @@ fn find_source(name: &str) -> Option<KeySource> {
         "scheme" => KeySource::Scheme,
         _ => return None,
     })
+}
+
+/// Returns the header that a variable such as `$http_x_plan` reads, if limits and routes see it as nginx does.
+pub fn find_header(variable: &str) -> Option<String> {
+    read_header_name(variable).filter(|name| !name.is_empty() && explain_unseen(name).is_none())
+}
+
+fn read_header_name(variable: &str) -> Option<String> {
+    let name = variable.strip_prefix("http_").filter(|name| *name != "host")?;
+    Some(name.replace('_', "-").to_ascii_lowercase())
 }
 
 /// Finds the names of the variables in a text, in order.

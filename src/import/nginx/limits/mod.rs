@@ -6,10 +6,10 @@
 //!
 //! To translate another kind of key, add it in `keys`.
 
-mod entries;
+pub mod entries;
 pub mod keys;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use crate::import::error::Result;
 use crate::import::model::{ImportedConfig, RouteBody};
@@ -27,7 +27,8 @@ const RATE_MAX: u64 = 1_000_000_000;
 const QUEUE_MAX_MS: u64 = 86_400_000;
 const IN_FLIGHT_MAX: u64 = 100_000;
 /// Why a limit with this status differs.
-const CLOSES_CONNECTION: &str = "nginx closes the connection instead of a refusal; Sluicegate refuses with status 444";
+pub const CLOSES_CONNECTION: &str =
+    "nginx closes the connection instead of a refusal; Sluicegate refuses with status 444";
 const DRY_REQUESTS: &str = "limit_req_dry_run";
 const DRY_CONNECTIONS: &str = "limit_conn_dry_run";
 
@@ -43,6 +44,24 @@ struct Zone {
     key: std::result::Result<TranslatedKey, String>,
     /// The requests and their period in ms. `None` for connections.
     rate: Option<(u64, u64)>,
+    /// The numbers of each `limit_req` or `limit_conn` of the zone.
+    uses: BTreeSet<UsedNumbers>,
+}
+
+/// The numbers of a `limit_req` or `limit_conn`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct UsedNumbers {
+    /// The `burst`, or the number of connections.
+    most: u64,
+    /// The requests of a `burst` that do not wait. `None` for `nodelay`.
+    delay: Option<u64>,
+}
+
+impl Zone {
+    /// Returns the largest number, if several directives use the zone with different numbers.
+    fn shared_most(&self) -> Option<u64> {
+        self.uses.last().map(|largest| largest.most).filter(|_| self.uses.len() > 1)
+    }
 }
 
 impl Zones {
@@ -71,11 +90,29 @@ impl Zones {
         if self.zones.len() >= ZONES_MAX {
             return Err(directive.error(format!("there are more than {ZONES_MAX} zones")));
         }
-        let zone = Zone { key: translate_key(directive.arg(0), variables), rate };
+        let zone = Zone { key: translate_key(directive.arg(0), variables), rate, uses: BTreeSet::new() };
         match self.zones.insert(name.to_owned(), zone) {
             Some(_) => Err(directive.error(format!("the zone `{}` is defined twice", shorten(name)))),
             None => Ok(()),
         }
+    }
+
+    /// Finds the numbers with which the directives of a block use the zones.
+    pub fn find_uses(&mut self, block: &[Directive]) -> Result<()> {
+        for directive in block {
+            let used = match directive.name.as_str() {
+                "limit_req" => Some(read_limit_req(directive)?),
+                "limit_conn" => Some((directive.arg(0), UsedNumbers { most: read_number(directive)?, delay: None })),
+                _ => None,
+            };
+            if let Some((name, numbers)) = used
+                && let Some(zone) = self.zones.get_mut(name)
+            {
+                zone.uses.insert(numbers);
+            }
+            self.find_uses(directive.inner())?;
+        }
+        Ok(())
     }
 
     /// Adds a comment to a route with limits whose `client_max_body_size` is written: nginx does not count larger bodies.
@@ -113,20 +150,7 @@ impl Zones {
         out: &mut ImportedConfig,
         body: &mut RouteBody,
     ) -> Result<()> {
-        let (mut burst, mut delay, mut name) = (0, Some(0), "");
-        for arg in &at.args {
-            let number = |text: &str| match text.parse::<u64>() {
-                Ok(number) if number <= BURST_MAX => Ok(number),
-                _ => Err(at.error(format!("`{}` is not a number up to {BURST_MAX}", shorten(text)))),
-            };
-            match arg.split_once('=') {
-                Some(("zone", zone)) => name = zone,
-                Some(("burst", text)) => burst = number(text)?,
-                Some(("delay", text)) => delay = Some(number(text)?),
-                _ if arg == "nodelay" => delay = None,
-                _ => return Err(at.error(format!("unknown parameter `{}`", shorten(arg)))),
-            }
-        }
+        let (name, UsedNumbers { most: burst, delay }) = read_limit_req(at)?;
         let status = read_status(scope, "limit_req_status", at)?;
         let Some((zone, rate)) = self.zones.get(name).and_then(|zone| Some((zone, zone.rate?))) else {
             lose_limit(at, "these files do not define this zone", scope.is_on(DRY_REQUESTS), out, body);
@@ -139,9 +163,9 @@ impl Zones {
                 return Ok(());
             }
         };
-        let waits = delay.filter(|delay| *delay < burst);
+        let shared_most = zone.shared_most();
         let mut lines = vec![format!("rate = \"{}\"", format_rate(rate))];
-        match waits {
+        match delay {
             Some(delay) => match compute_queue_ms(burst, rate) {
                 Some(queue) if delay == 0 => {
                     lines.insert(0, "algorithm = \"leaky_bucket\"".to_owned());
@@ -158,7 +182,11 @@ impl Zones {
             },
             None => lines.push(format!("burst = {}", burst + 1)),
         }
-        self.add_limit(ZoneUse { at, name, key, lines, dry_run: scope.is_on(DRY_REQUESTS), status, server }, out, body);
+        let dry_run = scope.is_on(DRY_REQUESTS);
+        let used = ZoneUse { at, name, key, lines, dry_run, status, server };
+        let shared =
+            shared_most.map(|most| vec![format!("rate = \"{}\"", format_rate(rate)), format!("burst = {}", most + 1)]);
+        self.add_shared_limit(used, shared, out, body);
         Ok(())
     }
 
@@ -170,13 +198,11 @@ impl Zones {
         out: &mut ImportedConfig,
         body: &mut RouteBody,
     ) -> Result<()> {
-        let name = at.arg(0);
-        let Some(number) = at.arg(1).parse::<u64>().ok().filter(|number| (1..=65_535).contains(number)) else {
-            return Err(at.error("the number of connections must be from 1 to 65535"));
-        };
+        let (name, number) = (at.arg(0), read_number(at)?);
         let status = read_status(scope, "limit_conn_status", at)?;
+        let shared_most = self.zones.get(name).and_then(Zone::shared_most);
         let key = match self.zones.get(name) {
-            Some(Zone { key: Ok(key), rate: None }) => key.clone(),
+            Some(Zone { key: Ok(key), rate: None, .. }) => key.clone(),
             Some(Zone { key: Err(why), .. }) => {
                 lose_limit(at, why, scope.is_on(DRY_CONNECTIONS), out, body);
                 return Ok(());
@@ -187,12 +213,28 @@ impl Zones {
             }
         };
         let lines = limit_in_flight(number);
-        self.add_limit(
-            ZoneUse { at, name, key, lines, dry_run: scope.is_on(DRY_CONNECTIONS), status, server },
-            out,
-            body,
-        );
+        let used = ZoneUse { at, name, key, lines, dry_run: scope.is_on(DRY_CONNECTIONS), status, server };
+        self.add_shared_limit(used, shared_most.map(limit_in_flight), out, body);
         Ok(())
+    }
+
+    /// Adds a limit. `shared`: the lines of the limit that all uses of the zone have together, if their numbers differ. It
+    /// admits no more than the zone.
+    fn add_shared_limit(
+        &mut self,
+        used: ZoneUse,
+        shared: Option<Vec<String>>,
+        out: &mut ImportedConfig,
+        body: &mut RouteBody,
+    ) {
+        let shared = shared.filter(|_| !used.dry_run);
+        let is_whole = shared.as_ref() == Some(&used.lines);
+        if let Some(lines) = shared {
+            self.add_limit(ZoneUse { lines, key: used.key.clone(), ..used }, out, body);
+        }
+        if !is_whole {
+            self.add_limit(used, out, body);
+        }
     }
 
     fn add_limit(&mut self, used: ZoneUse, out: &mut ImportedConfig, body: &mut RouteBody) {
@@ -217,7 +259,8 @@ impl Zones {
         let text = limits.concat().join("\n");
         let first = self.uses.entry(name.to_owned()).or_insert_with(|| text.clone());
         if *first != text {
-            let why = "this zone is used with other numbers elsewhere, so this use is a limit with its own budget";
+            let why = "this zone is used with other numbers elsewhere, so this use is a limit with its own budget, beside one \
+                       that all uses share, with the largest numbers";
             body.add_remark(out.remarks.add(at, why));
         }
         for (key, lines) in keys.iter().zip(limits) {
@@ -233,6 +276,31 @@ impl Zones {
             }
         }
     }
+}
+
+/// Reads the zone of a `limit_req`, and its numbers.
+fn read_limit_req(at: &Directive) -> Result<(&str, UsedNumbers)> {
+    let (mut burst, mut delay, mut name) = (0, Some(0), "");
+    for arg in &at.args {
+        let number = |text: &str| match text.parse::<u64>() {
+            Ok(number) if number <= BURST_MAX => Ok(number),
+            _ => Err(at.error(format!("`{}` is not a number up to {BURST_MAX}", shorten(text)))),
+        };
+        match arg.split_once('=') {
+            Some(("zone", zone)) => name = zone,
+            Some(("burst", text)) => burst = number(text)?,
+            Some(("delay", text)) => delay = Some(number(text)?),
+            _ if arg == "nodelay" => delay = None,
+            _ => return Err(at.error(format!("unknown parameter `{}`", shorten(arg)))),
+        }
+    }
+    Ok((name, UsedNumbers { most: burst, delay: delay.filter(|delay| *delay < burst) }))
+}
+
+/// Reads the number of a `limit_conn`.
+fn read_number(at: &Directive) -> Result<u64> {
+    let number = at.arg(1).parse::<u64>().ok().filter(|number| (1..=65_535).contains(number));
+    number.ok_or_else(|| at.error("the number of connections must be from 1 to 65535"))
 }
 
 /// Closes a route whose limit cannot be translated: a limit is a protection. A dry run refuses nobody.

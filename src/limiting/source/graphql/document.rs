@@ -32,7 +32,7 @@ pub struct Operation {
     pub defaults: HashMap<Name, Vec<(Name, Size)>>,
 }
 
-/// What an operation, a field or a fragment selects.
+/// The selections of an operation, a field or a fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
     Field {

@@ -1,10 +1,10 @@
 //! GraphQL requests in the body or the query of a request: one, or those of a batch.
 //!
-//! A request that servers could read differently is refused: repeated members, names that only differ in case, a query in
-//! the body and in the target.
+//! A request that servers could read differently is refused: repeated members, names that only differ in case, a query
+//! in the body and in the target.
 //!
-//! Input: a body and a query. Output: requests, each with its parsed document (`document`) and its variables, from which
-//! `limit::graphql_cost` estimates the cost. To read more of a document, add a field to `document`.
+//! Input: a body and a query. Output: requests, each with its parsed document (`document`) and its variables, from
+//! which `limit::graphql_cost` estimates the cost. To read more of a document, add a field to `document`.
 
 pub mod document;
 

@@ -1,5 +1,5 @@
-//! Keys that verify signatures, and JSON Web Key Sets (RFC 7517), in which issuers publish them. What a key may verify is
-//! bound to the key: by its type and curve, and by `alg`, `use` and `key_ops` if it has them.
+//! Keys that verify signatures, and JSON Web Key Sets (RFC 7517), in which issuers publish them. What a key may verify
+//! is bound to the key: by its type and curve, and by `alg`, `use` and `key_ops` if it has them.
 
 use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
 use aws_lc_rs::signature::{self, ParsedPublicKey, RsaPublicKeyComponents, VerificationAlgorithm};

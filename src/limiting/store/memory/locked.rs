@@ -195,10 +195,10 @@ impl LockedShards<'_> {
         &mut limits[index]
     }
 
-    /// Evicts a key for the new key with index `i`, whose limit has `own`. The numbers of all keys determine which limit
-    /// loses one, and whether it is a spent one. The key itself is searched in the shard of the new one, and if that has
-    /// few, in others. Shards that another decision has locked are skipped: if no key is found for that reason, the
-    /// next new keys evict more.
+    /// Evicts a key for the new key with index `i`, whose limit has `own`. The numbers of all keys determine which
+    /// limit loses one, and whether it is a spent one. The key itself is searched in the shard of the new one, and if
+    /// that has few, in others. Shards that another decision has locked are skipped: if no key is found for that
+    /// reason, the next new keys evict more.
     fn evict(&mut self, i: usize, of: StateRef, own: &KeyShare) {
         let (memory, now) = (self.memory, self.now);
         let shares = memory.shares.load();

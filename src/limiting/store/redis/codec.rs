@@ -178,8 +178,8 @@ fn push_rule(ints: &mut IntWriter, rule: &Rule, now_ms: i64) {
 /// was charged.
 const UNDECIDED: i64 = 2;
 
-/// Decodes the reply to these decisions. A decision for which a full server has no memory is an error. Returns `None` if
-/// the reply is malformed.
+/// Decodes the reply to these decisions. A decision for which a full server has no memory is an error. Returns `None`
+/// if the reply is malformed.
 pub fn decode_reply<'c>(
     reply: Value,
     decisions: impl Iterator<Item = (Op, &'c [Check])>,

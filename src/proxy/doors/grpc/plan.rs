@@ -124,9 +124,9 @@ fn find_address(entries: &[DescriptorEntry<'_>]) -> Option<IpAddr> {
 ///
 /// # Errors
 /// The request cannot be decided, and the text says why: too many limits apply, a limit cannot read its value, or
-/// descriptors share a budget in a way that has no single charge. Clients of Envoy choose the values of descriptors, and
-/// by their headers also which descriptors there are. So the caller refuses the request: Envoy may let requests pass
-/// whose calls fail.
+/// descriptors share a budget in a way that has no single charge. Clients of Envoy choose the values of descriptors,
+/// and by their headers also which descriptors there are. So the caller refuses the request: Envoy may let requests
+/// pass whose calls fail.
 pub fn make_plan(
     limiter: &Limiter,
     domain: &RateLimitDomain,
@@ -256,11 +256,12 @@ fn add_check(
     Ok(checks.push(limit, index, evaluation))
 }
 
-/// Checks the chains of the newest descriptor, which has these places in the checks. It shares those before `start` with
-/// one of the `earlier` descriptors of the same operation.
+/// Checks the chains of the newest descriptor, which has these places in the checks. It shares those before `start`
+/// with one of the `earlier` descriptors of the same operation.
 ///
-/// A chain may share all of its budgets with an earlier chain, which is then charged with the sum. It must not share some
-/// of them: a budget that refuses hands over to the limit after it, which would be the wrong one for one of the chains.
+/// A chain may share all of its budgets with an earlier chain, which is then charged with the sum. It must not share
+/// some of them: a budget that refuses hands over to the limit after it, which would be the wrong one for one of the
+/// chains.
 ///
 /// # Errors
 /// A chain shares some of its budgets.

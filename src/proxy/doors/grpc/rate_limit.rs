@@ -22,8 +22,8 @@ use crate::proxy::steps::response::problem::{fixed_response, forbid_caching};
 use crate::route::Route;
 use crate::telemetry::metrics::DescriptorResult;
 
-/// Refuses a request that the limits cannot decide. Clients of Envoy choose the values of descriptors, and by their headers
-/// also which descriptors there are. An error would be wrong: Envoy may let requests pass whose calls fail.
+/// Refuses a request that the limits cannot decide. Clients of Envoy choose the values of descriptors, and by their
+/// headers also which descriptors there are. An error would be wrong: Envoy may let requests pass whose calls fail.
 pub fn refuse_undecidable(descriptors: usize, why: &str) -> RateLimitResponse {
     let text = HeaderValue::from_static("text/plain; charset=utf-8");
     let mut response = fixed_response(StatusCode::TOO_MANY_REQUESTS, format!("{why}\n"), text);

@@ -136,7 +136,8 @@ impl StreamPool {
         self.connections.borrow().is_empty()
     }
 
-    /// Drops connections that have ended, are idle for `idle_ms`, are older than `age_ms`, or are idle and accept no stream.
+    /// Drops connections that have ended, are idle for `idle_ms`, are older than `age_ms`, or are idle and accept no
+    /// stream.
     pub fn sweep(&self, now_ms: u64, age_ms: u64, idle_ms: u64) {
         self.connections.borrow_mut().retain(|connection| {
             connection.check_ping(now_ms);

@@ -58,8 +58,8 @@ impl Http1Io {
         }
     }
 
-    /// Encodes the request line at the start of `fresh`, or holds it until it is whole. Returns false if the parser gets
-    /// `fresh` as it is. Otherwise it reads `unread` instead.
+    /// Encodes the request line at the start of `fresh`, or holds it until it is whole. Returns false if the parser
+    /// gets `fresh` as it is. Otherwise it reads `unread` instead.
     fn replace_line(&mut self, fresh: &[u8]) -> bool {
         if self.filter.line.is_empty() {
             // Empty lines may come before it.
@@ -132,8 +132,8 @@ impl Http1Io {
         }
     }
 
-    /// Discards what the client still sends, after the sending side has been shut down. To close at once would reset the
-    /// connection, and the client might lose the response.
+    /// Discards what the client still sends, after the sending side has been shut down. To close at once would reset
+    /// the connection, and the client might lose the response.
     pub async fn discard_rest(self: Box<Self>) {
         let client = self.client;
         discard_connection(self.stream, client.connection(), &client.worker.discards, client.peer).await;

@@ -209,6 +209,20 @@ impl Http3Connection {
         }
     }
 
+    /// Writes as much of `bytes` as there is room for, like [`poll_write`](Self::poll_write).
+    pub fn poll_write_slice(&self, id: StreamId, bytes: &[u8]) -> Poll<Result<usize, WriteError>> {
+        if self.is_closed() {
+            return Poll::Ready(Err(WriteError::ClosedStream));
+        }
+        match self.quic.borrow_mut().send_stream(id).write(bytes) {
+            Err(WriteError::Blocked) => return Poll::Pending,
+            result => {
+                self.wake();
+                Poll::Ready(result)
+            }
+        }
+    }
+
     /// Ends the response.
     pub fn finish(&self, id: StreamId) {
         let finished = self.quic.borrow_mut().send_stream(id).finish();

@@ -22,7 +22,7 @@ use crate::proxy::server::quic::cid::CidKey;
 use crate::proxy::server::quic::settings;
 use crate::proxy::server::quic::socket::QuicSocket;
 
-/// What the workers of one listener share.
+/// The state that the workers of one listener share.
 pub struct QuicGroup {
     pub cids: CidKey,
     pub token_key: Arc<dyn HandshakeTokenKey>,
@@ -56,7 +56,7 @@ impl Drop for HandshakeSlot {
     }
 }
 
-/// What the endpoint has for a connection, and the task of the connection.
+/// The state that the endpoint shares with the task of a connection.
 #[derive(Default)]
 pub struct ConnectionQueue {
     events: RefCell<VecDeque<ConnectionEvent>>,

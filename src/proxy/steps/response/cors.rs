@@ -45,7 +45,8 @@ pub fn write_cors_headers(headers: &mut HeaderMap, policy: &CorsPolicy, origin: 
     }
 }
 
-/// Says whether the page may read the response, and returns it. A cache must not give a page the answer to another origin.
+/// Says whether the page may read the response, and returns it. A cache must not give a page the answer to another
+/// origin.
 fn write_origin(headers: &mut HeaderMap, policy: &CorsPolicy, origin: Option<&HeaderValue>) -> bool {
     if policy.depends_on_origin() && !varies_by_origin(headers) {
         headers.append(VARY, HeaderValue::from_static("origin"));

@@ -19,8 +19,8 @@ use crate::proxy::words::refusal::Refusal;
 const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
 const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 
-/// Headers about the body and the upgrade of the client's request, which the auth server does not get, and conditions on
-/// the resource, which it does not serve.
+/// Headers about the body and the upgrade of the client's request, which the auth server does not get, and conditions
+/// on the resource, which it does not serve.
 const OMITTED: [HeaderName; 12] = [
     CONNECTION,
     UPGRADE,

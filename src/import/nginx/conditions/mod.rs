@@ -1,4 +1,12 @@
 //! Reads `if` of a server, and `rewrite` from one prefix to another.
+//!
+//! - `hosts`: conditions on the host, by regular expressions.
+//! - `guards`: conditions that refuse requests, and `limit_except`.
+//! - `variants`: locations whose requests are treated differently by method, header or cookie.
+
+pub mod guards;
+pub mod hosts;
+pub mod variants;
 
 use crate::import::model::ImportedRedirect;
 use crate::import::nginx::redirects::{is_response, translate_target};

@@ -1,0 +1,173 @@
+"""Compares nginx with the imported config: hand-written servers, one for each way of using conditions, `map`, `geo` and `limit_except`.
+
+    cases.py SLUICEGATE
+
+A case is the directives of a server, or those of `http`, `====` and those of a server. An exact case has an import without comments, and behaves the
+same. Any other case has comments, and serves no request that nginx refuses. Prints each difference; the exit code is 1 if there is one."""
+import pathlib, subprocess, sys, tempfile, threading
+import run
+from run import Echo, Handler, Programs, fetch, find_remarks, free_port, is_open, simplify
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
+PASS = "proxy_pass http://@UP@;"
+UPSTREAMS = "upstream one_@N@ { server @UP@; } upstream two_@N@ { server @OTHER@; } "
+
+
+def get(path="/", headers=None, address=2, method="GET"):
+    return (address, method, None, path, headers or {}, b"")
+
+
+def methods(path="/a/x", address=2):
+    return [get(path, None, address, method) for method in METHODS]
+
+
+PATHS = [get(path) for path in ("/", "/a", "/a/", "/a/x", "/a/x/y?q=1", "/b", "/zzz")]
+COLORS = [get("/a/x", {} if color is None else {"x-color": color}) for color in (None, "red", "RED", "redx", "0", "00", "", "blue")]
+AGENTS = [get("/a/x", {} if agent is None else {"user-agent": agent}) for agent in (None, "abot", "ABOT", "x", "")]
+CLIENTS = [get("/a/x", None, address) for address in (2, 3, 9)]
+COOKIES = [get("/", {"cookie": text}) for text in ("v=b", "x=1; V=B;z=1", "v=bb", "xv=b", "a=v=b", "v = b", "v=", "v=c; x=v")] + [get("/")]
+PASSWORD = {"authorization": "Basic YWxpY2U6c2VjcmV0"}
+
+EXACT = {
+    # limit_except
+    "except": (f"location / {{ limit_except GET {{ deny all; }} {PASS} }}", methods()),
+    "except-networks": (f"location / {{ limit_except GET POST {{ allow 127.0.0.2; deny all; }} {PASS} }}", methods() + methods("/", 3)),
+    "except-deny": (f"location / {{ limit_except HEAD {{ deny 127.0.0.3; }} {PASS} }}", methods() + methods("/", 3)),
+    # Refusals by method
+    "method": (f"location / {{ if ($request_method = POST) {{ return 405; }} {PASS} }}", methods()),
+    "method-not": (f"location / {{ if ($request_method != GET) {{ return 405; }} {PASS} }}", methods()),
+    "method-pattern": (f"location / {{ if ($request_method !~ ^(GET|HEAD)$) {{ return 405; }} {PASS} }}", methods()),
+    "method-server": (f"if ($request_method !~ ^(GET|HEAD|POST)$) {{ return 403; }} location / {{ {PASS} }} location /a/ {{ {PASS} }} location = /b {{ return 301 /c; }}",
+                      methods() + methods("/b") + methods("/a")),
+    "method-text": (f"if ($request_method = POST) {{ return 405 busy; }} location / {{ {PASS} }}", methods()),
+    # Responses to one method
+    "options": (f"location / {{ if ($request_method = OPTIONS) {{ add_header X-A 1; return 204; }} add_header X-B 2; {PASS} }}", methods()),
+    "options-slash": (f"location /a/ {{ if ($request_method = OPTIONS) {{ return 204; }} {PASS} }} location / {{ return 404; }}", methods() + methods("/a")),
+    "options-pattern": (f"location ~ ^/a {{ if ($request_method = OPTIONS) {{ return 204; }} {PASS} }} location / {{ return 200 fixed; }}", methods() + methods("/b")),
+    "options-password": (f"location / {{ if ($request_method = OPTIONS) {{ return 204; }} auth_basic x; auth_basic_user_file @DIR@/users; {PASS} }}", methods()),
+    "options-refused": (f"location / {{ if ($http_x_color = red) {{ return 403; }} if ($request_method = OPTIONS) {{ return 204; }} {PASS} }}",
+                        [get("/", {"x-color": color}, 2, method) for color in ("red", "blue") for method in METHODS]),
+    "headers-by-method": (f"location / {{ if ($request_method = OPTIONS) {{ add_header X-A 1; return 204; }} if ($request_method = POST) {{ add_header X-A 2 always; }} "
+                          f"add_header X-C 3; {PASS} }}", methods() + methods("/?s=404")),
+    # Refusals by geo and map
+    "geo": (f"geo $bad_@N@ {{ default 0; 127.0.0.3 1; 127.0.0.8/30 2; }}====location / {{ if ($bad_@N@) {{ return 403; }} {PASS} }}", CLIENTS),
+    "geo-equal": (f"geo $bad_@N@ {{ default 0; 127.0.0.3 1; 127.0.0.8/30 2; }}====if ($bad_@N@ = 2) {{ return 404; }} location / {{ {PASS} }}", CLIENTS),
+    "geo-not-equal": (f"geo $bad_@N@ {{ 127.0.0.3 1; 127.0.0.8/30 2; }}====if ($bad_@N@ != 1) {{ return 404; }} location / {{ {PASS} }}", CLIENTS),
+    "map": (f"map $http_user_agent $bot_@N@ {{ default 0; ~*bot 1; }}====if ($bot_@N@) {{ return 403; }} location / {{ {PASS} }}", AGENTS),
+    "map-default": (f"map $http_user_agent $bot_@N@ {{ default 1; ~*bot 0; }}====if ($bot_@N@) {{ return 403; }} location / {{ {PASS} }}", AGENTS),
+    "map-empty": (f"map $http_user_agent $bot_@N@ {{ default 0; '' 1; ~*bot 1; }}====if ($bot_@N@ = 1) {{ return 403; }} location / {{ {PASS} }}", AGENTS),
+    "map-path": (f"map $uri $bad_@N@ {{ default 0; ~^/a/ 1; /b 1; }}====if ($bad_@N@) {{ return 403; }} location / {{ {PASS} }}", PATHS + [get("/B"), get("/b/")]),
+    # Refusals by header
+    "agent": (f"if ($http_user_agent ~* bot) {{ return 403; }} location / {{ {PASS} }}", AGENTS),
+    "agent-not": (f"if ($http_user_agent !~* bot) {{ return 403; }} location / {{ {PASS} }}", AGENTS),
+    "agent-empty": (f"location / {{ if ($http_user_agent ~ '^$') {{ return 403; }} {PASS} }}", AGENTS),
+    "header": (f"location / {{ if ($http_x_color) {{ return 403; }} {PASS} }}", COLORS),
+    "header-equal": (f"location / {{ if ($http_x_color = red) {{ return 403; }} {PASS} }}", COLORS),
+    "header-not-equal": (f"location / {{ if ($http_x_color != red) {{ return 403; }} {PASS} }}", COLORS),
+    "header-empty": (f"location / {{ if ($http_x_color = '') {{ return 403; }} {PASS} }}", COLORS),
+    "header-not-empty": (f"location / {{ if ($http_x_color != '') {{ return 403; }} {PASS} }}", COLORS),
+    "header-headers": (f"add_header X-A 1 always; add_header X-B 1; location / {{ if ($http_x_color) {{ return 403; }} {PASS} }}", COLORS),
+    "unreachable": ("location / { return 200 fixed; if ($http_x_color) { return 403; } }", COLORS),
+    "before-slash": (f"if ($http_x_color = red) {{ return 403; }} location /a/ {{ {PASS} }} location / {{ return 404; }}", COLORS + [get("/a"), get("/a", {"x-color": "red"})]),
+    "limit": (f"limit_req_zone $binary_remote_addr zone=z_@N@:64k rate=1r/m;====location / {{ limit_req zone=z_@N@ burst=1 nodelay; if ($http_x_color) {{ return 403; }} {PASS} }}",
+              [get("/", {"x-color": "a"}, 7)] * 4 + [get("/", None, 7)] * 4),
+    # The server behind it by map
+    "pass-header": (UPSTREAMS + "map $http_x_color $to_@N@ { default one_@N@; red two_@N@; }====location / { proxy_pass http://$to_@N@; }", COLORS),
+    "pass-patterns": (UPSTREAMS + "map $http_x_color $to_@N@ { default one_@N@; ~^re two_@N@; blue two_@N@; ~e one_@N@; }====location / { proxy_pass http://$to_@N@; }", COLORS),
+    "pass-empty": (UPSTREAMS + "map $http_x_color $to_@N@ { default one_@N@; '' two_@N@; red two_@N@; }====location / { proxy_pass http://$to_@N@; }", COLORS),
+    "pass-except": (UPSTREAMS + "map $http_x_color $to_@N@ { default one_@N@; red two_@N@; }====location /a/ { proxy_pass http://$to_@N@; limit_except GET { deny all; } } "
+                    "location / { return 404; }", COLORS + methods() + [get("/a")]),
+    "pass-url": (UPSTREAMS + "map $http_x_color $to_@N@ { default http://one_@N@; red http://two_@N@; }====location / { proxy_pass $to_@N@; }", COLORS),
+    "pass-cookie": (UPSTREAMS + "map $cookie_v $to_@N@ { default one_@N@; b two_@N@; }====location / { proxy_pass http://$to_@N@; }", COOKIES),
+    "pass-method": (UPSTREAMS + "map $request_method $to_@N@ { default one_@N@; POST two_@N@; PUT two_@N@; }====location / { proxy_pass http://$to_@N@; }", methods()),
+    "pass-host": (UPSTREAMS + "map $host $to_@N@ { default one_@N@; www.@HOST@ two_@N@; }====server_name www.@HOST@; location / { proxy_pass http://$to_@N@; }",
+                  [(2, "GET", prefix, "/a", {}, b"") for prefix in ("@HOST@", "www.@HOST@", "WWW.@HOST@", "www.@HOST@.")]),
+    "pass-pattern-location": (UPSTREAMS + "map $http_x_color $to_@N@ { default one_@N@; red two_@N@; }====location ~ ^/a { proxy_pass http://$to_@N@; } location / { return 200 fixed; }",
+                              COLORS + PATHS),
+    # Types of `return` by extension
+    "types": ("location = /x.html { return 200 fixed; } location = /y.jpg { return 200 fixed; } location = /z.json { default_type a/b; return 200 fixed; } location / { return 404; }",
+              [get("/x.html"), get("/y.jpg"), get("/z.json")]),
+}
+OTHERS = {
+    "except-both": (f"allow 127.0.0.2; deny all; location / {{ limit_except GET {{ deny all; }} {PASS} }}", methods()),
+    "except-password": (f"location / {{ limit_except GET {{ auth_basic x; auth_basic_user_file @DIR@/users; }} {PASS} }}", methods()),
+    "method-444": (f"if ($request_method = POST) {{ return 444; }} location / {{ {PASS} }}", methods()),
+    "method-lower-case": (f"if ($request_method = post) {{ return 405; }} location / {{ {PASS} }}", methods()),
+    "map-overlap": (f"map $http_user_agent $bot_@N@ {{ default 0; ~*abo 0; ~*bot 1; }}====if ($bot_@N@ = 1) {{ return 403; }} location / {{ {PASS} }}", AGENTS),
+    "query": (f"location / {{ if ($arg_q = 1) {{ return 403; }} if ($arg_z) {{ return 402; }} {PASS} }}", PATHS + [get("/?q=1"), get("/?q=%31"), get("/?z=0"), get("/?z=1")]),
+    "cookie": (f"location / {{ if ($cookie_v = b) {{ return 403; }} {PASS} }}", [get("/", {"cookie": text}) for text in ("v=b", "x=1; v=b", "v=bb")]),
+    "unseen": (f"if ($http_x_forwarded_for) {{ return 403; }} location / {{ {PASS} }}", [get("/"), get("/", {"x-forwarded-for": "1.1.1.1"})]),
+    "after-break": (f"location / {{ rewrite ^/(.*)$ /z/$1 break; if ($http_x_color) {{ return 403; }} {PASS} }}", COLORS),
+    "set": (f"location / {{ set $x 0; if ($http_x_color = red) {{ set $x 1; }} if ($x = 1) {{ return 403; }} {PASS} }}", COLORS),
+    "password": (f"location / {{ auth_basic x; auth_basic_user_file @DIR@/users; if ($http_x_color) {{ return 403; }} {PASS} }}",
+                 COLORS + [get("/", PASSWORD), get("/", PASSWORD | {"x-color": "a"})]),
+    "pass-variable": (UPSTREAMS + "map $http_x_color $to_@N@ { default one_@N@; red $http_x_up; }====location / { proxy_pass http://$to_@N@; }", COLORS),
+    "pass-nothing": (UPSTREAMS + "map $http_x_color $to_@N@ { red one_@N@; }====location / { proxy_pass http://$to_@N@; }", COLORS),
+    "zone-with-two-numbers": (f"limit_req_zone $binary_remote_addr zone=z_@N@:64k rate=1r/m;====location / {{ limit_req zone=z_@N@ burst=2 nodelay; {PASS} }} "
+                              f"location /a {{ limit_req zone=z_@N@ burst=5 nodelay; {PASS} }}", [get("/", None, 8)] * 4 + [get("/a", None, 8)] * 4),
+    "types-by-pattern": (r"location ~ \.(html|txt)$ { return 200 fixed; } location / { return 404; }", [get("/x.html"), get("/x.txt")]),
+}
+
+
+class Case:
+    """A server with a name of its own."""
+
+    def __init__(self, number, name, text, requests, is_exact):
+        self.name, self.is_exact = name, is_exact
+        self.host = f"c{number}.test"
+        self.replace = lambda text: text.replace("@N@", str(number)).replace("@HOST@", self.host)
+        http, _, server = text.rpartition("====")
+        self.text = self.replace(f"{http}\nserver {{ listen 127.0.0.1:@PORT@; server_name {self.host}; {server} }}\n")
+        self.requests = [(*one[:2], self.replace(one[2] or self.host), *one[3:]) for one in requests]
+
+
+def compare(case, request, theirs, ours, ports):
+    """Returns what differs, or None."""
+    if not case.is_exact:
+        return "served, where nginx did not" if is_open(ours) and not is_open(theirs) and theirs[0] not in (0, 503) else None
+    pair = simplify(theirs, request, ports[0]), simplify(ours, request, ports[1])
+    return None if pair[0] == pair[1] else f"\n  nginx: {pair[0]}\n  ours:  {pair[1]}"
+
+
+def main():
+    sluicegate = sys.argv[1]
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="import-cases-"))
+    made = subprocess.run(["htpasswd", "-nbB", "-C", "4", "alice", "secret"], capture_output=True, text=True).stdout
+    (directory / "users").write_text(made)
+    servers = [Echo(("127.0.0.1", 0), Handler) for _ in range(2)]
+    for server in servers:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    up, other = (f"127.0.0.1:{server.server_address[1]}" for server in servers)
+    listed = [(name, *case, True) for name, case in EXACT.items()] + [(name, *case, False) for name, case in OTHERS.items()]
+    cases = [Case(number, *case) for number, case in enumerate(listed)]
+    ports = free_port(), free_port()
+    failed = 0
+    for case in cases:
+        case.text = case.text.replace("@UP@", up).replace("@OTHER@", other).replace("@DIR@", str(directory))
+        alone = directory / f"{case.name}.conf"
+        alone.write_text(case.text.replace("@PORT@", str(ports[1])))
+        done = subprocess.run([sluicegate, "import", "nginx", alone], capture_output=True, text=True)
+        if done.returncode != (0 if case.is_exact else 3):
+            failed += 1
+            print(f"{case.name}: import ends with {done.returncode}: {find_remarks(done.stdout)} {done.stderr[:2000]}")
+    # Requests for unknown hosts go to the first server.
+    first = "server { listen 127.0.0.1:@PORT@; server_name first.test; location / { return 404; } }\n"
+    programs = Programs(sluicegate, directory, "", first + "".join(case.text for case in cases), *ports)
+    count = 0
+    try:
+        for case in cases:
+            for request in case.requests:
+                count += 1
+                theirs, ours = (fetch(port, request, "plain") for port in ports)
+                found = compare(case, request, theirs, ours, ports)
+                if found:
+                    failed += 1
+                    print(f"{case.name}, {request}: {found}")
+    finally:
+        programs.stop()
+    print(f"{len(cases)} cases, {count} requests, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
