@@ -2,6 +2,8 @@
 
 mod alt_svc;
 mod connections;
+mod equality;
+mod floods;
 mod frames;
 mod lifecycle;
 mod malformed;

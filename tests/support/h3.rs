@@ -32,11 +32,13 @@ pub struct H3Options<'a> {
     pub source: &'a str,
     /// Bytes that the client accepts of one stream before it reads.
     pub stream_window: u32,
+    /// How often the client pings.
+    pub pings: Option<Duration>,
 }
 
 impl<'a> H3Options<'a> {
     pub fn trusting(ca: &'a Ca) -> H3Options<'a> {
-        H3Options { ca, own: None, protocol: "h3", source: "127.0.0.1:0", stream_window: 1_250_000 }
+        H3Options { ca, own: None, protocol: "h3", source: "127.0.0.1:0", stream_window: 1_250_000, pings: None }
     }
 }
 
@@ -211,7 +213,7 @@ pub fn client_config(options: &H3Options<'_>) -> ClientConfig {
     tls.enable_early_data = true;
     let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
     let mut transport = TransportConfig::default();
-    transport.stream_receive_window(VarInt::from_u32(options.stream_window));
+    transport.stream_receive_window(VarInt::from_u32(options.stream_window)).keep_alive_interval(options.pings);
     config.transport_config(Arc::new(transport));
     config
 }

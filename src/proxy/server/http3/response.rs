@@ -117,6 +117,7 @@ impl Http3Connection {
         let client = client.clone();
         let task = RequestTask { connection: me, id, deadline, client, offers_switch, tunnel: Cell::default() };
         spawn_local(task.run(request));
+        self.has_woken.set(true);
         Ok(())
     }
 
