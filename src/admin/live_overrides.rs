@@ -213,7 +213,10 @@ impl LiveOverrides {
         let spelling = limit.overrides.find_spelling(field);
         let change = HashChange { field, value, spellings: spelling.into_iter().collect() };
         let Some(outcome) = store.change_hash(&override_key(config, limit), &change).await else {
-            return self.change_local(config, limit, &change).await;
+            let existed = self.change_local(limit, &change)?;
+            let is_saved = config.store.state.is_some() && self.wait_until_saved(&limit.name).await;
+            let keeper = if is_saved { OverrideKeeper::StateFile } else { OverrideKeeper::Memory };
+            return Ok(ChangedOverride { existed, keeper, is_applied: true });
         };
         let existed = outcome.map_err(OverrideFault::Unavailable)?;
         // The other gateways read the entry in the hash. Without the hint, they find it with their next reading.
@@ -224,13 +227,8 @@ impl LiveOverrides {
         Ok(ChangedOverride { existed, keeper: OverrideKeeper::Redis, is_applied })
     }
 
-    /// Makes a change of the overrides in this process, and waits until the state file has it.
-    async fn change_local(
-        &self,
-        config: &Config,
-        limit: &Arc<Limit>,
-        change: &HashChange<'_>,
-    ) -> Result<ChangedOverride, OverrideFault> {
+    /// Makes a change of the overrides in this process. Returns whether the key had an entry.
+    fn change_local(&self, limit: &Arc<Limit>, change: &HashChange<'_>) -> Result<bool, OverrideFault> {
         self.prune_ended(limit, clock::now_ms());
         let existed = {
             let mut current = self.known.borrow_mut();
@@ -244,9 +242,7 @@ impl LiveOverrides {
             existed
         };
         self.apply_change(limit, change).map_err(OverrideFault::Invalid)?;
-        let is_saved = config.store.state.is_some() && self.wait_until_saved(&limit.name).await;
-        let keeper = if is_saved { OverrideKeeper::StateFile } else { OverrideKeeper::Memory };
-        Ok(ChangedOverride { existed, keeper, is_applied: true })
+        Ok(existed)
     }
 
     /// Removes the entries of a limit that have ended, if there may be many: else they would fill the state file.
@@ -468,7 +464,7 @@ mod tests {
         let limit = &config.limits[0];
         let set = |field: &str, value: &str| {
             let change = HashChange { field, value: Some(value), spellings: Vec::new() };
-            assert!(live.change_local(&config, limit, &change).is_ok(), "{field}");
+            assert!(live.change_local(limit, &change).is_ok(), "{field}");
         };
         set("evil", "rate=0");
         for i in 0..2 * PRUNED_FROM {

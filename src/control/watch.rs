@@ -161,7 +161,8 @@ impl Watcher {
                 continue;
             }
             let is_edited = contents != self.contents;
-            if is_edited && self.wait_for_writer().await {
+            // The search for writers takes a while, in which a program may empty a file.
+            if is_edited && (self.wait_for_writer().await || self.has_emptied_file()) {
                 change.notify_one();
                 continue;
             }
@@ -203,13 +204,18 @@ impl Watcher {
     /// Waits for the contents of files that have become empty. One that stays empty is accepted after a while.
     async fn wait_for_emptied(&mut self) {
         let until = Instant::now() + WRITE_MAX;
-        let stats = read_stats(&self.files.borrow());
-        if !stats.iter().any(|(path, stat)| is_emptied(self.stats.get(path), stat.as_ref())) {
+        if !self.has_emptied_file() {
             return;
         }
         while Instant::now() < until && timeout(EMPTIED_QUIET_TIME, self.changed.notified()).await.is_ok() {
             self.wait_until_written().await;
         }
+    }
+
+    /// Returns whether a file is empty that had contents when it was last looked at.
+    fn has_emptied_file(&self) -> bool {
+        let stats = read_stats(&self.files.borrow());
+        stats.iter().any(|(path, stat)| is_emptied(self.stats.get(path), stat.as_ref()))
     }
 
     /// Waits while a program that can be seen has a file open for writing. Events do not tell of all: it may write under

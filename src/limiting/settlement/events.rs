@@ -137,6 +137,12 @@ impl EventScanner {
 
     fn read_name(&mut self, byte: u8, readings: &mut UsageReadings) -> usize {
         let length = if let Line::Name(length) = self.line { length } else { 0 };
+        if length == 0 && byte == b'{' {
+            // A server that sends its documents without the name of the field.
+            self.start_data_line();
+            self.line = Line::Data;
+            return 0;
+        }
         self.line = match self.name.get_mut(length) {
             _ if byte == b':' => self.find_field(length),
             Some(slot) => {
@@ -294,7 +300,7 @@ mod tests {
     fn lines_that_no_event_stream_has_are_content() {
         for (stream, bytes) in [
             ("hello you\n\nhi\n", 11),
-            ("{\"a\": 1}\n\n", 8),
+            ("{\"a\": 1}\n{oh}\n", 4),
             ("Data: {\"a\":1}\n\n", 14),
             ("datas: hello\n", 12),
             ("dat: hi\r\n", 7),

@@ -101,6 +101,8 @@ pub struct QuicEndpoint {
     queues: RefCell<HashMap<ConnectionHandle, Rc<ConnectionQueue>>>,
     /// The listener is being closed: its connections end.
     is_stopping: Cell<bool>,
+    /// Packets of the connection that sends. One buffer serves all of them.
+    pub send_buffer: RefCell<Vec<u8>>,
     /// Packets of the library that belong to no connection.
     scratch: RefCell<Vec<u8>>,
     task: RefCell<Option<Waker>>,
@@ -118,6 +120,7 @@ impl QuicEndpoint {
             library: RefCell::new(library),
             queues: RefCell::default(),
             is_stopping: Cell::new(false),
+            send_buffer: RefCell::default(),
             scratch: RefCell::default(),
             task: RefCell::default(),
         })
