@@ -5,7 +5,7 @@ use crate::import::access::{ClientAccess, format_network};
 use crate::import::model::{ImportedConfig, RouteBody};
 use crate::import::nginx::access::read_access_rules;
 use crate::import::nginx::limits::CLOSES_CONNECTION;
-use crate::import::nginx::limits::keys::{OVERLAP, TranslatedKey, Variables, find_variables, translate_key};
+use crate::import::nginx::limits::keys::{OVERLAP, TranslatedKey, Variables, ZoneKey, find_variables, translate_key};
 use crate::import::nginx::pages::note_lost_pages;
 use crate::import::nginx::scope::{Scope, read_words};
 use crate::import::syntax::Directive;
@@ -16,7 +16,8 @@ const CONDITION: &str = "sluicegate_condition";
 /// The key of requests that are refused.
 const REFUSED: &str = "1";
 
-const REFUSES_MORE: &str = "a request that several entries of the `map` match is refused if one of them refuses; in nginx, the first one counts";
+const REFUSES_MORE: &str = "a request that several entries of the `map` match is refused if one of them refuses; in nginx, the \
+                            first one counts";
 
 /// Refuses the requests for which a condition is true.
 #[derive(Clone)]
@@ -78,6 +79,11 @@ pub fn read_limit_except(at: &Directive, block: &[Directive], scope: &Scope, var
 }
 
 impl Guard {
+    /// Returns whether the condition depends on the address of the client.
+    pub fn reads_client(&self) -> bool {
+        self.condition.keys.iter().any(ZoneKey::reads_client)
+    }
+
     /// Adds the limits of the guard to a route. `scope`: the directives in force there.
     pub fn apply(&self, scope: &Scope, out: &mut ImportedConfig, body: &mut RouteBody) {
         if self.status == 444 {
@@ -121,12 +127,11 @@ fn read_condition(words: &[String], at: &Directive, variables: &Variables) -> Op
         _ => return None,
     };
     // An expression for the empty text alone.
-    let sign = match (sign, text) {
-        ("~" | "~*", "^$") => "=",
-        ("!~" | "!~*", "^$") => "!=",
-        (sign, _) => sign,
+    let (sign, text) = match (sign, text) {
+        ("~" | "~*", "^$") => ("=", ""),
+        ("!~" | "!~*", "^$") => ("!=", ""),
+        other => other,
     };
-    let text = if text == "^$" { "" } else { text };
     let name = variable.strip_prefix('$')?;
     if name == "remote_addr" {
         return translate_address(at, sign, text, variables);

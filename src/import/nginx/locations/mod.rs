@@ -240,7 +240,7 @@ impl<'a> Context<'a, '_> {
         let is_before = |directive: &&Directive| response.is_none_or(|response| !std::ptr::eq(response, *directive));
         let steps: Vec<&Directive> = block.iter().take_while(is_before).filter(|at| is_rewriting(at)).collect();
         let guards: Vec<Guard> = steps.iter().map_while(|directive| read_refusal(directive, self.variables)).collect();
-        guards.iter().for_each(|guard| guard.apply(scope, self.out, body));
+        guards.iter().for_each(|guard| self.apply_guard(guard, scope, body));
         let mut forward = Vec::new();
         let rest = &steps[guards.len()..];
         let is_only = rest.len() == 1 && response.is_none();
@@ -268,15 +268,25 @@ impl<'a> Context<'a, '_> {
 
     /// Adds the conditions of the server that refuse requests. They come before those of a location.
     pub fn apply_server_guards(&mut self, scope: &Scope, body: &mut RouteBody) {
-        self.guards.iter().for_each(|guard| guard.apply(scope, self.out, body));
+        for guard in self.guards.clone() {
+            self.apply_guard(&guard, scope, body);
+        }
         body.server_guards.clone_from(&body.guards);
+    }
+
+    /// Adds a condition that refuses requests. Closes the route if the gateway would not know the client that it reads.
+    fn apply_guard(&mut self, guard: &Guard, scope: &Scope, body: &mut RouteBody) {
+        guard.apply(scope, self.out, body);
+        if let Some(number) = self.facts.unread_client.filter(|_| guard.reads_client()) {
+            body.close(number);
+        }
     }
 
     /// Translates `limit_except`, or closes the route.
     fn translate_limit_except(&mut self, at: &Directive, block: &[Directive], scope: &Scope, body: &mut RouteBody) {
         match read_limit_except(at, block, scope, self.variables) {
             Some(guard) => {
-                guard.apply(scope, self.out, body);
+                self.apply_guard(&guard, scope, body);
                 if !scope.list("limit_req").is_empty() || !scope.list("limit_conn").is_empty() {
                     let why = "limits do not count the requests that it refuses, unlike in nginx";
                     body.add_remark(self.out.remarks.add(at, why));
