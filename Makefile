@@ -8,7 +8,7 @@ TEST_PROGRAMS = redis-server:redis-server pebble:pebble knotd:knot knsupdate:kno
 # The version of mdBook that `make book` installs.
 MDBOOK = 0.5.4
 
-.PHONY: help demo test everything check apps admin-api-test manifests book bench import-diff microbench overload-bench pgo fuzz fuzz-smoke hot-keys loom shares memory mutants screenshots container-test package package-test release release-parts release-test systemd-test tools
+.PHONY: help demo test everything check apps admin-api-test manifests book bench import-diff microbench overload-bench pgo fuzz fuzz-smoke hot-keys http3-loss loom shares memory mutants screenshots container-test package package-test release release-parts release-test systemd-test tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,12 +75,15 @@ overload-bench: ## goodput and latency with servers of known capacity under over
 pgo: ## a profile-guided build, a tenth cheaper, as target/pgo/sluicegate
 	@benches/pgo.sh
 
-FUZZ = answer calls client config path proxy request rpc usage
+FUZZ = answer calls client config http3_fields http3_frames path proxy request rpc usage
 fuzz: ## random input for what reads input, FUZZ="path config" of it, SECONDS=60 each; needs cargo-fuzz
 	@fuzz/run.sh "$(or $(SECONDS),60)" $(FUZZ)
 
 fuzz-smoke: ## each fuzz target for SECONDS=3, on its corpus and random changes of it; needs nothing but cargo
 	@SECONDS_EACH="$(or $(SECONDS),3)" $(CARGO) test --quiet --features fuzzing --test fuzz
+
+http3-loss: ## 10,000 requests over HTTP/3, with packets lost and reordered and clients behind a NAT that changes their ports; minutes
+	@$(CARGO) test --quiet --test proxying -- --ignored http3::network
 
 loom: ## the lock-free code, with its threads in every possible order
 	$(CARGO) test --quiet --manifest-path tests/loom/Cargo.toml --target-dir $(TARGET)/loom

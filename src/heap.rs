@@ -63,8 +63,8 @@ impl HeapTrimmer {
         ParserCount(self)
     }
 
-    /// Called on each tick of a worker whose resting connections and shared buffers use `kilobytes`. Returns unused memory
-    /// if they and the parsers use less than before.
+    /// Called on each tick of a worker whose resting connections and shared buffers use `kilobytes`. Returns unused
+    /// memory if they and the parsers use less than before.
     pub fn tick(&self, kilobytes: usize) {
         let total_kb = kilobytes + self.parsers.get() * PARSER_KB;
         self.peak.set(self.peak.get().max(total_kb));

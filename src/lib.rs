@@ -2,12 +2,12 @@
 //!
 //! `worker` accepts connections and `proxy` serves their requests. `route` matches a request to a route, `limiting`
 //! decides whether it passes, and `upstream` keeps the state of the servers. `config` compiles the config file, and a
-//! `snapshot` is the config in force with its metrics. `control` reloads the config, `admin` serves the admin API,
-//! `acme` renews certificates, `jwks` fetches keys of token issuers, `local_ca` issues development certificates, and `telemetry` counts, logs and exports
-//! spans. `cli` is the command line, `replay` applies limits to an access log, `explain` says what happens to a
-//! request, and `import` translates configs of nginx. `ends` is the table of all ways in which
-//! a request can end. `envoy` has the messages and rules of rate limit requests over
-//! gRPC. ARCHITECTURE.md has the map and the invariants.
+//! `snapshot` is the active config with its metrics. `control` reloads the config, `admin` serves the admin API, `acme`
+//! renews certificates, `jwks` fetches keys of token issuers, `local_ca` issues development certificates, and
+//! `telemetry` counts, logs and exports spans. `cli` is the command line, `replay` applies limits to an access log,
+//! `explain` says what happens to a request, and `import` translates configs of nginx. `ends` is the table of all ways
+//! in which a request can end. `envoy` has the messages and rules of rate limit requests over gRPC. ARCHITECTURE.md has
+//! the map and the invariants.
 
 mod acme;
 mod admin;

@@ -1,5 +1,6 @@
 //! Listen addresses, sets of networks and strings for `allow`, `deny`, `when` and `trusted_proxies`, the network of a
-//! client, IPv4 clients behind translators (NAT64), and keepalive of sockets. The config compiler builds the sets, and requests look up addresses in them.
+//! client, IPv4 clients behind translators (NAT64), and keepalive of sockets. The config compiler builds the sets, and
+//! requests look up addresses in them.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -27,7 +28,7 @@ pub enum ListenAddr {
     Unix(PathBuf),
 }
 
-/// Who may connect to the Unix socket of a listener: the permissions of its file. Does not concern TCP.
+/// The permissions of a listener's Unix socket, which decide who may connect. They do not concern TCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketAccess {
     /// Permission bits. To connect, a process needs the permission to write.
@@ -155,8 +156,8 @@ pub fn parse_network(text: &str) -> Option<IpNet> {
     text.parse::<IpNet>().ok().filter(|net| net.addr() == net.network())
 }
 
-/// Returns the address under which the gateway counts a client, whichever address it has at the moment: its IPv4 address,
-/// or the /64 network in which an IPv6 client chooses its addresses.
+/// Returns the address under which the gateway counts a client, whichever address it has at the moment: its IPv4
+/// address, or the /64 network in which an IPv6 client chooses its addresses.
 pub fn client_network(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 64)).into(),
@@ -218,8 +219,8 @@ impl Nat64Prefix {
         self.may_contain(found).then_some(found)
     }
 
-    /// Returns whether a translator may put this address behind the prefix. Others are forged: no peer becomes a loopback
-    /// address in this way, nor a private one under the well-known prefix (RFC 6052, section 3.1).
+    /// Returns whether a translator may put this address behind the prefix. Others are forged: no peer becomes a
+    /// loopback address in this way, nor a private one under the well-known prefix (RFC 6052, section 3.1).
     fn may_contain(self, ip: Ipv4Addr) -> bool {
         let [first, second, ..] = ip.octets();
         let is_shared = first == 100 && second & 0b1100_0000 == 64;

@@ -22,7 +22,8 @@ pub fn monotonic_ms() -> u64 {
 }
 
 /// A token bucket: permits a number of events at once, and a number per second in the long run. Tokens can also be
-/// earned. These do not count towards the size of the bucket, because a peer acknowledges a burst only after it was sent.
+/// earned. These do not count towards the size of the bucket, because a peer acknowledges a burst only after it was
+/// sent.
 #[derive(Debug)]
 pub struct Bucket {
     tokens: u32,
@@ -35,7 +36,8 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Makes a full bucket that holds `most` tokens and gets `per_second`. At most `earned_most` earned tokens are kept.
+    /// Makes a full bucket that holds `most` tokens and gets `per_second`. At most `earned_most` earned tokens are
+    /// kept.
     pub fn new((most, per_second): (u32, u32), earned_most: u32, now_ms: u64) -> Bucket {
         Bucket { tokens: most, most, per_second, filled_ms: now_ms, earned: 0, earned_most }
     }
@@ -63,7 +65,8 @@ impl Bucket {
         rest.is_some()
     }
 
-    /// Takes a token, and reads the clock only if the bucket is empty. After a pause, twice as many events pass at once.
+    /// Takes a token, and reads the clock only if the bucket is empty. After a pause, twice as many events pass at
+    /// once.
     pub fn take_at(&mut self, now_ms: impl FnOnce() -> u64) -> bool {
         self.take() || {
             self.fill(now_ms());

@@ -1,6 +1,6 @@
-//! What routes and limits see of a header that a client sends, by its name. `proxy::head` removes headers by these rules
-//! before anything reads them. Checks of configs and imports of other configs read the same rules, so that no key or
-//! condition reads a header that nothing can see.
+//! Tells by the name of a header that a client sends what routes and limits see of it. `proxy::head` removes headers by
+//! these rules before anything reads them. Checks of configs and imports of other configs read the same rules, so that
+//! no key or condition reads a header that nothing can see.
 
 /// A header with a meaning for the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,9 +112,9 @@ pub fn is_ambiguous_name(name: &str) -> bool {
     !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-/// Returns whether `underscore_headers = "keep"` keeps a header with this name, in lower case. Its only unusual characters are
-/// `_`, and with `-` in their place it would be a header without a meaning for the gateway, which requests do not need:
-/// servers that confuse the two names still read nothing that the gateway has not seen.
+/// Returns whether `underscore_headers = "keep"` keeps a header with this name, in lower case. Its only unusual
+/// characters are `_`, and with `-` in their place it would be a header without a meaning for the gateway, which
+/// requests do not need: servers that confuse the two names still read nothing that the gateway has not seen.
 pub fn may_keep_underscores(name: &str) -> bool {
     let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     let dashed = name.replace('_', "-");
@@ -125,8 +125,8 @@ pub fn may_keep_underscores(name: &str) -> bool {
         && !is_needed(&dashed)
 }
 
-/// Returns whether the config may say that a header, in lower case, is the address of the client. The gateway removes it from
-/// requests of other peers, so it must not be one that requests need.
+/// Returns whether the config may say that a header, in lower case, is the address of the client. The gateway removes
+/// it from requests of other peers, so it must not be one that requests need.
 pub fn may_name_client(name: &str) -> bool {
     KnownHeader::from_name(name).is_none()
         && !is_ambiguous_name(name)

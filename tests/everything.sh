@@ -8,7 +8,7 @@
 set -uo pipefail
 
 cd "$(dirname "$0")/.."
-suites=(manifests book package-test release-test container-test systemd-test apps loom fuzz-smoke microbench admin-api-test)
+suites=(manifests book package-test release-test container-test systemd-test apps loom http3-loss fuzz-smoke microbench admin-api-test)
 export PROFILE=${PROFILE:-dev}
 logs=$(realpath -m "${CARGO_TARGET_DIR:-target}/everything")
 

@@ -162,8 +162,8 @@ impl CertCache {
         due.min_by_key(|(_, held)| held.ask_at).map(|(name, _)| name.as_str())
     }
 
-    /// Keeps what the ACME server says about a certificate, unless another one has replaced it. Without a valid window, its
-    /// lifetime decides.
+    /// Keeps what the ACME server says about a certificate, unless another one has replaced it. Without a valid window,
+    /// its lifetime decides.
     pub fn set_advice(&mut self, name: &str, certificate: &CertificateDer, advice: &RenewalAdvice) {
         let Some(held) = self.held.get_mut(name) else { return };
         if held.certificate.leaf() != Some(certificate) {

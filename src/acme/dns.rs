@@ -17,7 +17,7 @@ const MESSAGE_MAX: usize = 400;
 /// A TXT record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsRecord {
-    /// With a dot at its end.
+    /// The name has a dot at its end.
     name: String,
     text: String,
 }

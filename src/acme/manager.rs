@@ -17,7 +17,7 @@ use crate::acme::client::RetryAfter;
 use crate::acme::order::{OrderClient, OrderError};
 use crate::acme::renewal_info::{RenewalAdvice, fetch_advice, identify};
 use crate::acme::state::{OrderPause, StateDirectory, StateError, StateLock, StoredCertificate, now_s};
-use crate::acme::{PublishedCerts, certificates, list_names, provide_certificates, schedule};
+use crate::acme::{PublishedCerts, export_expiry, list_names, provide_certificates, schedule};
 use crate::config::{Acme, AcmeSettings};
 use crate::snapshot::{CurrentSnapshot, Snapshot};
 use crate::telemetry::metrics::{Metrics, OrderResult};
@@ -32,7 +32,8 @@ const REST: Duration = Duration::from_secs(5);
 /// Time limit for one certificate, all challenges included.
 const ATTEMPT: Duration = Duration::from_secs(300);
 /// How often an order is repeated after the server rejected its nonces, and the pause before. A client should repeat a
-/// request then (RFC 8555, section 6.5); the library does so twice, and the next failure would cost the pause for failures.
+/// request then (RFC 8555, section 6.5); the library does so twice, and the next failure would cost the pause for
+/// failures.
 const NONCE_RETRIES: u32 = 3;
 const NONCE_PAUSE: Duration = Duration::from_secs(1);
 /// Pause after a request for renewal information that failed.
@@ -90,7 +91,7 @@ struct PendingOrder {
     failures: u32,
 }
 
-/// What the ACME server says about the certificate of a name.
+/// The advice of the ACME server about the certificate of a name.
 struct AdviceReport {
     name: String,
     certificate: CertificateDer<'static>,
@@ -162,7 +163,7 @@ impl AcmeManager {
             both.map(|(name, key)| (name.clone(), key.clone())).collect::<IssuedCertificates>()
         });
         provide_certificates(&snapshot.config, &self.published.load());
-        certificates::export_expiry(&snapshot.config, &self.metrics);
+        export_expiry(&snapshot.config, &self.metrics);
     }
 }
 

@@ -4,11 +4,9 @@
 //! Input: the names and settings of `[acme]`. Output: certificates in the listeners and in the state directory.
 //! `manager` is the thread's loop, `schedule` decides when to renew and how long to pause, `order` runs one order
 //! through `client`, `renewal_info` asks when the server wants a certificate to be renewed, `dns` has a program publish
-//! the records of challenges, `cert_cache` holds what was issued, `state`
-//! reads and writes the directory, and `certificates` exports expiry.
+//! the records of challenges, `cert_cache` holds what was issued, and `state` reads and writes the directory.
 
 mod cert_cache;
-pub(crate) mod certificates;
 mod client;
 mod dns;
 mod manager;
@@ -99,7 +97,7 @@ impl AcmeThread {
         }
     }
 
-    /// Starts or updates the thread for a config that has come into force.
+    /// Starts or updates the thread for a config that has become active.
     pub fn update(&mut self, current: &CurrentSnapshot) {
         if current.load().config.acme.is_none() || self.stop.is_some() {
             return;
@@ -128,4 +126,13 @@ fn provide_certificates(config: &Config, issued: &IssuedCertificates) {
 fn list_names(config: &Config) -> BTreeSet<String> {
     let tls = config.listeners.iter().filter_map(|listener| listener.tls.as_ref());
     tls.flat_map(|tls| tls.ordered_names().iter().cloned()).collect()
+}
+
+/// Exports the expiry of the certificates of a config that becomes active.
+pub fn export_expiry(config: &Config, metrics: &Metrics) {
+    metrics.tls.export_listeners(config.listeners.iter().filter_map(|listener| {
+        let certificates = listener.tls.as_ref()?.certificates.current();
+        let terms = certificates.validities.iter().map(|term| (term.name.clone(), term.not_after_s));
+        Some((listener.address.to_string(), terms.collect()))
+    }));
 }

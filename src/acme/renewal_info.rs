@@ -24,7 +24,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(6 * 3600);
 const ASK_SOONEST: Duration = Duration::from_secs(60);
 const ASK_LATEST: Duration = Duration::from_secs(86_400);
 
-/// What the server says about one certificate.
+/// The server's advice about one certificate.
 #[derive(Debug, PartialEq)]
 pub struct RenewalAdvice {
     /// Start and end of the suggested window in seconds of Unix time. `None` if the server has no such information.

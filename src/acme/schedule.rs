@@ -10,13 +10,13 @@ const LONGEST: Duration = Duration::from_secs(6 * 3600);
 /// Certificates with a shorter life are renewed earlier, so that some days are left to remove the cause of a failure.
 const SHORT_LIFE_S: i64 = 10 * 86_400;
 
-/// A certificate is not replaced sooner, whatever the ACME server suggests: one that suggests it for each new certificate
-/// would cause an order after another.
+/// A certificate is not replaced sooner, whatever the ACME server suggests: one that suggests it for each new
+/// certificate would cause an order after another.
 const SOONEST_S: i64 = 86_400;
 
 /// Returns when a certificate is due, in seconds of Unix time: after about two thirds of its life, or half of a short
-/// one. `chance` (0 to 1) is fixed per certificate, so that all gateways agree and not all certificates of a CA are due at
-/// once.
+/// one. `chance` (0 to 1) is fixed per certificate, so that all gateways agree and not all certificates of a CA are due
+/// at once.
 pub fn renewal_s(term: &CertificateValidity, chance: f64) -> i64 {
     let life_s = term.not_after_s.saturating_sub(term.not_before_s).max(0);
     let early_s = life_s / 30 * i64::from(per_mille(chance)) / 1000;
@@ -25,8 +25,8 @@ pub fn renewal_s(term: &CertificateValidity, chance: f64) -> i64 {
 }
 
 /// Returns when the ACME server wants a certificate to be renewed: a time within the suggested window (RFC 9773) that
-/// `chance` chooses. It is at least a day, or a tenth of a short life, after the start of the certificate, and a tenth of its
-/// life before the end. `None` if the window is not valid.
+/// `chance` chooses. It is at least a day, or a tenth of a short life, after the start of the certificate, and a tenth
+/// of its life before the end. `None` if the window is not valid.
 pub fn suggested_s(term: &CertificateValidity, (start_s, end_s): (i64, i64), chance: f64) -> Option<i64> {
     let life_s = term.not_after_s.saturating_sub(term.not_before_s).max(0);
     let earliest = term.not_before_s.saturating_add(SOONEST_S.min(life_s / 10));

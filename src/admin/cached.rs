@@ -13,7 +13,7 @@ pub struct CachedText {
     effort: TimeBudget,
 }
 
-/// A text about the config in force, made once per generation.
+/// A text about the active config, made once per generation.
 #[derive(Default)]
 pub struct GenerationText(RefCell<Option<(u64, Bytes)>>);
 

@@ -54,7 +54,7 @@ struct LocalUsage {
 /// The usage of a limit on one day.
 #[derive(Default)]
 struct LocalDay {
-    /// For how many days it is kept.
+    /// The number of days for which usage is kept.
     kept_days: u16,
     keys: BTreeMap<Box<str>, DayUsage>,
 }
@@ -71,7 +71,7 @@ struct SavedDay {
     limit: String,
     date: String,
     kept_days: u16,
-    /// By the key, `ADMITTED REFUSED UNITS`.
+    /// `ADMITTED REFUSED UNITS` by key.
     keys: BTreeMap<String, String>,
 }
 

@@ -40,7 +40,7 @@ labels! {
     /// How edits of the config files are noticed.
     Watching:
     Events = "events",
-    /// By polling, because the system gives no events.
+    /// The files are polled, because the system gives no events.
     Poll = "poll",
 }
 

@@ -10,7 +10,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use prometheus::IntGaugeVec;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::sync::{Notify, watch};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::admin::store_link::StoreLink;
 use crate::config::Config;
@@ -29,18 +30,22 @@ pub struct LiveOverrides {
     last_change: RefCell<Option<String>>,
     /// The limits whose live overrides the state file does not have.
     unsaved: RefCell<BTreeSet<String>>,
+    /// The revision that the last write of the state file was about, whether it succeeded or not.
+    saved: watch::Sender<u64>,
+    /// Notified of changes that wait for the state file.
+    unsaved_change: Notify,
     metrics: StoreMetrics,
 }
 
 labels! {
-    /// Where a changed entry is kept.
+    /// The place that keeps a changed entry.
     OverrideKeeper:
-    /// In Redis, for all gateways.
+    /// Redis keeps it, for all gateways.
     Redis = "redis",
-    /// In the memory of the gateway, and in its state file.
+    /// The gateway keeps it in memory and in its state file.
     StateFile = "state_file",
-    /// In the memory of the gateway, until it stops: also if the state file has no space for the overrides of the limit,
-    /// or could not be written.
+    /// The gateway keeps it in memory until it stops: also if the state file has no space for the overrides of the
+    /// limit, or could not be written.
     Memory = "memory",
 }
 
@@ -48,13 +53,13 @@ labels! {
 pub struct ChangedOverride {
     pub existed: bool,
     pub keeper: OverrideKeeper,
-    /// The change is in force in this gateway; else it is with the next reading.
+    /// The change is active in this gateway; else it is with the next reading.
     pub is_applied: bool,
 }
 
 /// Why a change by the admin API was not made.
 pub enum OverrideFault {
-    /// What is wrong with the entry.
+    /// The entry is wrong, and the text says why.
     Invalid(String),
     /// The store did not make it, or not in time.
     Unavailable(String),
@@ -62,7 +67,7 @@ pub enum OverrideFault {
 
 #[derive(Default)]
 struct KnownOverrides {
-    /// The entries in force, by limit.
+    /// The active entries, by limit.
     good: BTreeMap<String, RawOverrides>,
     /// The overrides that have the entries in `good`, by limit. Those of a new config get them when it is loaded.
     tables: BTreeMap<String, Weak<Overrides>>,
@@ -90,6 +95,8 @@ struct OverrideReading {
 const READ_INTERVAL: Duration = Duration::from_secs(2);
 /// Additional interval for each entry beyond [`ENTRIES_MAX`]: 20 s for a million.
 const PAUSE_PER_FIELD: Duration = Duration::from_micros(20);
+/// How long a change waits for the state file.
+const SAVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Number of entries from which those of a memory store that have ended are removed.
 const PRUNED_FROM: usize = 1000;
 /// Minimum interval between log lines about a hash whose mistakes keep changing.
@@ -102,6 +109,8 @@ impl LiveOverrides {
             known: RefCell::default(),
             last_change: RefCell::default(),
             unsaved: RefCell::default(),
+            saved: watch::Sender::new(0),
+            unsaved_change: Notify::new(),
             metrics,
         };
         overrides.apply_known(config);
@@ -118,17 +127,36 @@ impl LiveOverrides {
         self.known.borrow_mut().good = good;
     }
 
-    /// Notes the limits whose overrides the last write of the state file left out, or could not write.
-    pub fn note_unsaved(&self, limits: BTreeSet<String>) {
-        *self.unsaved.borrow_mut() = limits;
+    /// Notes that the state file was written at a revision. `unsaved`: the limits whose overrides were left out, or could
+    /// not be written.
+    pub fn note_saved(&self, revision: u64, unsaved: BTreeSet<String>) {
+        *self.unsaved.borrow_mut() = unsaved;
+        self.saved.send_replace(revision);
     }
 
-    /// Returns a number that changes with the overrides in force.
+    /// Waits for a change that the state file should have at once.
+    pub async fn wait_for_change(&self) {
+        self.unsaved_change.notified().await;
+    }
+
+    /// Waits until the state file has the overrides of a limit. Returns false if it does not get them.
+    async fn wait_until_saved(&self, limit: &str) -> bool {
+        let (revision, mut saved) = (self.revision(), self.saved.subscribe());
+        let is_unsaved = || self.unsaved.borrow().contains(limit);
+        if is_unsaved() {
+            return false;
+        }
+        self.unsaved_change.notify_one();
+        let wait = timeout(SAVE_TIMEOUT, saved.wait_for(|written| *written >= revision));
+        wait.await.is_ok_and(|written| written.is_ok()) && !is_unsaved()
+    }
+
+    /// Returns a number that changes with the active overrides.
     pub fn revision(&self) -> u64 {
         self.known.borrow().revision
     }
 
-    /// Returns the overrides in force for the limits of `config`.
+    /// Returns the active overrides for the limits of `config`.
     pub fn overrides_for(&self, config: &Config) -> BTreeMap<String, RawOverrides> {
         let good = &self.known.borrow().good;
         let entry = |limit: &Arc<Limit>| Some((limit.name.clone(), good.get(&limit.name)?.clone()));
@@ -185,7 +213,10 @@ impl LiveOverrides {
         let spelling = limit.overrides.find_spelling(field);
         let change = HashChange { field, value, spellings: spelling.into_iter().collect() };
         let Some(outcome) = store.change_hash(&override_key(config, limit), &change).await else {
-            return self.change_local(config, limit, &change);
+            let existed = self.change_local(limit, &change)?;
+            let is_saved = config.store.state.is_some() && self.wait_until_saved(&limit.name).await;
+            let keeper = if is_saved { OverrideKeeper::StateFile } else { OverrideKeeper::Memory };
+            return Ok(ChangedOverride { existed, keeper, is_applied: true });
         };
         let existed = outcome.map_err(OverrideFault::Unavailable)?;
         // The other gateways read the entry in the hash. Without the hint, they find it with their next reading.
@@ -196,19 +227,14 @@ impl LiveOverrides {
         Ok(ChangedOverride { existed, keeper: OverrideKeeper::Redis, is_applied })
     }
 
-    /// Makes a change of the overrides in this process.
-    fn change_local(
-        &self,
-        config: &Config,
-        limit: &Arc<Limit>,
-        change: &HashChange<'_>,
-    ) -> Result<ChangedOverride, OverrideFault> {
+    /// Makes a change of the overrides in this process. Returns whether the key had an entry.
+    fn change_local(&self, limit: &Arc<Limit>, change: &HashChange<'_>) -> Result<bool, OverrideFault> {
         self.prune_ended(limit, clock::now_ms());
         let existed = {
-            let mut known = self.known.borrow_mut();
-            let raw = known.good.entry(limit.name.clone()).or_default();
-            let written = change.spellings.iter().map(Vec::as_slice).chain([change.field.as_bytes()]);
-            let existed = written.into_iter().any(|field| raw.contains_key(field));
+            let mut current = self.known.borrow_mut();
+            let raw = current.good.entry(limit.name.clone()).or_default();
+            let spellings = change.spellings.iter().map(Vec::as_slice).chain([change.field.as_bytes()]);
+            let existed = spellings.into_iter().any(|field| raw.contains_key(field));
             if change.value.is_some() && !existed && raw.len() >= LIVE_ENTRIES_MAX {
                 let what = format!("`{}` has {LIVE_ENTRIES_MAX} live overrides; remove some", limit.name);
                 return Err(OverrideFault::Invalid(what));
@@ -216,9 +242,7 @@ impl LiveOverrides {
             existed
         };
         self.apply_change(limit, change).map_err(OverrideFault::Invalid)?;
-        let is_saved = config.store.state.is_some() && !self.unsaved.borrow().contains(&limit.name);
-        let keeper = if is_saved { OverrideKeeper::StateFile } else { OverrideKeeper::Memory };
-        Ok(ChangedOverride { existed, keeper, is_applied: true })
+        Ok(existed)
     }
 
     /// Removes the entries of a limit that have ended, if there may be many: else they would fill the state file.
@@ -231,15 +255,19 @@ impl LiveOverrides {
             return;
         }
         synchronize(limit, raw, tables);
-        let ended = limit.overrides.list_ended(now_ms);
-        for field in &ended {
+        let expired_fields = limit.overrides.list_ended(now_ms);
+        for field in &expired_fields {
             // Removing cannot fail.
             let _ = limit.overrides.change_live(&limit.key, raw, (field, None));
         }
         left.insert(limit.name.clone(), raw.len());
-        if !ended.is_empty() {
+        if !expired_fields.is_empty() {
             *revision += 1;
-            tracing::info!(limit = limit.name, ended = ended.len(), "live overrides that have ended are removed");
+            tracing::info!(
+                limit = limit.name,
+                ended = expired_fields.len(),
+                "live overrides that have ended are removed"
+            );
         }
     }
 
@@ -248,14 +276,14 @@ impl LiveOverrides {
         let KnownOverrides { good, tables, changed, revision, .. } = &mut *self.known.borrow_mut();
         let raw = good.entry(limit.name.clone()).or_default();
         synchronize(limit, raw, tables);
-        let changed = changed.entry(limit.name.clone()).or_default();
+        let changed_fields = changed.entry(limit.name.clone()).or_default();
         for other in &change.spellings {
             limit.overrides.change_live(&limit.key, raw, (other, None))?;
-            changed.extend(String::from_utf8(other.clone()));
+            changed_fields.extend(String::from_utf8(other.clone()));
         }
         let entry = (change.field.as_bytes(), change.value.map(str::as_bytes));
         let result = limit.overrides.change_live(&limit.key, raw, entry);
-        changed.insert(change.field.to_owned());
+        changed_fields.insert(change.field.to_owned());
         *revision += 1;
         let entries = i64::try_from(raw.len()).unwrap_or(i64::MAX);
         self.metrics.live_overrides.with_label_values(&[&limit.name]).set(entries);
@@ -386,7 +414,7 @@ impl LiveOverrides {
     }
 }
 
-/// Gives the limit the entries that are in force, if it does not have them: between the load of a config and its
+/// Gives the limit the entries that are active, if it does not have them: between the load of a config and its
 /// activation, changes apply to the limit of the old one.
 fn synchronize(limit: &Limit, known: &mut RawOverrides, tables: &mut BTreeMap<String, Weak<Overrides>>) {
     if tables.get(&limit.name).is_some_and(|table| table.as_ptr() == Arc::as_ptr(&limit.overrides)) {
@@ -436,7 +464,7 @@ mod tests {
         let limit = &config.limits[0];
         let set = |field: &str, value: &str| {
             let change = HashChange { field, value: Some(value), spellings: Vec::new() };
-            assert!(live.change_local(&config, limit, &change).is_ok(), "{field}");
+            assert!(live.change_local(limit, &change).is_ok(), "{field}");
         };
         set("evil", "rate=0");
         for i in 0..2 * PRUNED_FROM {

@@ -3,9 +3,10 @@
 //!
 //! Input: requests on TCP or a Unix socket; at most a bounded number of connections, bytes and seconds (`slots`,
 //! `serve`, `cached`). `access` authorizes requests and records changes; `inspected_stream` rejects ambiguous framing.
-//! Output: the pages of the table in `pages`, each group in one file, there or here: `status` shows the
-//! process, `pages::limits` decides, shows, resets and refunds without a proxied request (`limits`), `peers` lists all gateways of the store, and so on.
-//! `lifecycle` holds the state that the control thread reports, and `store_link` its connection to the store.
+//! Output: the pages of the table in `pages`, each group in one file, there or here: `status` shows the process,
+//! `pages::limits` decides, shows, resets and refunds without a proxied request (`limits`), `peers` lists all gateways
+//! of the store, and so on. `lifecycle` holds the state that the control thread reports, and `store_link` its
+//! connection to the store.
 //!
 //! To add a page, write an async function of a `PageRequest` (`page_request`) that returns a response (`response`) or a
 //! problem (`problem`), add a row with its access level to the table in `pages`, describe it for programs in

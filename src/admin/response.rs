@@ -21,7 +21,7 @@ pub enum AdminBody {
     /// The whole body; `None` once it was read.
     Full(Option<Bytes>),
     /// Pieces that are sent as they are made. The body ends when the sender is dropped; the sender finds its channel
-    /// closed when the client left.
+    /// closed when the client disconnected.
     Stream { pieces: mpsc::Receiver<Bytes>, permit: StreamPermit },
 }
 

@@ -1,5 +1,5 @@
-//! The runbook of the alerts, a page of the manual, so that `runbook_url` of an alert can lead to a gateway. It holds no
-//! data of the gateway. Listed in `admin::pages`.
+//! The runbook of the alerts, a page of the manual, so that `runbook_url` of an alert can lead to a gateway. It holds
+//! no data of the gateway. Listed in `admin::pages`.
 
 use http::StatusCode;
 

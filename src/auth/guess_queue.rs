@@ -15,7 +15,7 @@ const GENERATION: Duration = Duration::from_secs(60);
 /// Size of a generation of counts. There are at most twice as many.
 const GENERATION_MAX: usize = 8192;
 
-/// Who sent a password, and for whom.
+/// The client that sent a password, and the user whose password it is said to be.
 #[derive(Clone, Copy, Debug)]
 pub struct Guess {
     client: Party,
@@ -31,7 +31,7 @@ enum Party {
 
 /// Passwords that wait, with an item for each.
 pub struct GuessQueue<T> {
-    /// In the order in which they came.
+    /// The passwords in the order in which they came.
     waiting: Vec<(Guess, T)>,
     wrong: WrongGuesses,
 }
@@ -96,8 +96,8 @@ impl<T> GuessQueue<T> {
         self.waiting.len()
     }
 
-    /// Returns the ranks of all passwords: the lowest is next. A password that waits counts for those behind it as if it
-    /// were wrong, so that clients, and users, take turns.
+    /// Returns the ranks of all passwords: the lowest is next. A password that waits counts for those behind it as if
+    /// it were wrong, so that clients, and users, take turns.
     fn ranks(&self) -> Vec<(usize, usize)> {
         let mut waiting = HashMap::<Party, usize>::new();
         let mut count = |party: Party| {

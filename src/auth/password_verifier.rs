@@ -1,5 +1,6 @@
 //! Verifies passwords on threads of its own, because a hash takes as long as thousands of requests. A bounded queue
-//! (`guess_queue`) leads to these threads. Recent successes are remembered, and equal credentials are verified once at a time.
+//! (`guess_queue`) leads to these threads. Recent successes are remembered, and equal credentials are verified once at
+//! a time.
 //!
 //! Nothing here contains a password after its verification: credentials are identified by a keyed hash, whose key is
 //! random and never leaves the process.

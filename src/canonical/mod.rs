@@ -1,6 +1,6 @@
-//! The canonical form of paths; `authority` has that of hosts. Requests that a server could treat as equal have the same
-//! canonical form, and routing, limits and logs read only that form. Values of overrides and of the admin API are brought
-//! into the same form.
+//! The canonical form of paths; `authority` has that of hosts. Requests that a server could treat as equal have the
+//! same canonical form, and routing, limits and logs read only that form. Values of overrides and of the admin API are
+//! brought into the same form.
 //!
 //! Servers get the canonical host and path too, with one exception: a character that a path may have plain or encoded,
 //! such as `@` and `%40`, stays in the client's spelling ([`CanonicalPath`]).
@@ -28,8 +28,8 @@ pub enum PathFault {
 /// allows in a segment but reserves, such as `@`, `:` and `;`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CanonicalPath {
-    /// The spelling for servers, which keeps those characters as the client wrote them: signatures are computed over it,
-    /// and to some servers `;` has a meaning that `%3B` lacks. `None` if the path was received so.
+    /// The spelling for servers, which keeps those characters as the client wrote them: signatures are computed over
+    /// it, and to some servers `;` has a meaning that `%3B` lacks. `None` if the path was received so.
     sent: Option<String>,
     /// The spelling that everything in the gateway reads, with those characters decoded. `None` if `sent` is the same.
     read: Option<String>,
@@ -64,9 +64,9 @@ pub fn repair_path(raw: &str) -> CanonicalPath {
 
 /// Returns the canonical form of an absolute path.
 ///
-/// Characters that a segment may contain are decoded, other encodings are in upper case, and characters that a path must
-/// not contain are encoded. Repeated slashes are merged and dot segments resolved. A trailing slash stays. The spelling
-/// for servers decodes unreserved characters only.
+/// Characters that a segment may contain are decoded, other encodings are in upper case, and characters that a path
+/// must not contain are encoded. Repeated slashes are merged and dot segments resolved. A trailing slash stays. The
+/// spelling for servers decodes unreserved characters only.
 ///
 /// `report` decides about each fault: the fault is repaired, or the path is refused with an error.
 ///
@@ -79,8 +79,8 @@ pub fn canonicalize_path<E>(raw: &str, report: impl FnMut(PathFault) -> Result<(
     rewrite_path(raw, RepeatedSlashes::Merge, report)
 }
 
-/// Returns the form of an absolute path that differs from the canonical one only in repeated slashes, which stay. With these
-/// merged, it is the canonical path: a dot segment removes the segment before it, not an empty one.
+/// Returns the form of an absolute path that differs from the canonical one only in repeated slashes, which stay. With
+/// these merged, it is the canonical path: a dot segment removes the segment before it, not an empty one.
 pub fn keep_repeated_slashes(raw: &str) -> CanonicalPath {
     let accept = |_| Ok::<(), Infallible>(());
     match rewrite_path(raw, RepeatedSlashes::Keep, accept) {
@@ -89,7 +89,7 @@ pub fn keep_repeated_slashes(raw: &str) -> CanonicalPath {
     }
 }
 
-/// What happens to empty segments.
+/// The treatment of empty segments.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RepeatedSlashes {
     Merge,
@@ -163,9 +163,9 @@ fn decode_literals(path: &str) -> Option<String> {
     (start > 0).then(|| output + &path[start..])
 }
 
-/// Returns how a piece of the canonical path, from `start` to `end`, is spelled in the path for servers. Where they differ,
-/// `sent` has an encoded character, or further slashes after one. Slashes between two pieces belong to the first, and those at
-/// the end of the path to the last: with its slashes merged, each piece is the canonical one.
+/// Returns how a piece of the canonical path, from `start` to `end`, is spelled in the path for servers. Where they
+/// differ, `sent` has an encoded character, or further slashes after one. Slashes between two pieces belong to the
+/// first, and those at the end of the path to the last: with its slashes merged, each piece is the canonical one.
 pub fn find_sent_piece<'p>(canonical: &str, sent: &'p str, start: usize, end: usize) -> &'p str {
     if canonical.len() == sent.len() {
         return sent.get(start..end).unwrap_or_default();
@@ -189,7 +189,8 @@ pub fn find_segment(path: &str, index: usize) -> Option<&str> {
     path.split('/').filter(|segment| !segment.is_empty()).nth(index)
 }
 
-/// Returns whether a canonical path has the byte plain in its segments (`pchar` in RFC 3986). All other bytes are encoded.
+/// Returns whether a canonical path has the byte plain in its segments (`pchar` in RFC 3986). All other bytes are
+/// encoded.
 pub const fn is_segment_byte(byte: u8) -> bool {
     matches!(CLASS[byte as usize], PLAIN | DOT)
 }

@@ -70,8 +70,8 @@ pub fn resolve_admin_contact(path: &Path) -> Result<AdminContact, String> {
     Ok(AdminContact { listen, token })
 }
 
-/// Returns why neither the process nor the file tells the address; `None` if the file can be read, or is the default one
-/// and does not exist.
+/// Returns why neither the process nor the file tells the address; `None` if the file can be read, or is the default
+/// one and does not exist.
 fn explain_unknown_address(path: &Path, running: &RunningGateway) -> Option<String> {
     let error = std::fs::File::open(path).err()?;
     let is_missing = error.kind() == io::ErrorKind::NotFound;

@@ -1,5 +1,5 @@
-//! `sluicegate check`: loads a config as `run` does and starts nothing. With `--store`, it asks the limit store as well.
-//! Warnings change the exit code only with `--deny-warnings`.
+//! `sluicegate check`: loads a config as `run` does and starts nothing. With `--store`, it asks the limit store as
+//! well. Warnings change the exit code only with `--deny-warnings`.
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -24,13 +24,13 @@ pub enum ReportFormat {
     Json,
 }
 
-/// What `check` is asked beside the config.
+/// The checks that `check` makes beside those of the config.
 #[derive(Clone, Copy)]
 pub struct CheckOptions {
     pub format: ReportFormat,
     /// A config with warnings gets the exit code of a bad one.
     pub denies_warnings: bool,
-    /// The limit store is asked whether it works.
+    /// Checks that the limit store works.
     pub asks_store: bool,
 }
 

@@ -33,7 +33,7 @@ pub fn run_demo(dir: Option<PathBuf>) -> ExitCode {
     run_gateway(ConfigSource::File(home.config_path()))
 }
 
-/// Where clients and browsers find the demo.
+/// The addresses at which clients and browsers find the demo.
 struct DemoUrls {
     http: Option<String>,
     admin: Option<String>,
@@ -91,7 +91,7 @@ impl DemoHome {
 fn write_config() -> io::Result<String> {
     let mut text = CONFIG.to_owned();
     // All stay open until the last is chosen, so that no port is chosen twice.
-    let mut chosen = Vec::new();
+    let mut ports = Vec::new();
     for port in PORTS {
         let listener = listen_near(port)?;
         let free = listener.local_addr()?.port();
@@ -99,7 +99,7 @@ fn write_config() -> io::Result<String> {
             println!("Port {port} is in use; the demo takes {free} instead.");
             text = text.replace(&format!("127.0.0.1:{port}\""), &format!("127.0.0.1:{free}\""));
         }
-        chosen.push(listener);
+        ports.push(listener);
     }
     Ok(text)
 }
@@ -171,9 +171,9 @@ Ctrl-C ends the demo.
     out.flush()
 }
 
-/// What another terminal calls this program by: a path if this one was started by a path.
+/// The name by which another terminal starts this program: a path if this one was started by a path.
 fn program_name() -> String {
-    let given = std::env::args().next().unwrap_or_default();
-    let path = std::env::current_exe().ok().filter(|_| given.contains('/'));
+    let program = std::env::args().next().unwrap_or_default();
+    let path = std::env::current_exe().ok().filter(|_| program.contains('/'));
     path.map_or("sluicegate".to_owned(), |path| path.display().to_string())
 }

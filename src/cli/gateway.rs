@@ -60,7 +60,10 @@ impl GatewayOptions {
     pub fn find_gateway(&self) -> Result<GatewayContact, String> {
         let env_token = match &self.token_file {
             Some(file) => Some(read_token(file)?),
-            None => std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty()),
+            None => std::env::var_os(TOKEN_VARIABLE)
+                .filter(|token| !token.is_empty())
+                .map(|token| trim_token(&token.to_string_lossy()).map_err(|what| format!("{TOKEN_VARIABLE}: {what}")))
+                .transpose()?,
         };
         let file: &Path = &self.config.config;
         let Some(url) = &self.admin else {
@@ -86,10 +89,15 @@ fn read_token(file: &Path) -> Result<String, String> {
         return Err(refuse("it is not a file with a token"));
     }
     let text = std::fs::read_to_string(file).map_err(|error| refuse(&error.to_string()))?;
+    trim_token(&text).map_err(refuse)
+}
+
+/// Returns the token in a text, which may end with a newline. Other control characters would end the header with the token.
+fn trim_token(text: &str) -> Result<String, &'static str> {
     let token = text.trim();
     match !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()) {
         true => Ok(token.to_owned()),
-        false => Err(refuse("it must contain one token, without spaces")),
+        false => Err("it must contain one token, without spaces"),
     }
 }
 
@@ -230,6 +238,15 @@ mod tests {
         assert!(parsed("https://127.0.0.1").unwrap_err().contains("has no TLS"));
         for wrong in ["", "127.0.0.1", "http://127.0.0.1/-/tap", "unix:", "http://"] {
             assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    /// The token becomes a header, and a secret often ends with a newline.
+    #[test]
+    fn a_token_is_one_word() {
+        assert_eq!(trim_token("secret\n").as_deref(), Ok("secret"));
+        for wrong in ["", "\n", "a\nhost: b", "a b", "t\u{e9}", "\u{fffd}"] {
+            assert!(trim_token(wrong).is_err(), "{wrong:?}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! Command line: subcommands, logging setup and exit codes. Called by `main`.
 //!
 //! `run` and `proxy` start the gateway from here, and each other subcommand is a file of its own. `admin_client` sends
-//! requests to a running gateway, `gateway` finds one by its config or address, and `manual` generates the man page and completions.
-//! The commands of `operate` show and change what a running gateway does, and those of `live` watch it.
+//! requests to a running gateway, `gateway` finds one by its config or address, and `manual` generates the man page and
+//! completions. The commands of `operate` show and change what a running gateway does, and those of `live` watch it.
 //!
 //! To add a subcommand, add a variant to `Command`, a file for it, and its entry in `docs/reference/command-line.md` or
 //! `docs/reference/operator-commands.md`.

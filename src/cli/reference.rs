@@ -16,7 +16,7 @@ use crate::limiting::algorithm::SPECS;
 /// The page of the manual that has every option.
 const PAGE: &str = "docs/reference/options.md";
 
-/// Where the Debian package installs the manual. Elsewhere, paths are those of the source.
+/// The folder in which the Debian package installs the manual. Elsewhere, paths are those of the source.
 const INSTALLED: &str = "/usr/share/doc/sluicegate";
 
 pub const HELP: &str = "\

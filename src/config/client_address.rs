@@ -1,4 +1,5 @@
-//! Who may name the address of a client, and in which headers. `proxy::head::identity` applies these rules.
+//! The rules of who may name the address of a client, and in which headers. `proxy::head::identity` applies these
+//! rules.
 
 use std::fmt;
 

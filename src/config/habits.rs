@@ -1,5 +1,5 @@
-//! Rewrites rates, durations and key parts of other programs, such as `10r/s`, `1m30s` and `$binary_remote_addr`, to ours.
-//! Called by `values` for texts that are wrong; the result becomes the help of the diagnostic.
+//! Rewrites rates, durations and key parts of other programs, such as `10r/s`, `1m30s` and `$binary_remote_addr`, to
+//! ours. Called by `values` for texts that are wrong; the result becomes the help of the diagnostic.
 
 use crate::text::unit_ms;
 

@@ -4,8 +4,8 @@
 //! Input: a file with its includes (`documents`, `source`) or the arguments of `sluicegate proxy` (`shorthand`).
 //! `cases` reads the test cases of a config. `tree` parses TOML (`syntax`, `substitute`), `recorded` keeps texts in
 //! memory (`texts`), `reader` checks keys and types against `schema`, `values` and `origin` parse the strings, and
-//! `compile` builds the result. Output: a [`Config`], or a [`Report`] of every mistake with its place and remedy (`diagnostics`,
-//! `hints`, `closest`, `unreadable`). `effective` shows what the files say together.
+//! `compile` builds the result. Output: a [`Config`], or a [`Report`] of every mistake with its place and remedy
+//! (`diagnostics`, `hints`, `closest`, `unreadable`). `effective` shows what the files say together.
 //!
 //! To add an option, add its row to `schema`, read it in `compile` (`section.get(&ROW)`), describe it in
 //! `conf/full.toml`, and add a wrong value to `tests/config/bad`. A test writes `docs/reference/options.md` and
@@ -227,7 +227,7 @@ pub struct ListenerSettings {
     pub http3: Option<Http3Settings>,
     /// Send buffer of the kernel per client, in bytes; 0 leaves it to the system.
     pub max_unsent: u32,
-    /// Who may connect to a Unix socket.
+    /// The permissions of a Unix socket, which decide who may connect.
     pub access: SocketAccess,
 }
 
@@ -324,7 +324,7 @@ pub struct DnsProgram {
 }
 
 labels! {
-    /// What becomes of request headers with `_` in their names.
+    /// The treatment of request headers with `_` in their names.
     UnderscoreHeaders:
     /// They are removed.
     Drop = "drop",
@@ -476,7 +476,7 @@ impl Hints {
 }
 
 labels! {
-    /// What requests without a valid `traceparent` get.
+    /// The header that requests without a valid `traceparent` get.
     TraceParent:
     /// The header is forwarded unchanged.
     Pass = "pass",

@@ -172,7 +172,8 @@ fn parse_authority(rest: &str, default: u16) -> Result<String, TextFault> {
             None => (authority.to_ascii_lowercase(), None),
         },
     };
-    if !host.starts_with('[') && !is_host(&host) {
+    // A dot at the end makes a name absolute: it has no domain of the search list after it.
+    if !host.starts_with('[') && !is_host(host.strip_suffix('.').unwrap_or(&host)) {
         return invalid_text(format!("`{host}` is not a host name or address"), HELP);
     }
     let port = match port.map(|port| port.parse::<u16>().ok().filter(|number| *number > 0 && is_digits(port))) {
@@ -200,6 +201,7 @@ mod tests {
         assert_eq!(origin("https://[::1]").unwrap().bare_host(), "::1");
         assert_eq!(shown("http://App.Local"), "app.local:80");
         assert_eq!(shown("http://[::1]:3000/"), "[::1]:3000");
+        assert_eq!(shown("https://App.Local."), "https://app.local.:443");
         assert_eq!(shown("unix:/run/app.sock"), "unix:/run/app.sock");
         for (text, host) in [("srv:_http._tcp.App.Local", "app.local"), ("srv+https:_https._tcp.a.test.", "a.test")] {
             let service = origin(text).unwrap();
@@ -212,6 +214,8 @@ mod tests {
             "h2://a",
             "http://",
             "http://a/b",
+            "http://.",
+            "http://a..:3000",
             "http://u@a",
             "http://a:0",
             "http://a:+1",

@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::config::diagnostics::report::{Diagnostic, MistakeKind, Place};
@@ -13,6 +14,7 @@ use crate::config::schema::{self, Schema};
 use crate::config::source::SourceTexts;
 use crate::config::substitute::Text;
 use crate::config::tree::{self, Node, Table, TableEntry, Value};
+use crate::config::unreadable::Unreadable;
 use crate::config::values::TextFault;
 use crate::config::{closest, examples, hints, values};
 use crate::labels::LabelSet;
@@ -100,9 +102,22 @@ impl<'a> Section<'a> {
 
     /// Reads the text of the file that the key names, and watches the file.
     pub fn read_file(&self, option: &ConfigOption) -> Option<String> {
+        self.read_file_by(option, SourceTexts::read_file)
+    }
+
+    /// Reads the file with certificates or a key in PEM that the key names, and watches it.
+    pub fn read_pem(&self, option: &ConfigOption) -> Option<String> {
+        self.read_file_by(option, SourceTexts::read_pem)
+    }
+
+    fn read_file_by(
+        &self,
+        option: &ConfigOption,
+        read: impl FnOnce(&SourceTexts, &Path) -> Result<String, Unreadable>,
+    ) -> Option<String> {
         let path = self.read_string(option)?;
         let node = self.node(option)?;
-        match self.sources.read_file(&self.sources.resolve_path(node.place.file, &path)) {
+        match read(self.sources, &self.sources.resolve_path(node.place.file, &path)) {
             Ok(text) => Some(text),
             Err(error) => self.report_fault(option.name, node, &format!("it cannot be read: {error}"), error.help()),
         }

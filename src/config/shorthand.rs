@@ -135,14 +135,14 @@ fn parse_limit(sources: &SourceTexts, text: &str) -> Option<Shorthand> {
             },
             ("by", Some(parts)) if key.is_none() => {
                 // In the shorthand, words contain no spaces, so alternatives are separated by `|`.
-                let written = |part: &str| part.replace('|', KeyPart::OR);
+                let with_alternatives = |part: &str| part.replace('|', KeyPart::OR);
                 for part in parts.split(',') {
-                    if let Err(TextFault { what, help }) = values::parse_key_part(&written(part)) {
+                    if let Err(TextFault { what, help }) = values::parse_key_part(&with_alternatives(part)) {
                         wrong(part, &what, &help);
                         ok = false;
                     }
                 }
-                key = Some(parts.split(',').map(written).collect());
+                key = Some(parts.split(',').map(with_alternatives).collect());
             }
             ("burst" | "by", Some(_)) => wrong(word, &format!("`{word}` occurs twice"), HELP),
             ("burst" | "by", None) => wrong(word, &format!("`{word}` needs a value"), HELP),

@@ -153,6 +153,22 @@ impl SourceTexts {
     /// # Errors
     /// Why it cannot be read.
     pub fn read_file(&self, path: &Path) -> Result<String, Unreadable> {
+        self.read_text(path, |bytes| String::from_utf8(bytes).map_err(|error| Unreadable::not_utf8(path, &error)))
+    }
+
+    /// Reads a file with certificates or keys in PEM in the same way. What stands between them is a comment, in any encoding.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub fn read_pem(&self, path: &Path) -> Result<String, Unreadable> {
+        self.read_text(path, |bytes| unreadable::decode_pem(path, bytes))
+    }
+
+    fn read_text(
+        &self,
+        path: &Path,
+        decode: impl FnOnce(Vec<u8>) -> Result<String, Unreadable>,
+    ) -> Result<String, Unreadable> {
         self.watch_path(path.to_owned());
         if let Some(text) = self.overlay.text(path) {
             self.add_to_digest(text.as_bytes());
@@ -160,7 +176,7 @@ impl SourceTexts {
         }
         let bytes = unreadable::read_bytes(path, FILE_SIZE_MAX)?;
         self.add_to_digest(&bytes);
-        String::from_utf8(bytes).map_err(|error| Unreadable::not_utf8(path, &error))
+        decode(bytes)
     }
 
     /// Reads a file of at most `max` bytes that is not text, and watches it.

@@ -53,7 +53,8 @@ impl Table {
 }
 
 impl Node {
-    /// Returns the value of a string that is one `${...}` as a whole: a variable or file may give a number or a boolean.
+    /// Returns the value of a string that is one `${...}` as a whole: a variable or file may give a number or a
+    /// boolean.
     fn substituted(&self) -> Option<&str> {
         let Value::String(Text { value, written: Some(written) }) = &self.value else { return None };
         let is_whole = written.starts_with("${") && written.find('}') == Some(written.len() - 1);

@@ -103,6 +103,29 @@ pub fn read_rows(path: &Path) -> Result<String, Unreadable> {
     String::from_utf8(read_bytes(path, ROWS_SIZE_MAX)?).map_err(|error| Unreadable::not_utf8(path, &error))
 }
 
+/// Decodes a file in PEM. The mark that some editors write before a text is left out.
+///
+/// # Errors
+/// The file is no text, and has no PEM in it.
+pub fn decode_pem(path: &Path, bytes: Vec<u8>) -> Result<String, Unreadable> {
+    const BEGIN: &[u8] = b"-----BEGIN ";
+    let text = String::from_utf8(bytes).or_else(|error| {
+        match error.as_bytes().windows(BEGIN.len()).any(|window| window == BEGIN) {
+            true => Ok(String::from_utf8_lossy(error.as_bytes()).into_owned()),
+            false => Err(Unreadable {
+                what: "it is not in PEM, which is text".to_owned(),
+                help: format!(
+                    "if it is DER, convert it: openssl x509 -inform der -in {path} for a certificate, openssl pkey \
+                     -inform der -in {path} for a key",
+                    path = path.display()
+                ),
+                kind: UnreadableKind::Content,
+            }),
+        }
+    })?;
+    Ok(text.trim_start_matches('\u{feff}').to_owned())
+}
+
 /// Reads a regular file of at most `max` bytes.
 pub fn read_bytes(path: &Path, max: u64) -> Result<Vec<u8>, Unreadable> {
     let plain = |error: std::io::Error| Unreadable::from_error(path, &error);
@@ -128,6 +151,18 @@ pub fn read_bytes(path: &Path, max: u64) -> Result<Vec<u8>, Unreadable> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn comments_in_pem_may_have_any_encoding() {
+        let decode = |bytes: &[u8]| decode_pem(Path::new("/etc/a.pem"), bytes.to_vec());
+        let pem = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
+        assert_eq!(decode(pem.as_bytes()).unwrap(), pem);
+        assert_eq!(decode(&[b"\xef\xbb\xbf", pem.as_bytes()].concat()).unwrap(), pem);
+        let latin1 = decode(&[b"# Z\xfcrich\n", pem.as_bytes()].concat()).unwrap();
+        assert!(latin1.ends_with(pem), "{latin1}");
+        let der = decode(b"\x30\x82\x03\xff").unwrap_err();
+        assert!(der.help().contains("openssl x509 -inform der -in /etc/a.pem"), "{der:?}");
+    }
 
     /// Root can read every file, so a test of the whole program would need another user.
     #[test]

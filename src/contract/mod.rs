@@ -3,7 +3,6 @@
 //!
 //! - `bound`: the arithmetic of the bounds in docs/guarantees/bounds.md
 //! - `clauses`: the sentences of one limit
-//! - `late_charges`: costs that only the response reports
 //! - `report`: text and JSON
 //!
 //! To add an algorithm, add its [`bound::Bound`]. A sentence with a number needs a randomised run in
@@ -11,5 +10,4 @@
 
 pub mod bound;
 pub mod clauses;
-mod late_charges;
 pub mod report;

@@ -60,7 +60,8 @@ pub fn find_running(path: &Path) -> RunningGateway {
         return RunningGateway::Absent;
     };
     runtime.block_on(async {
-        let Ok(Ok(stream)) = timeout(RESPONSE_TIMEOUT, connect_by_name(path)).await else {
+        let connection = async { UnixStream::connect(socket_name(path)?).await };
+        let Ok(Ok(stream)) = timeout(RESPONSE_TIMEOUT, connection).await else {
             return RunningGateway::Absent;
         };
         match timeout(RESPONSE_TIMEOUT, read_address(stream, path)).await {
@@ -68,10 +69,6 @@ pub fn find_running(path: &Path) -> RunningGateway {
             _ => RunningGateway::Silent,
         }
     })
-}
-
-async fn connect_by_name(config: &Path) -> io::Result<UnixStream> {
-    UnixStream::connect(socket_name(config)?).await
 }
 
 /// Returns `None` if the process at the other end is not trusted or reports no address.

@@ -1,4 +1,4 @@
-//! Development certificates (`tls = { internal = true }`): issues those of a config that comes into force, and renews
+//! Development certificates (`tls = { internal = true }`): issues those of a config that becomes active, and renews
 //! them while it is. Certificates are kept in memory only; the CA is on disk (`local_ca`).
 
 use std::cell::{Cell, RefCell};
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio::task::spawn_local;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::acme::certificates;
+use crate::acme;
 use crate::config::{Config, ListenerSettings};
 use crate::local_ca::authority::is_due;
 use crate::local_ca::{self, LocalCaError, LocalCas, now_s};
@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// Issues the development certificates of all listeners.
 #[derive(Default)]
 pub struct DevelopmentCerts {
-    /// The CAs of the config in force. Renewals do not read them again.
+    /// The CAs of the active config. Renewals do not read them again.
     cas: RefCell<LocalCas>,
     is_renewing: Cell<bool>,
 }
@@ -39,7 +39,7 @@ impl DevelopmentCerts {
         Ok(certs)
     }
 
-    /// Issues the certificates of a config that is about to come into force, with these CAs.
+    /// Issues the certificates of a config that is about to become active, with these CAs.
     pub fn issue_all(&self, config: &Config, cas: LocalCas) {
         *self.cas.borrow_mut() = cas;
         for (listener, tls) in list_internal(config) {
@@ -62,7 +62,7 @@ impl DevelopmentCerts {
         }
     }
 
-    /// Renews certificates from now on, if the config in force has any.
+    /// Renews certificates from now on, if the active config has any.
     pub fn start_renewal(self: &Rc<Self>, current: &CurrentSnapshot, metrics: &Metrics) {
         if list_internal(&current.load().config).next().is_none() || self.is_renewing.replace(true) {
             return;
@@ -88,7 +88,7 @@ impl DevelopmentCerts {
             }
         }
         if has_renewed {
-            certificates::export_expiry(config, metrics);
+            acme::export_expiry(config, metrics);
         }
     }
 }

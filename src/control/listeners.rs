@@ -25,7 +25,7 @@ pub struct Listeners {
     handed_over: bool,
 }
 
-/// Bound sockets of a config that is not in force yet; dropping them changes nothing.
+/// Bound sockets of a config that is not active yet; dropping them changes nothing.
 pub struct Prepared {
     listeners: Vec<Listener>,
     admin: Option<Listener>,
@@ -242,7 +242,7 @@ impl Listeners {
         }
     }
 
-    /// Serves the prepared sockets, then closes those that `config`, now in force, does not name.
+    /// Serves the prepared sockets, then closes those that `config`, now active, does not name.
     pub fn exchange_listeners(&mut self, prepared: Prepared, config: &Config) {
         for listener in prepared.listeners {
             let addr = listener.addr().clone();

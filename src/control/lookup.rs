@@ -1,6 +1,5 @@
-//! Looks up a hostname: in /etc/hosts, then with the DNS servers of /etc/resolv.conf or of the config. Or a service, by its
-//! SRV records. Called by
-//! `resolve`.
+//! Looks up a hostname: in /etc/hosts, then with the DNS servers of /etc/resolv.conf or of the config. Or a service, by
+//! its SRV records. Called by `resolve`.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -93,8 +92,8 @@ impl HostResolver {
         self.changed == files_changed_at()
     }
 
-    /// Looks up a hostname, or a service whose name begins with `srv:`. For an address family of a hostname that cannot be
-    /// queried now, returns the addresses in `before`.
+    /// Looks up a hostname, or a service whose name begins with `srv:`. For an address family of a hostname that cannot
+    /// be queried now, returns the addresses in `before`.
     pub async fn resolve(&self, name: &str, before: &[NamedAddress]) -> Result<LookupResult, LookupOutcome> {
         let lookup = async {
             match name.strip_prefix(SERVICE_PREFIX) {
@@ -149,9 +148,9 @@ impl HostResolver {
                 some if !some.is_empty() => (target, Ok((some, answer.ttl))),
                 _ => (target, self.resolve_host(&target.host, &[]).await),
             });
-            let found: Vec<_> = lookups.buffered(TARGETS_AT_ONCE).collect().await;
+            let results: Vec<_> = lookups.buffered(TARGETS_AT_ONCE).collect().await;
             let (mut addresses, mut ttl) = (Vec::new(), answer.ttl);
-            for (target, result) in found {
+            for (target, result) in results {
                 match result {
                     Ok((ips, its_ttl)) => {
                         addresses.extend(target.weigh_addresses(&ips));
@@ -207,8 +206,8 @@ impl HostResolver {
     }
 }
 
-/// Returns the name as it is written, label by label. The rules for registered names, which `web_1` and `a--b` break, do
-/// not apply to names of containers and services: the DNS server decides which names exist.
+/// Returns the name as it is written, label by label. The rules for registered names, which `web_1` and `a--b` break,
+/// do not apply to names of containers and services: the DNS server decides which names exist.
 fn parse_name(text: &str) -> Option<Name> {
     let (labels, is_complete) = text.strip_suffix('.').map_or((text, false), |labels| (labels, true));
     let mut name = Name::from_labels(labels.split('.').map(str::as_bytes)).ok()?;

@@ -45,7 +45,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, spawn_local};
 
-use crate::acme::certificates;
+use crate::acme;
 use crate::admin::ledger::UsageLedger;
 use crate::admin::lifecycle::{Lifecycle, SharedState};
 use crate::admin::live_overrides::LiveOverrides;
@@ -57,9 +57,8 @@ use crate::control::handover::{
 };
 use crate::control::listeners::Listeners;
 use crate::control::process_overload::OverloadMonitor;
-use crate::control::reload::Reloader;
-use crate::control::reload::fetchers::Fetchers;
 use crate::control::reload::override_files::follow_override_files;
+use crate::control::reload::{Fetchers, Reloader};
 use crate::control::resolve::HostnameUpdater;
 use crate::control::signals::StopSignals;
 pub use crate::control::source::ConfigSource;
@@ -301,7 +300,7 @@ fn take_first_snapshot(
     let snapshot = Arc::new(Snapshot::new(1, config, state));
     state.drop_unused(&snapshot);
     metrics.record_config(&snapshot.config.hash, snapshot.generation, snapshot.loaded_at);
-    certificates::export_expiry(&snapshot.config, metrics);
+    acme::export_expiry(&snapshot.config, metrics);
     snapshot
 }
 
@@ -405,7 +404,7 @@ async fn report_left_out() {
     }
 }
 
-/// Watches the files of the config in force, and those of a failed load: one of them contains the mistake.
+/// Watches the files of the active config, and those of a failed load: one of them contains the mistake.
 fn watch_files_of(watch: Option<&WatchHandle>, reloader: &Reloader, outcome: &ReloadOutcome) {
     let Some(watch) = watch else { return };
     let mut files = reloader.current.load().config.files.clone();
@@ -453,7 +452,7 @@ async fn drain_gateway(reloader: Reloader, stop: &mut StopSignals, handed_over: 
     Ok(())
 }
 
-/// Logs the warnings of a config that has come into force.
+/// Logs the warnings of a config that has become active.
 fn log_warnings(config: &Config) {
     for line in config.warnings.iter().flat_map(Report::log_lines) {
         tracing::warn!("{line}");

@@ -74,7 +74,7 @@ impl HostnameUpdater {
         }
     }
 
-    /// Resolves the names of a config that is about to come into force, and waits for new ones for a while.
+    /// Resolves the names of a config that is about to become active, and waits for new ones for a while.
     pub async fn resolve_new_names(self: &Rc<HostnameUpdater>, config: &Config) {
         let servers = &config.server.resolver;
         if self.resolver.borrow().0 != *servers {
@@ -100,7 +100,7 @@ impl HostnameUpdater {
         let _ = timeout(FIRST_LOOKUP_TIMEOUT, first_lookups).await;
     }
 
-    /// Stops resolving names that the config in force does not use.
+    /// Stops resolving names that the active config does not use.
     pub fn forget_unused(&self, config: &Config) {
         let hostnames = list_hostnames(config);
         self.names.borrow_mut().retain(|name, _| hostnames.contains_key(name.as_str()));

@@ -15,7 +15,7 @@ const DIVISIBLE: u32 = 60;
 
 /// The response to a query for SRV records.
 pub struct ServiceAnswer {
-    /// By priority, in ascending order.
+    /// The records by priority, in ascending order.
     targets: Vec<Target>,
     /// Addresses that the response contains besides.
     addresses: Vec<(Name, IpAddr)>,

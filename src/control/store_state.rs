@@ -122,7 +122,11 @@ impl StoreState {
         let mut ticks = interval(CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            ticks.tick().await;
+            // A change by the admin API is reported as kept once the file has it.
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = self.live.wait_for_change() => {}
+            }
             if !self.gateways.is_store_silent() {
                 *self.previous_outage.borrow_mut() = None;
             }
@@ -176,10 +180,11 @@ impl StoreState {
             ),
             Err(_) => {}
         }
-        self.live.note_unsaved(match &outcome {
+        let unsaved = match &outcome {
             Ok(left_out) => left_out.iter().cloned().collect(),
             Err(_) => config.limits.iter().map(|limit| limit.name.clone()).collect(),
-        });
+        };
+        self.live.note_saved(next.overrides, unsaved);
         if outcome.is_ok() && self.failed.get().is_some() {
             tracing::info!("state file `{path}` is written again");
         }

@@ -31,7 +31,7 @@ pub fn notify_reloading() {
     }
 }
 
-/// Reports the end of a reload, and the generation in force.
+/// Reports the end of a reload, and the generation of the active config.
 pub fn notify_reloaded(generation: u64, has_failed: bool) {
     let status = match has_failed {
         false => format!("serving generation {generation} of the config"),

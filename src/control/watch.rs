@@ -49,6 +49,8 @@ const DIGEST_BUFFER: usize = 64 * 1024;
 const QUIET_TIME: Duration = Duration::from_millis(100);
 /// Upper bound for waiting on a stream of events that never pauses.
 const QUIET_WAIT_MAX: Duration = Duration::from_secs(1);
+/// The same if a file has become empty: many programs empty a file, close it, and write it a little later.
+const EMPTIED_QUIET_TIME: Duration = Duration::from_secs(2);
 /// Without events, a save is complete when sizes and modification times stay the same for this long.
 const POLL_QUIET_TIME: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
@@ -129,7 +131,10 @@ impl Watcher {
                     if self.stats == read_stats(&self.files.borrow()) {
                         continue;
                     }
-                    self.wait_until_stats_stay().await;
+                    // An event on its way says more about the write.
+                    if timeout(QUIET_TIME, change.notified()).await.is_err() {
+                        self.wait_until_stats_stay().await;
+                    }
                     self.wait_until_written().await;
                 }
                 result = self.files.changed() => {
@@ -140,6 +145,7 @@ impl Watcher {
                     continue;
                 }
             }
+            self.wait_for_emptied().await;
             self.watch_directories();
             let files = self.files.borrow().clone();
             self.stats = read_stats(&files);
@@ -155,7 +161,8 @@ impl Watcher {
                 continue;
             }
             let is_edited = contents != self.contents;
-            if is_edited && self.wait_for_writer().await {
+            // The search for writers takes a while, in which a program may empty a file.
+            if is_edited && (self.wait_for_writer().await || self.has_emptied_file()) {
                 change.notify_one();
                 continue;
             }
@@ -192,6 +199,23 @@ impl Watcher {
                 OpenState::TooLong => self.submit_reload(false).await,
             }
         }
+    }
+
+    /// Waits for the contents of files that have become empty. One that stays empty is accepted after a while.
+    async fn wait_for_emptied(&mut self) {
+        let until = Instant::now() + WRITE_MAX;
+        if !self.has_emptied_file() {
+            return;
+        }
+        while Instant::now() < until && timeout(EMPTIED_QUIET_TIME, self.changed.notified()).await.is_ok() {
+            self.wait_until_written().await;
+        }
+    }
+
+    /// Returns whether a file is empty that had contents when it was last looked at.
+    fn has_emptied_file(&self) -> bool {
+        let stats = read_stats(&self.files.borrow());
+        stats.iter().any(|(path, stat)| is_emptied(self.stats.get(path), stat.as_ref()))
     }
 
     /// Waits while a program that can be seen has a file open for writing. Events do not tell of all: it may write under
@@ -315,6 +339,12 @@ fn try_digest(files: &[PathBuf]) -> Option<ContentDigest> {
 
 fn read_stats(files: &[PathBuf]) -> BTreeMap<PathBuf, Option<FileStat>> {
     files_and_directories(files).into_iter().map(|path| (path.clone(), stat_file(&path).ok())).collect()
+}
+
+/// Returns whether a file that had contents is empty now.
+fn is_emptied(before: Option<&Option<FileStat>>, now: Option<&FileStat>) -> bool {
+    let had_contents = before.and_then(Option::as_ref).is_some_and(|(_, _, size, ..)| *size > 0);
+    had_contents && now.is_some_and(|(_, _, size, ..)| *size == 0)
 }
 
 /// Returns files and their directories: a new file may match an include pattern.

@@ -1,4 +1,4 @@
-//! What the table of ends says about each of them.
+//! The columns of the table of ends.
 
 use http::StatusCode;
 
@@ -20,13 +20,13 @@ pub struct EndRow {
     pub text: &'static str,
     /// The text for the log, if it is another one.
     logged: &'static str,
-    /// What happened, for the manual: Markdown. The text, if it is empty.
+    /// A description of the end for the manual, in Markdown. The text, if it is empty.
     meaning: &'static str,
     /// The option that governs this end.
     pub setting: Option<&'static str>,
     /// The metric that counts it.
     pub counted: Counted,
-    /// What happens to the charges of limits.
+    /// The effect on the charges of limits.
     pub refund: Refund,
     /// The most lenient strictness that still refuses this fault of a head. `None` if it is no such fault.
     pub min_strictness: Option<MinStrictness>,
@@ -37,14 +37,14 @@ pub struct EndRow {
     /// Why the request may be sent to another server: the option of `retry` that permits it, and the counter. `None` if
     /// sending it again is not safe: after an invalid response, for example, the server has acted on the request.
     pub retry: Option<RetryReason>,
-    /// Whether the end counts as a failure of the server for `eject`, and of the upstream for circuit breakers. Ends that
-    /// the client or the gateway causes do not.
+    /// True if the end counts as a failure of the server for `eject`, and of the upstream for circuit breakers. Ends
+    /// that the client or the gateway causes do not.
     pub is_upstream_failure: bool,
     /// A server or the route itself has begun to serve the request.
     pub follows_service: bool,
 }
 
-/// Who is to blame for an end.
+/// The party to blame for an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
     Client,
@@ -68,15 +68,15 @@ pub enum Counted {
     Limit,
 }
 
-/// What an end means for the charges of limits. All but `Response` hold only as far as is known whether a server got a
-/// part of the request.
+/// The effect of an end on the charges of limits. All but `Response` hold only as far as is known whether a server got
+/// a part of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refund {
     /// The rules of the limit decide by the status of the response.
     Response,
-    /// Without a server: `connect_error` of `refund_on` applies.
+    /// No server got the request: `connect_error` of `refund_on` applies.
     Unsent,
-    /// Without a server: limits refund it unless they opt out.
+    /// No server got the request: limits refund it unless they opt out.
     Overload,
     /// After a server got a part: `client_abort` of `refund_on` applies.
     Abort,

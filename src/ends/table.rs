@@ -70,8 +70,9 @@ ends! {
     QueryTooDeep = limit(400, InvalidArgument, "unreadable_key", "the query is deeper than allowed (max_depth)")
         .setting("max_depth");
     LlmBatch = limit(403, PermissionDenied, "llm_batch",
-        "a batch is not allowed here, because no response to it reports its tokens").setting("when")
-        .means("creates a [batch](../guides/llm-apis.md) on a route whose limit settles by the usage in responses");
+        "this operation is not allowed here, because no response to it reports its tokens").setting("when")
+        .means("creates a [batch, job or session](../guides/llm-apis.md) on a route whose limit settles by the usage in \
+            responses");
     McpHeaders = limit(400, InvalidArgument, "mcp_headers",
         "Mcp-Method or Mcp-Name names another call than the request body")
         .means("the headers of an [MCP request](../guides/mcp.md) name another call than its body");

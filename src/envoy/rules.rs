@@ -42,7 +42,7 @@ pub struct RateLimitRule {
     pub pattern: DescriptorPattern,
     /// Indexes into the limits of the domain's route. Empty exempts the descriptor from limits.
     pub limits: Vec<usize>,
-    /// Those of the limits that have another cost here than on the route.
+    /// The limits that have another cost here than on the route.
     pub priced: Vec<Arc<Limit>>,
     /// Names of limits that do not apply to the other descriptors of a request that has this one.
     pub replaces: Vec<String>,

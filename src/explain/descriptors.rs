@@ -203,6 +203,7 @@ struct PreviewedChecks {
 }
 
 impl<'a> LimitDoor<'a> for Preview<'a> {
+    type Limits = Route;
     type Note = ();
 
     fn limiter(&self) -> &'a Limiter {
@@ -381,8 +382,8 @@ fn find_mismatches(
     };
     let mut mismatches = Vec::new();
     if pattern.entries.len() != entries.len() {
-        let found = Some(entries.len().to_string());
-        mismatches.push(report("number of entries".to_owned(), &pattern.entries.len(), found));
+        let count_text = Some(entries.len().to_string());
+        mismatches.push(report("number of entries".to_owned(), &pattern.entries.len(), count_text));
     }
     for (place, wanted) in pattern.entries.iter().enumerate() {
         let entry = match pattern.is_ordered {

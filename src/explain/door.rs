@@ -44,6 +44,7 @@ use crate::tls::ClientCertificate;
 use crate::upstream::breaker::BreakerPermit;
 
 impl<'a> LimitDoor<'a> for ExplainWalk<'a> {
+    type Limits = Route;
     type Note = DescribedLimits;
 
     fn limiter(&self) -> &'a Limiter {

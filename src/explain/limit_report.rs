@@ -63,8 +63,8 @@ impl LimitFacts<'_> {
         let limit = self.limit();
         if limit.applies_to(self.facts) == Ok(true) {
             let mut key = String::new();
-            let shown = display.write_key(&mut key, limit.counted_key(), self.facts, limit.repeated);
-            report.key = shown.ok().map(|()| key);
+            let key_result = display.write_key(&mut key, limit.counted_key(), self.facts, limit.repeated);
+            report.key = key_result.ok().map(|()| key);
             self.describe_override(report);
         }
         report.cost = self.check.map(|check| check.cost);

@@ -57,7 +57,7 @@ pub fn describe_limits(
     let AskedLimits { unknown, checks, states } = walk.asked.take();
     let (limits, asked) = (&route.limits, &route.limits[first..first + unknown.len()]);
     let is_known = |place: usize| unknown[place].is_none();
-    let mut described = DescribedLimits { reports: Vec::with_capacity(unknown.len()), charges: Vec::new() };
+    let mut description = DescribedLimits { reports: Vec::with_capacity(unknown.len()), charges: Vec::new() };
     for (place, (unknown, check)) in unknown.iter().zip(&checks).enumerate() {
         let index = first + place;
         let limit = &limits[index];
@@ -75,10 +75,10 @@ pub fn describe_limits(
             Some(why) => set_effect(&mut report, LimitEffect::Unknown, *why),
             None => limit_facts.describe(&mut report, walk.context.display, states[place]),
         }
-        described.reports.push(report);
-        described.charges.extend(limit_facts.made_charge().filter(|_| walk.context.op == Op::Take));
+        description.reports.push(report);
+        description.charges.extend(limit_facts.made_charge().filter(|_| walk.context.op == Op::Take));
     }
-    described
+    description
 }
 
 /// Returns whether an explanation of the limit would let the caller test a guess of a hidden value.
@@ -109,11 +109,7 @@ fn find_unknown(walk: &ExplainWalk<'_>, limits: &[Arc<Limit>]) -> Vec<Option<&'s
 
 /// Returns the check of each evaluation that needs the store.
 pub fn list_checks(evaluations: &[Evaluation]) -> Vec<Option<Check>> {
-    let check = |evaluation: &Evaluation| match evaluation {
-        Evaluation::Check(check) => Some(check.clone()),
-        _ => None,
-    };
-    evaluations.iter().map(check).collect()
+    evaluations.iter().map(|evaluation| evaluation.check().cloned()).collect()
 }
 
 /// Returns the answer to a cost of 0 for each key, which contains what it has left before the request. Decides nothing;

@@ -2,15 +2,15 @@
 //! `POST /-/explain` and the cases of `sluicegate test`.
 //!
 //! Input: a request as a client would send it (`input`), a config and a limiter. Output: an [`Explanation`], as JSON or
-//! as text (`text`). `steps` takes the request through `proxy::steps::pipeline`, the list of steps that requests of clients
-//! take; `question` does so for what other proxies ask, and `descriptors` explains a rate limit request of Envoy. `door`
-//! says how an explanation takes each step, and `walk` has its state. `parser` reads the head, `client` finds the address,
-//! `routes` says why other routes do not match, `limits` asks the limits, `limit_report` and `conditions` describe them,
-//! `action` describes what follows, and `verdict` the end. What needs the network is not asked; a note says so. `offline`
-//! decides without a gateway. `cases` runs the test cases of a config.
+//! as text (`text`). `steps` takes the request through `proxy::steps::pipeline`, the list of steps that requests of
+//! clients take; `question` does so for what other proxies ask, and `descriptors` explains a rate limit request of
+//! Envoy. `door` says how an explanation takes each step, and `walk` has its state. `parser` reads the head, `client`
+//! finds the address, `routes` says why other routes do not match, `limits` asks the limits, `limit_report` and
+//! `conditions` describe them, `action` describes what follows, and `verdict` the end. What needs the network is not
+//! asked; a note says so. `offline` decides without a gateway. `cases` runs the test cases of a config.
 //!
-//! A new step of a request appears in explanations by itself. If it depends on more than the request and the config, add a
-//! method to `proxy::steps::door::Door`, and say in `door` what an explanation assumes.
+//! A new step of a request appears in explanations by itself. If it depends on more than the request and the config,
+//! add a method to `proxy::steps::door::Door`, and say in `door` what an explanation assumes.
 
 mod action;
 pub mod cases;

@@ -43,21 +43,21 @@ pub fn parse_head(head: &[u8], config: &Config) -> Result<ParsedHead, End> {
     let mut inspector = config.is_strict_somewhere.then(|| Inspector::new(server.max_header_bytes));
     let visible = &head[..inspector.as_mut().map_or(head.len(), |inspector| inspector.feed(head))];
     let line = raw_target::encode_request_line(visible);
-    let found: RefCell<Option<(Parts, Option<u64>)>> = RefCell::default();
+    let parsed_head: RefCell<Option<(Parts, Option<u64>)>> = RefCell::default();
     let service = service_fn(|request: Request<Incoming>| {
         let (parts, body) = request.into_parts();
-        found.replace(Some((parts, body.size_hint().exact())));
+        parsed_head.replace(Some((parts, body.size_hint().exact())));
         pending::<Result<Response<Empty<Bytes>>, Infallible>>()
     });
     let mut connection = new_parser(server.max_headers, server.max_header_bytes)
         .serve_connection(HeadStream { unread: line.as_deref().unwrap_or(visible) }, service);
     // The stream never waits, so one call reads the whole head.
     let poll = Pin::new(&mut connection).poll_without_shutdown(&mut Context::from_waker(Waker::noop()));
-    let unparsed = connection.into_parts().read_buf;
+    let rest = connection.into_parts().read_buf;
     if let Poll::Ready(Err(error)) = poll {
-        return Err(find_parse_end(&error, &unparsed).unwrap_or(End::MalformedHead));
+        return Err(find_parse_end(&error, &rest).unwrap_or(End::MalformedHead));
     }
-    let (parts, body_length) = found.into_inner().ok_or(End::MalformedHead)?;
+    let (parts, body_length) = parsed_head.into_inner().ok_or(End::MalformedHead)?;
     let fault = inspector.and_then(|mut inspector| inspector.take_fault(body_length));
     let header_set = HeaderSet::from_headers(&parts.headers);
     Ok(ParsedHead { parts, header_set, fault, body_length })

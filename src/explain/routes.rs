@@ -23,11 +23,11 @@ const REGEX_PATH_MAX: usize = 4096;
 
 /// Describes a route of the config, with the text of its conditions as they are written.
 pub fn describe_route(config: &Config, index: usize, route: &Route) -> RouteReport {
-    let written = config.written_matcher(index);
+    let matcher = config.written_matcher(index);
     RouteReport {
         name: route.name.clone(),
-        path: written.path_with_variables().unwrap_or_else(|| route.matcher.path.to_string()),
-        hosts: route.matcher.hosts.iter().map(|host| host_text(&written, host)).collect(),
+        path: matcher.path_with_variables().unwrap_or_else(|| route.matcher.path.to_string()),
+        hosts: route.matcher.hosts.iter().map(|host| host_text(&matcher, host)).collect(),
     }
 }
 
@@ -53,12 +53,12 @@ pub fn find_nearest_routes(
         })
         .collect();
     ranked.sort_by_key(|(rank, ..)| *rank);
-    let shown = ranked.iter().take(SHOWN).map(|((.., index), route, mismatches)| {
+    let nearest = ranked.iter().take(SHOWN).map(|((.., index), route, mismatches)| {
         let written = config.written_matcher(*index);
         let describe = |mismatch| describe_mismatch((route, &written), mismatch, (head, method), headers, display);
         OtherRoute { name: route.name.clone(), mismatches: mismatches.iter().map(describe).collect() }
     });
-    shown.collect()
+    nearest.collect()
 }
 
 fn describe_mismatch(

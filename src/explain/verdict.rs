@@ -36,8 +36,8 @@ fn report_end(decision: RequestDecision, end: End) -> VerdictReport {
 pub fn describe_admission(found: &Findings, route: Option<&Route>, status: Option<u16>) -> VerdictReport {
     let limits = route.map_or(&[][..], |route| &route.limits);
     let delay = found.admission.verdict.as_ref().and_then(|verdict| verdict.delay_ms(limits));
-    let exceeded = found.admission.verdict.as_ref().and_then(|verdict| find_exceeded(verdict, limits));
-    let decision = match (exceeded, delay) {
+    let excess = found.admission.verdict.as_ref().and_then(|verdict| find_exceeded(verdict, limits));
+    let decision = match (excess, delay) {
         (Some((_, decision)), _) => decision,
         (None, Some(_)) => RequestDecision::Delay,
         (None, None) => found.decision,
@@ -60,10 +60,7 @@ pub fn describe_admission(found: &Findings, route: Option<&Route>, status: Optio
     VerdictReport {
         decision: decision.label().to_owned(),
         status,
-        limit: exceeded
-            .map(|(place, _)| place)
-            .or(delay.map(|(place, _)| place))
-            .map(|place| limits[place].name.clone()),
+        limit: excess.map(|(place, _)| place).or(delay.map(|(place, _)| place)).map(|place| limits[place].name.clone()),
         delay_ms: delay.map(|(_, delay_ms)| delay_ms),
         detail,
         ..VerdictReport::default()

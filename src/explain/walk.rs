@@ -42,7 +42,7 @@ pub struct MadeCharge {
     pub check: Check,
 }
 
-/// What is known of limits before they decide.
+/// The knowledge about limits before they decide.
 #[derive(Default)]
 pub struct AskedLimits {
     /// Why a limit cannot be decided; `None` if it can.
@@ -52,7 +52,7 @@ pub struct AskedLimits {
     pub states: Vec<Option<Answer>>,
 }
 
-/// What an explanation has found so far.
+/// The results of an explanation so far.
 pub struct Findings {
     pub explanation: Explanation,
     pub decision: RequestDecision,

@@ -1,7 +1,7 @@
 //! Reads a file while the client takes it, one piece at a time.
 //!
-//! The response has as many bytes as its head says, whatever happens to the file meanwhile: of a longer file nothing more is
-//! sent, and a shorter one is an error, which the client sees as a response that is cut off.
+//! The response has as many bytes as its head says, whatever happens to the file meanwhile: of a longer file nothing
+//! more is sent, and a shorter one is an error, which the client sees as a response that is cut off.
 
 use std::collections::VecDeque;
 use std::fs::File;

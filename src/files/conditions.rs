@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use http::header::{IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// By what a client recognizes a representation. A file without a time has neither.
+/// The validators by which a client recognizes a representation. A file without a time has neither.
 #[derive(Clone, Debug, Default)]
 pub struct Validators {
     /// A strong entity tag.
@@ -25,8 +25,8 @@ pub enum Judgement {
 }
 
 impl Validators {
-    /// Creates the validators of a file. `coding`: the content coding of a compressed copy; each coding has another entity tag. `now`:
-    /// a modification in the future counts as now.
+    /// Creates the validators of a file. `coding`: the content coding of a compressed copy; each coding has another
+    /// entity tag. `now`: a modification in the future counts as now.
     pub fn new(modified: Option<SystemTime>, length: u64, coding: &str, now: SystemTime) -> Validators {
         let Some(age) = modified.and_then(|modified| modified.duration_since(SystemTime::UNIX_EPOCH).ok()) else {
             return Validators::default();
@@ -37,7 +37,8 @@ impl Validators {
         Validators { etag: HeaderValue::try_from(etag).ok(), modified: modified.map(|modified| modified.min(now)) }
     }
 
-    /// Judges the conditions of a GET or HEAD request, in the order of RFC 9110, section 13.2.2. Malformed ones are ignored.
+    /// Judges the conditions of a GET or HEAD request, in the order of RFC 9110, section 13.2.2. Malformed ones are
+    /// ignored.
     pub fn judge(&self, headers: &HeaderMap) -> Judgement {
         let etag = self.etag.as_ref().map(HeaderValue::as_bytes);
         if headers.contains_key(IF_MATCH) {
@@ -61,7 +62,8 @@ impl Validators {
         Judgement::Send
     }
 
-    /// Returns whether the client may get a range: it has a part of this very representation (`If-Range`), or does not say.
+    /// Returns whether the client may get a range: it has a part of this very representation (`If-Range`), or does not
+    /// say.
     pub fn may_send_range(&self, headers: &HeaderMap) -> bool {
         let mut lines = headers.get_all(IF_RANGE).iter();
         let (Some(line), None) = (lines.next(), lines.next()) else { return !headers.contains_key(IF_RANGE) };

@@ -7,7 +7,8 @@ use std::task::{Context, Poll};
 
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// The result of such work. Dropping it cancels work that has not begun, so that clients which leave do not make a queue.
+/// The result of such work. Dropping it cancels work that has not begun, so that clients which leave do not make a
+/// queue.
 pub struct FileJob<T>(JoinHandle<T>);
 
 impl<T: Send + 'static> FileJob<T> {

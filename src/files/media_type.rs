@@ -1,4 +1,5 @@
-//! The `Content-Type` of a file by its extension: the table of `mime_guess`, with a few entries that browsers expect otherwise.
+//! The `Content-Type` of a file by its extension: the table of `mime_guess`, with a few entries that browsers expect
+//! otherwise.
 
 use std::path::Path;
 
@@ -21,11 +22,11 @@ const OWN: [(&str, &str); 4] = [
 pub fn find_media_type(name: &Path) -> HeaderValue {
     let extension = name.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let own = OWN.iter().find(|(known, _)| extension.eq_ignore_ascii_case(known)).map(|(_, own)| *own);
-    let found = own.or_else(|| mime_guess::from_ext(extension).first_raw()).unwrap_or(UNKNOWN);
-    if found.starts_with("text/") {
-        HeaderValue::try_from(format!("{found}; charset=utf-8")).unwrap_or(HeaderValue::from_static(UNKNOWN))
+    let media_type = own.or_else(|| mime_guess::from_ext(extension).first_raw()).unwrap_or(UNKNOWN);
+    if media_type.starts_with("text/") {
+        HeaderValue::try_from(format!("{media_type}; charset=utf-8")).unwrap_or(HeaderValue::from_static(UNKNOWN))
     } else {
-        HeaderValue::from_static(found)
+        HeaderValue::from_static(media_type)
     }
 }
 

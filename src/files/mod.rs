@@ -1,7 +1,7 @@
 //! Files of a folder that a route serves (`files`).
 //!
-//! Input: the compiled option, the path of a request and its headers. Output: an open file, and which bytes of it the response
-//! has. Nothing here knows routes or responses: `proxy::steps::serve_file` joins the parts.
+//! Input: the compiled option, the path of a request and its headers. Output: an open file, and which bytes of it the
+//! response has. Nothing here knows routes or responses: `proxy::steps::serve_file` joins the parts.
 //!
 //! - `name`: from the path of a request to the names of candidates
 //! - `open`: opens the first candidate that exists, beneath the folder
@@ -9,7 +9,8 @@
 //! - `media_type`: the `Content-Type` by the extension
 //! - `body`: reads the file while the client takes it; `job`: work that may wait for the file system
 //!
-//! The file system may be slow, so `open` and most reads run on threads of their own, of which each worker has [`THREADS`].
+//! The file system may be slow, so `open` and most reads run on threads of their own, of which each worker has
+//! [`THREADS`].
 
 pub mod body;
 pub mod conditions;

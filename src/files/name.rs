@@ -1,8 +1,8 @@
-//! From the path of a request to the name of a file.
+//! Makes the name of a file from the path of a request.
 //!
-//! The path is canonical: it has no dot segments, and each `%` begins an encoded byte. It is decoded once, here. What a file
-//! system or another program could read in another way is no name: slashes and backslashes that were encoded, control
-//! characters, and segments that begin with a dot, such as `.git` and `.env`.
+//! The path is canonical: it has no dot segments, and each `%` begins an encoded byte. It is decoded once, here. What a
+//! file system or another program could read in another way is no name: slashes and backslashes that were encoded,
+//! control characters, and segments that begin with a dot, such as `.git` and `.env`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -23,8 +23,8 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Parses an encoded path that begins with a slash. `is_requested`: it is made of the path of the request. `None` if no file
-    /// may have such a name.
+    /// Parses an encoded path that begins with a slash. `is_requested`: it is made of the path of the request. `None`
+    /// if no file may have such a name.
     pub fn parse(path: &str, is_requested: bool) -> Option<Candidate> {
         let path = path.strip_prefix('/')?;
         let (segments, is_folder) = match path.strip_suffix('/') {

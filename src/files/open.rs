@@ -1,8 +1,9 @@
 //! Opens the file of a request. These functions wait for the file system.
 //!
-//! The kernel resolves each name beneath the folder (openat2 with `RESOLVE_BENEATH`): no `..` and no link leads out of it, also
-//! if somebody changes folders at the same moment. Links within the folder are followed, because deployments use them. The
-//! folder itself is opened for each request, so that it may be replaced, or be a link that a deployment points elsewhere.
+//! The kernel resolves each name beneath the folder (openat2 with `RESOLVE_BENEATH`): no `..` and no link leads out of
+//! it, also if somebody changes folders at the same moment. Links within the folder are followed, because deployments
+//! use them. The folder itself is opened for each request, so that it may be replaced, or be a link that a deployment
+//! points elsewhere.
 //!
 //! A file is opened without blocking, and only a regular one is read: a named pipe would otherwise stop the thread.
 
@@ -22,11 +23,11 @@ use crate::files::name::Candidate;
 const INDEX: &str = "index.html";
 /// How often a name is resolved again because a folder was moved meanwhile.
 const ATTEMPTS: usize = 4;
-/// Files that are older have no time: archives and images that are built reproducibly set it to the first day of 1970 or
-/// 1980, so that it does not change with the content.
+/// Files that are older have no time: archives and images that are built reproducibly set it to the first day of 1970
+/// or 1980, so that it does not change with the content.
 const OLDEST: Duration = Duration::from_secs(11 * 366 * 86_400);
 
-/// What a path leads to.
+/// The file or folder that a path leads to.
 #[derive(Debug)]
 pub enum Found {
     File(OpenedFile),
@@ -38,7 +39,7 @@ pub enum Found {
 #[derive(Debug)]
 pub struct OpenedFile {
     pub file: File,
-    /// Its name in the folder, without the suffix of a compressed copy.
+    /// The file's name in the folder, without the suffix of a compressed copy.
     pub name: PathBuf,
     pub length: u64,
     /// When it was modified, to the nanosecond. `None` if the time says nothing about the content.
@@ -58,15 +59,15 @@ pub enum OpenFault {
     File(PathBuf, io::Error),
 }
 
-/// What a name in the folder is.
+/// The kind of a name in the folder.
 enum Entry {
     File(OpenedFile),
     Folder,
 }
 
-/// Opens the first of `candidates` that is a file, or a folder with an index. `has_slash`: the path of the client ends with a
-/// slash, or the client cannot be led to one that does. `suffixes`: those of compressed copies for a file name, the preferred one
-/// first.
+/// Opens the first of `candidates` that is a file, or a folder with an index. `has_slash`: the path of the client ends
+/// with a slash, or the client cannot be led to one that does. `suffixes`: those of compressed copies for a file name,
+/// the preferred one first.
 pub fn find_file(
     folder: &Path,
     candidates: &[Candidate],
@@ -112,8 +113,8 @@ pub fn open_folder(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Opens a name beneath `root`. `None` if there is no such file, or none that may be served. `link` gets the name of a link that
-/// leads out of the folder.
+/// Opens a name beneath `root`. `None` if there is no such file, or none that may be served. `link` gets the name of a
+/// link that leads out of the folder.
 fn open_entry(root: &OwnedFd, name: &Path, link: &mut Option<PathBuf>) -> Result<Option<Entry>, OpenFault> {
     let fault = |errno: Errno| OpenFault::File(name.to_owned(), errno.into());
     let file = match open_beneath(root, name) {
@@ -125,13 +126,13 @@ fn open_entry(root: &OwnedFd, name: &Path, link: &mut Option<PathBuf>) -> Result
         Err(errno) if is_absence(errno) => return Ok(None),
         Err(errno) => return Err(fault(errno)),
     };
-    let found = fstat(&file).map_err(fault)?;
-    Ok(match FileType::from_raw_mode(found.st_mode) {
+    let stat = fstat(&file).map_err(fault)?;
+    Ok(match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Some(Entry::File(OpenedFile {
             file: file.into(),
             name: name.to_owned(),
-            length: u64::try_from(found.st_size).unwrap_or(0),
-            modified: modification_time(found.st_mtime, found.st_mtime_nsec),
+            length: u64::try_from(stat.st_size).unwrap_or(0),
+            modified: modification_time(stat.st_mtime, stat.st_mtime_nsec),
             suffix: None,
         })),
         FileType::Directory => Some(Entry::Folder),
@@ -142,18 +143,18 @@ fn open_entry(root: &OwnedFd, name: &Path, link: &mut Option<PathBuf>) -> Result
 fn open_beneath(root: &OwnedFd, name: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    let mut opened = Err(Errno::AGAIN);
+    let mut file = Err(Errno::AGAIN);
     for _ in 0..ATTEMPTS {
-        opened = openat2(root.as_fd(), name, flags, Mode::empty(), resolve);
-        if !matches!(opened, Err(Errno::AGAIN | Errno::INTR)) {
+        file = openat2(root.as_fd(), name, flags, Mode::empty(), resolve);
+        if !matches!(file, Err(Errno::AGAIN | Errno::INTR)) {
             break;
         }
     }
-    opened
+    file
 }
 
-/// Returns whether an error means that the client gets no such file. A client need not know that a file exists which it must
-/// not have.
+/// Returns whether an error means that the client gets no such file. A client need not know that a file exists which it
+/// must not have.
 fn is_absence(errno: Errno) -> bool {
     matches!(
         errno,
@@ -171,8 +172,8 @@ fn is_absence(errno: Errno) -> bool {
     )
 }
 
-/// Returns the compressed copy of a file with the first of `suffixes` that exists, or the file. A copy that is older than the
-/// file was made of another one.
+/// Returns the compressed copy of a file with the first of `suffixes` that exists, or the file. A copy that is older
+/// than the file was made of another one.
 fn open_compressed(root: &OwnedFd, file: OpenedFile, suffixes: &[&'static str]) -> OpenedFile {
     for (index, suffix) in suffixes.iter().enumerate() {
         let mut name = file.name.clone().into_os_string().into_vec();

@@ -1,7 +1,7 @@
 //! Which bytes of a file a client asks for (`Range`, RFC 9110, section 14).
 //!
-//! A server may ignore a range, so everything unusual gets the whole file: many ranges, ranges that overlap, and several ranges
-//! that together are hardly less. So no request costs more than the file itself.
+//! A server may ignore a range, so everything unusual gets the whole file: many ranges, ranges that overlap, and
+//! several ranges that together are hardly less. So no request costs more than the file itself.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -15,7 +15,7 @@ const RANGES_MAX: NonZeroUsize = NonZeroUsize::MIN.saturating_add(15);
 /// Bytes that each of several ranges costs beside its own: the head of its part.
 const PART_COST: u64 = 256;
 
-/// What the response has.
+/// The part of the file that the response has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
     Whole,

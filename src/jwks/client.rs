@@ -1,4 +1,5 @@
-//! HTTP client for issuers. Every exchange has a deadline and every response a maximum size; redirects are not followed.
+//! HTTP client for issuers. Every exchange has a deadline and every response a maximum size; redirects are not
+//! followed.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ const REFRESH: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(5);
 /// Maximum size of a response in bytes. A key has one kilobyte, or a few with its certificates.
 const RESPONSE_MAX: usize = 512 * 1024;
-/// Where OpenID Connect Discovery 1.0 puts the document about an issuer.
+/// The path of the document about an issuer, by OpenID Connect Discovery 1.0.
 const DISCOVERY: &str = "/.well-known/openid-configuration";
 
 pub struct KeyClient(HttpsClient<Empty<Bytes>>);

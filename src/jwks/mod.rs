@@ -40,7 +40,7 @@ impl JwksThread {
         JwksThread { metrics: metrics.clone(), changed: Arc::default(), stop: None }
     }
 
-    /// Starts or updates the thread for a config that has come into force.
+    /// Starts or updates the thread for a config that has become active.
     pub fn update(&mut self, current: &CurrentSnapshot) {
         let config = &current.load().config;
         // Before the gateway is ready, so that the metrics are complete from the first scrape.
@@ -62,7 +62,7 @@ impl JwksThread {
     }
 }
 
-/// Runs one task for each section of the config in force, until the process ends.
+/// Runs one task for each section of the active config, until the process ends.
 async fn run_tasks(current: &CurrentSnapshot, metrics: &Metrics, changed: &Notify, mut stopped: oneshot::Receiver<()>) {
     let mut tasks = Vec::new();
     loop {

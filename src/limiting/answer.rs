@@ -13,11 +13,11 @@ pub struct Answer {
     pub reset_ms: i64,
     /// Identifies the charge for corrections: its time, its queue position or its lease.
     pub receipt: i64,
-    /// Whether the key is banned. The other fields then are of the ban.
+    /// The part that a ban has in the answer. If the key is banned, the other fields are those of the ban.
     pub ban: BanAnswer,
 }
 
-/// What a ban has to do with an answer.
+/// The part that a ban has in an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BanAnswer {
     /// The key is not banned.

@@ -34,6 +34,16 @@ pub enum Evaluation {
     Unlimited(Option<Box<Check>>),
 }
 
+impl Evaluation {
+    /// Returns the check that the store decides, if it decides one.
+    pub fn check(&self) -> Option<&Check> {
+        match self {
+            Evaluation::Check(check) => Some(check),
+            _ => None,
+        }
+    }
+}
+
 /// How the answer of a limit counts if limits are evaluated one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainState {

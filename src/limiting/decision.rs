@@ -39,9 +39,10 @@ pub struct Check {
     pub input_units: i64,
     pub role: Role,
     /// The values of the key, by which overrides are found. Only set where the end of the request may change the
-    /// charge: the change applies the override that is in force by then.
+    /// charge: the change applies the override that is active by then.
     pub override_values: Option<Box<str>>,
-    /// A random number that identifies the decision, or the tenant, or the counted value; for [`Op::Adjust`] the receipt of the charge.
+    /// A random number that identifies the decision, or the tenant, or the counted value; for [`Op::Adjust`] the
+    /// receipt of the charge.
     pub tag: i64,
     /// The tenant as in a state key, if the limit has `fair`; the value that is counted, if it has `distinct`.
     pub tenant: Option<Box<str>>,
@@ -49,7 +50,7 @@ pub struct Check {
     pub ban: Option<Box<BanCheck>>,
 }
 
-/// Whether the key of a check is banned. Stores decide it right after the check, and count a refusal of the check.
+/// The ban check of a key. Stores decide it right after the check itself, and count a refusal of the check.
 #[derive(Clone, Debug)]
 pub struct BanCheck {
     /// The bans of the limit. In memory they are separate from its keys.
@@ -253,13 +254,14 @@ impl PlaceSet {
 }
 
 impl CheckCharges {
-    /// Finds the charges of a decision that has admitted the request or not. `has_admitted` has the answer to each check.
+    /// Finds the charges of a decision that has admitted the request or not. `has_admitted` has the answer to each
+    /// check.
     pub fn find(checks: &[Check], admitted: bool, has_admitted: impl Fn(usize) -> bool) -> CheckCharges {
         let is_linked = checks.first().is_some_and(|check| check.role.link.is_some());
-        let dropped = if is_linked { find_dropped(checks, &has_admitted) } else { PlaceSet::default() };
+        let dropped_places = if is_linked { find_dropped(checks, &has_admitted) } else { PlaceSet::default() };
         let mut charges = CheckCharges::default();
         for (place, Check { role, .. }) in checks.iter().enumerate().filter(|(place, _)| has_admitted(*place)) {
-            if dropped.contains(place) || !(admitted || role.shadow) {
+            if dropped_places.contains(place) || !(admitted || role.shadow) {
                 charges.withheld.insert(place);
             } else if role.after.is_none_or(|base| !has_admitted(base)) {
                 charges.charged.insert(place);
@@ -294,14 +296,14 @@ fn find_dropped(checks: &[Check], has_admitted: impl Fn(usize) -> bool) -> Place
         let mut limits = refusing.iter().enumerate();
         limits.any(|(group, (_, refuses_request))| *refuses_request && group != usize::from(incumbent))
     };
-    let mut dropped = PlaceSet::default();
+    let mut places = PlaceSet::default();
     for (place, _, link) in links().filter(|(place, ..)| has_admitted(*place)) {
         let refuses = refusing.get(usize::from(link.group)).is_some_and(|(refuses, _)| *refuses);
         if refuses || link.incumbent.is_some_and(is_refused_besides) {
-            dropped.insert(place);
+            places.insert(place);
         }
     }
-    dropped
+    places
 }
 
 /// The store made no decision in time. Returns the checks, so that the caller can decide without the store.

@@ -41,7 +41,7 @@ pub struct Gateways {
     restarts: ArcSwapOption<Restarts>,
     /// Numbers of all claims that exist.
     claims: Mutex<BTreeSet<u64>>,
-    /// Number of the claim in force; 0 for none.
+    /// Number of the active claim; 0 for none.
     holder: AtomicU64,
     /// True once this process stops and reports no more.
     left: AtomicBool,
@@ -65,7 +65,7 @@ struct Restarts {
     ages_ms: Vec<i64>,
 }
 
-/// The right to report for this process. Only the latest claim that still exists is in force.
+/// The right to report for this process. Only the latest claim that still exists is active.
 pub struct Claim {
     gateways: Arc<Gateways>,
     number: u64,
@@ -227,7 +227,7 @@ impl Claim {
         self.gateways.name()
     }
 
-    /// Returns whether this claim is in force and the process has not ended its reports.
+    /// Returns whether this claim is active and the process has not ended its reports.
     pub fn is_in_force(&self) -> bool {
         self.gateways.holder.load(Ordering::Relaxed) == self.number && !self.gateways.left.load(Ordering::Relaxed)
     }

@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 
 use crate::limiting::limit::LimitTable;
 
-/// Hold times by the id of the limit, for the limits in force.
+/// Hold times by the id of the limit, for the active limits.
 #[derive(Default)]
 pub struct HoldTimes(ArcSwap<HashMap<u64, Arc<HoldTime>>>);
 
@@ -29,9 +29,9 @@ impl HoldTimes {
     pub fn apply_limits(&self, limits: &LimitTable) {
         self.0.rcu(|known| {
             let slots = limits.iter().filter(|limit| limit.rule.lease_ms().is_some());
-            let known =
+            let times =
                 slots.map(|limit| (limit.store_ref.id, known.get(&limit.store_ref.id).cloned().unwrap_or_default()));
-            known.collect::<HashMap<_, _>>()
+            times.collect::<HashMap<_, _>>()
         });
     }
 

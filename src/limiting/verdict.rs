@@ -54,9 +54,9 @@ pub struct LimitResult {
     pub limit: usize,
     pub outcome: Outcome,
     pub chain_state: ChainState,
-    /// The decision charged the limit, or would have if it were not a [`Op::Peek`](crate::limiting::decision::Op::Peek).
-    /// Only such a charge can be refunded or corrected. An admitting limit may have none: another limit refuses the
-    /// request, or another tier of this one is over.
+    /// The decision charged the limit, or would have if it were not a
+    /// [`Op::Peek`](crate::limiting::decision::Op::Peek). Only such a charge can be refunded or corrected. An admitting
+    /// limit may have none: another limit refuses the request, or another tier of this one is over.
     pub is_charged: bool,
     /// Rule of the key's override; `None` if the limit's own rule applied.
     pub override_rule: Option<Arc<Rule>>,

@@ -1,6 +1,6 @@
 //! The proxy: serves the requests of client connections.
 //!
-//! Input: connections that the workers accepted, and the config snapshot in force. Output: responses. A directory uses
+//! Input: connections that the workers accepted, and the active config snapshot. Output: responses. A directory uses
 //! only those above it in this list:
 //!
 //! - `words`: rules for headers and waits, reasons, and log lines that all others use
@@ -14,9 +14,9 @@
 //! - `doors`: the ways in: `request` for HTTP, `decide` and `grpc` for other proxies
 //! - `server`: serves client connections over HTTP/1.1 and HTTP/2
 //!
-//! Read `steps::pipeline` first: it lists the steps of a request. To add a step, write a function in `steps`, and call it
-//! there; what it needs besides the request and the config is a method of `steps::door::Door`. If it can refuse a request,
-//! add a row to the table of `ends`.
+//! Read `steps::pipeline` first: it lists the steps of a request. To add a step, write a function in `steps`, and call
+//! it there; what it needs besides the request and the config is a method of `steps::door::Door`. If it can refuse a
+//! request, add a row to the table of `ends`.
 
 pub(crate) mod account;
 pub(crate) mod connection;

@@ -33,11 +33,11 @@ pub struct FileEdit {
     pub dry_run: bool,
 }
 
-/// Puts a config of the history in force.
+/// Activates a config of the history.
 #[derive(Debug)]
 pub struct ConfigRollback {
     pub generation: u64,
-    /// Accepted entity tags of the config in force (`If-Match`); the current one must be among them.
+    /// Accepted entity tags of the active config (`If-Match`); the current one must be among them.
     pub expected: Vec<String>,
 }
 

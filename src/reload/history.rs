@@ -1,4 +1,4 @@
-//! The last configs that were in force, with their texts, so that an operator can go back. Filled by the reloader,
+//! The last configs that were active, with their texts, so that an operator can go back. Filled by the reloader,
 //! shown by the admin listener.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -20,12 +20,12 @@ pub struct ConfigHistory {
     pin: Mutex<Option<ConfigPin>>,
 }
 
-/// A config that was in force.
+/// A config that was active.
 pub struct HistoryEntry {
     pub generation: u64,
     pub hash: String,
     pub loaded_at: SystemTime,
-    /// Event that put the config in force: `start`, or a trigger of reloads.
+    /// Event that put the active config: `start`, or a trigger of reloads.
     pub trigger: &'static str,
     /// Name of the token that requested it over the admin API; `None` for files and signals.
     pub token: Option<String>,
@@ -39,7 +39,7 @@ pub struct HistoryEntry {
     pub files: Option<Vec<LoadedFile>>,
 }
 
-/// A config of the history that is in force in place of the files.
+/// A config of the history that is active in place of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigPin {
     /// Generation that was chosen.
@@ -58,7 +58,7 @@ const DIFF_MAX: usize = 64 * 1024;
 const TAG_HASH: usize = 16;
 
 impl HistoryEntry {
-    /// Creates the entry of a config that has just come into force.
+    /// Creates the entry of a config that has just become active.
     pub fn new(generation: u64, hash: &str, trigger: &'static str, files: Vec<LoadedFile>) -> HistoryEntry {
         HistoryEntry {
             generation,
@@ -90,7 +90,7 @@ impl HistoryEntry {
 }
 
 impl ConfigHistory {
-    /// Adds the config that has come into force, and drops what exceeds the bounds, the oldest first.
+    /// Adds the config that has become active, and drops what exceeds the bounds, the oldest first.
     pub fn add_entry(&self, mut entry: HistoryEntry) {
         let mut entries = self.entries();
         if let (Some(files), Some(before)) = (&mut entry.files, entries.back().and_then(|last| last.files.as_ref())) {
@@ -121,7 +121,7 @@ impl ConfigHistory {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the paths of the config files in force, the main file first; empty if the config is not in a file.
+    /// Returns the paths of the active config files, the main file first; empty if the config is not in a file.
     pub fn current_paths(&self) -> Vec<PathBuf> {
         self.entries().back().map(|entry| entry.paths.clone()).unwrap_or_default()
     }
@@ -155,7 +155,7 @@ impl ConfigHistory {
     }
 }
 
-/// Returns the entity tag of a text or config with this hash, while `generation` is in force.
+/// Returns the entity tag of a text or config with this hash, while `generation` is active.
 pub fn entity_tag(generation: u64, hash: &str) -> String {
     format!("\"{generation}-{}\"", hash.get(..TAG_HASH).unwrap_or(hash))
 }

@@ -53,19 +53,19 @@ labels! {
 
 #[derive(Debug)]
 pub enum ReloadOutcome {
-    /// A new config is in force.
+    /// A new config is active.
     Applied(AppliedReload),
-    /// The files contain the config that is already in force.
+    /// The files contain the config that is already active.
     Unchanged { generation: u64, warnings: Value },
     /// A dry run of a config that could be applied.
     Valid(AppliedReload),
-    /// The old config stays in force.
+    /// The old config stays active.
     Failed { generation: u64, failure: ReloadFailure },
 }
 
 #[derive(Debug)]
 pub struct AppliedReload {
-    /// Generation of the config in force, which a dry run does not change.
+    /// Generation of the active config, which a dry run does not change.
     pub generation: u64,
     pub diff: Diff,
     /// Keys whose change takes effect after a restart.

@@ -46,7 +46,7 @@ struct OpenFile {
     identity: Option<(u64, u64)>,
 }
 
-/// What a reload has to wait for.
+/// The reason for which a reload has to wait.
 #[derive(Debug, PartialEq, Eq)]
 pub enum OpenState {
     /// All files are closed.
@@ -141,8 +141,8 @@ impl OpenFile {
     }
 }
 
-/// Lists the open files that are among `files`, or that may become one of them. Forgets those whose name another file has
-/// now: its close was not noticed, as when a whole directory was replaced.
+/// Lists the open files that are among `files`, or that may become one of them. Forgets those whose name another file
+/// has now: its close was not noticed, as when a whole directory was replaced.
 fn list_open<'o>(
     open: &'o mut BTreeMap<PathBuf, OpenFile>,
     files: &[PathBuf],
@@ -263,8 +263,8 @@ fn find_mapped<'p>(files: &[SearchedFile<'p>], maps: &str) -> Option<&'p Path> {
     })
 }
 
-/// Returns whether a name in `/proc` is that of a process, but not of this one. This one has many descriptors, and closes
-/// the files that it writes before it renames them.
+/// Returns whether a name in `/proc` is that of a process, but not of this one. This one has many descriptors, and
+/// closes the files that it writes before it renames them.
 fn is_other_process(name: &OsStr) -> bool {
     name.to_str().and_then(|name| name.parse::<u32>().ok()).is_some_and(|id| id != std::process::id())
 }
@@ -411,7 +411,7 @@ mod tests {
         assert_eq!(case.state(3), OpenState::Closed);
     }
 
-    /// Its name may be another one than that of the file: a hard link, or the name before it was renamed.
+    /// The name may differ from that of the file: a hard link, or the name before it was renamed.
     #[test]
     fn a_writer_is_found_by_any_name() {
         let case = Case::new();

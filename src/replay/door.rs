@@ -1,5 +1,5 @@
-//! How a request of an access log takes the steps of `proxy::steps`: the log has the results of some of them, and the others
-//! do not depend on the config.
+//! How a request of an access log takes the steps of `proxy::steps`: the log has the results of some of them, and the
+//! others do not depend on the config.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -44,7 +44,7 @@ pub struct LoggedRequest<'r> {
     pub now_ms: i64,
     pub parts: Parts,
     header_set: HeaderSet,
-    /// What was repaired to read the target.
+    /// The repair that was needed to read the target.
     fault: Option<End>,
     pub no_host: bool,
     pub admission: Admission,
@@ -99,6 +99,7 @@ impl<'r> LoggedRequest<'r> {
 }
 
 impl<'r> LimitDoor<'r> for LoggedRequest<'r> {
+    type Limits = Route;
     type Note = ();
 
     fn limiter(&self) -> &'r Limiter {
@@ -216,7 +217,8 @@ impl<'r> Door<'r> for LoggedRequest<'r> {
         self.entry.is_client_in(networks)
     }
 
-    /// A log does not show which requests needed a verification of their credentials, so the limits of `auth` do not decide.
+    /// A log does not show which requests needed a verification of their credentials, so the limits of `auth` do not
+    /// decide.
     fn logged_proof(&self) -> Option<Result<(), End>> {
         let is_refused = self.entry.user.is_none() && self.entry.status == Some(StatusCode::UNAUTHORIZED.as_u16());
         Some(if is_refused { Err(End::CredentialsMissing) } else { Ok(()) })

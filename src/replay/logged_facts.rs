@@ -13,7 +13,7 @@ use crate::replay::input::entry::{AccessLogFormat, ClientOrigin, ReplayEntry};
 /// Text that our access log writes for a masked value.
 const MASKED: &[u8] = b"***";
 
-/// What a condition on the address of the client reads.
+/// The value that a condition on the address of the client reads.
 static CLIENT: LazyLock<Source> = LazyLock::new(|| Source::Ip(Prefixes::default()));
 
 /// Values of one request that its log line contains.

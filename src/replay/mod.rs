@@ -3,10 +3,10 @@
 //!
 //! Input: logs (`input`) and a config. The live limiter and the memory store decide; only the clock differs: it follows
 //! the logged times and never goes back. `run` is the loop, `door` says how a logged request takes the steps of
-//! `proxy::steps::pipeline`, `in_progress` holds requests until they refund, `logged_facts` determines which limits can be
-//! evaluated, `records` has what is recorded: `tally` and `counts` collect results in bounded memory, `series` those over time,
-//! `tightest` finds the number that would have refused nobody. Output: an `outcome`, formatted by `report`; `progress`
-//! shows how far the replay is.
+//! `proxy::steps::pipeline`, `in_progress` holds requests until they refund, `logged_facts` determines which limits can
+//! be evaluated, `records` has what is recorded: `tally` and `counts` collect results in bounded memory, `series` those
+//! over time, `tightest` finds the number that would have refused nobody. Output: an `outcome`, formatted by `report`;
+//! `progress` shows how far the replay is.
 
 mod counts;
 mod door;

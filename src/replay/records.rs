@@ -42,8 +42,8 @@ pub struct Records {
 }
 
 impl Replay<'_> {
-    /// Tallies a decision of the limits of the route from index `first` on. `unknown`: the source that the log lacks, for
-    /// each of them.
+    /// Tallies a decision of the limits of the route from index `first` on. `unknown`: the source that the log lacks,
+    /// for each of them.
     pub fn tally_decision(
         &self,
         (logged_facts, now_ms): (&LoggedFacts<'_>, i64),
@@ -59,13 +59,13 @@ impl Replay<'_> {
         counts.delayed += u64::from(delay_ms > 0);
         counts.longest_delay_ms = counts.longest_delay_ms.max(delay_ms);
         let end_ms = now_ms + delay_ms + entry.duration_ms.unwrap_or(0);
-        let logged = LoggedEnd::new(entry.status, end_ms);
+        let logged_end = LoggedEnd::new(entry.status, end_ms);
         let refusal = verdict.longest_refusal(&route.limits).filter(|_| verdict.refused).map(|checked| {
             problem::limit_refusal_status(route.limits[checked.limit].refusal_response(&route.refuse), checked.outcome)
         });
-        let own = refusal.map_or(logged, |status| LoggedEnd::new(Some(status.as_u16()), now_ms));
+        let own = refusal.map_or(logged_end, |status| LoggedEnd::new(Some(status.as_u16()), now_ms));
 
-        let asked = self.timeline.take_last();
+        let last_call = self.timeline.take_last();
         let (mut at_own, mut at_logged) = (Vec::new(), Vec::new());
         for (place, limit) in route.limits.iter().enumerate().skip(first) {
             let Some(index) = tallies.iter().position(|tally| tally.limit.name == limit.name) else { continue };
@@ -84,11 +84,11 @@ impl Replay<'_> {
                     |other: usize| unknown(other).is_none() && !logged_facts.is_blurred(&route.limits[other]);
                 tally.effects[effect as usize] += u64::from(incumbent.is_some_and(is_known));
             }
-            let found = asked.as_ref().and_then(|(checks, decision)| {
+            let check_and_answer = last_call.as_ref().and_then(|(checks, decision)| {
                 let place = checks.iter().position(|check| Arc::ptr_eq(&check.limit, &limit.store_ref))?;
                 Some((&checks[place], *decision.answers.get(place)?, decision))
             });
-            let Some((check, answer, decision)) = found else {
+            let Some((check, answer, decision)) = check_and_answer else {
                 tally.record_unasked(place, verdict, logged_facts);
                 continue;
             };
@@ -102,12 +102,12 @@ impl Replay<'_> {
                 }
             }
             if decision.is_applicable(check.role) {
-                let back = tally.record_need(key, (limit, check), logged, now_ms);
+                let back = tally.record_need(key, (limit, check), logged_end, now_ms);
                 at_logged.extend(back.map(|back| Correction::Unrefused(index, back)));
             }
         }
         ends.add(own, at_own);
-        ends.add(logged, at_logged);
+        ends.add(logged_end, at_logged);
     }
 
     /// Refunds what is due at `now_ms`.

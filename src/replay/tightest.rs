@@ -108,8 +108,8 @@ impl Tightest {
         let state = self.keys.live_state(to_hashed(key), now_ms);
         let Some((state, ttl_ms)) = self.rule.adjust(state, now_ms, *delta, *receipt) else { return };
         // Without expiring leases, a key without any would remain.
-        let held = self.rule.decide(Some(&state), now_ms, 0, 0).answer;
-        if self.rule.lease_ms().is_some() && held.remaining == self.number {
+        let answer_now = self.rule.decide(Some(&state), now_ms, 0, 0).answer;
+        if self.rule.lease_ms().is_some() && answer_now.remaining == self.number {
             self.keys.remove(to_hashed(key));
         } else {
             self.store_state(*key, (state, ttl_ms), now_ms);

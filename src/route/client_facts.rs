@@ -1,5 +1,5 @@
-//! Placeholders in `request_headers.set`: what the gateway knows of the client, for the application. `proxy` finds their
-//! values.
+//! Placeholders in `request_headers.set`: what the gateway knows of the client, for the application. `proxy` finds
+//! their values.
 //!
 //! To add one, add it to [`ClientFact::NAMES`] and to the table in `docs/guides/client-identity.md`, and its value in
 //! `proxy::steps::stated_headers`.
@@ -9,7 +9,7 @@ use http::HeaderName;
 use crate::limiting::source::{CertificateName, Source};
 use crate::template::TextTemplate;
 
-/// What a placeholder stands for.
+/// The fact that a placeholder stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientFact {
     ClientIp,

@@ -1,5 +1,5 @@
-//! Cross-origin requests of pages in browsers (CORS): which origins may read the responses of a route, and what preflights
-//! are told. The protocol is that of the Fetch standard.
+//! Cross-origin requests of pages in browsers (CORS): which origins may read the responses of a route, and what
+//! preflights are told. The protocol is that of the Fetch standard.
 //!
 //! Input: the config compiler builds a [`CorsPolicy`] per route. Output: the values of the `Access-Control-*` headers.
 //! `proxy::steps::response::preflight` recognizes preflights, and `proxy::steps::response::cors` writes the headers.
@@ -14,8 +14,8 @@ use http::header::{
 use http::{HeaderName, HeaderValue};
 use regex::Regex;
 
-/// The response headers of CORS. The gateway alone sets them on a route with `cors`: browsers reject a response that has one
-/// twice.
+/// The response headers of CORS. The gateway alone sets them on a route with `cors`: browsers reject a response that
+/// has one twice.
 pub const CORS_HEADERS: [HeaderName; 7] = [
     ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_ALLOW_CREDENTIALS,
@@ -56,7 +56,8 @@ pub enum AllowedOrigins {
 #[derive(Clone, Debug)]
 pub enum OriginPattern {
     Exact(String),
-    /// `https://*.example.com:8443`, stored as `https://` and `.example.com:8443`. Matches one or more labels between them.
+    /// `https://*.example.com:8443`, stored as `https://` and `.example.com:8443`. Matches one or more labels between
+    /// them.
     Subdomains {
         start: String,
         end: String,
@@ -66,8 +67,8 @@ pub enum OriginPattern {
 }
 
 impl CorsPolicy {
-    /// Returns the value of `Access-Control-Allow-Origin` for a request with this `Origin`; `None` if its page may not read
-    /// the response. An origin is repeated as the browser sent it, because the browser compares the bytes.
+    /// Returns the value of `Access-Control-Allow-Origin` for a request with this `Origin`; `None` if its page may not
+    /// read the response. An origin is repeated as the browser sent it, because the browser compares the bytes.
     pub fn allow_origin(&self, origin: Option<&HeaderValue>) -> Option<HeaderValue> {
         match &self.origins {
             AllowedOrigins::Any => Some(HeaderValue::from_static("*")),
@@ -112,8 +113,8 @@ impl PartialEq for OriginPattern {
     }
 }
 
-/// Returns the canonical form of an origin: scheme and host in lower case, without the default port of `http` and `https`.
-/// Returns `None` if the text is not `SCHEME://HOST`, `SCHEME://HOST:PORT` or `null`.
+/// Returns the canonical form of an origin: scheme and host in lower case, without the default port of `http` and
+/// `https`. Returns `None` if the text is not `SCHEME://HOST`, `SCHEME://HOST:PORT` or `null`.
 pub fn canonicalize_origin(text: &str) -> Option<Cow<'_, str>> {
     if text == OPAQUE {
         return Some(Cow::Borrowed(OPAQUE));
@@ -144,8 +145,8 @@ pub fn canonicalize_origin(text: &str) -> Option<Cow<'_, str>> {
     }))
 }
 
-/// Splits an authority into host and port. An IPv6 address gets its canonical form. Returns `None` if it is no host with or
-/// without a port.
+/// Splits an authority into host and port. An IPv6 address gets its canonical form. Returns `None` if it is no host
+/// with or without a port.
 fn split_port(authority: &str) -> Option<(Cow<'_, str>, Option<u16>)> {
     let port_of = |rest: &str| match rest.strip_prefix(':') {
         None => rest.is_empty().then_some(None),

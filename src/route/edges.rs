@@ -24,25 +24,25 @@ impl EdgeTable {
     pub fn new<'a>(steps: impl IntoIterator<Item = ((u32, &'a str), u32), IntoIter: ExactSizeIterator>) -> EdgeTable {
         let steps = steps.into_iter();
         let room = (steps.len() * 2).next_power_of_two();
-        let mut made = EdgeTable { slots: vec![EdgeSlot::default(); room], texts: String::new() };
+        let mut table = EdgeTable { slots: vec![EdgeSlot::default(); room], texts: String::new() };
         for ((from, text), to) in steps {
             let hash = hash_edge(from, text);
-            let place = made.probe_slots(hash).find(|place| made.slots[*place].to == 0);
-            let (start, length) = (to_u32(made.texts.len()), to_u32(text.len()));
-            made.texts.push_str(text);
+            let place = table.probe_slots(hash).find(|place| table.slots[*place].to == 0);
+            let (start, length) = (to_u32(table.texts.len()), to_u32(text.len()));
+            table.texts.push_str(text);
             if let Some(place) = place {
-                made.slots[place] = EdgeSlot { hash, from, to, start, length };
+                table.slots[place] = EdgeSlot { hash, from, to, start, length };
             }
         }
-        made.texts.shrink_to_fit();
-        made
+        table.texts.shrink_to_fit();
+        table
     }
 
     /// Returns the node to which `text` leads from node `from`.
     pub fn find(&self, from: u32, text: &str) -> Option<u32> {
         let hash = hash_edge(from, text);
-        let taken = self.probe_slots(hash).map(|place| &self.slots[place]).take_while(|slot| slot.to != 0);
-        taken
+        let slots = self.probe_slots(hash).map(|place| &self.slots[place]).take_while(|slot| slot.to != 0);
+        slots
             .into_iter()
             .find(|slot| slot.hash == hash && slot.from == from && self.slot_text(slot) == text)
             .map(|slot| slot.to)

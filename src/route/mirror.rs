@@ -2,8 +2,8 @@
 
 use http::HeaderName;
 
-/// Marks a copy, so that the application can leave out what must happen once, such as sending mail. Removed from requests of
-/// clients, like the other headers that only the gateway may set.
+/// Marks a copy, so that the application can leave out what must happen once, such as sending mail. Removed from
+/// requests of clients, like the other headers that only the gateway may set.
 pub const MIRRORED_HEADER: HeaderName = HeaderName::from_static("x-mirrored");
 
 /// A compiled `mirror`.

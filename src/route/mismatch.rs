@@ -18,19 +18,19 @@ pub enum Mismatch<'r> {
 impl Matcher {
     /// Returns the conditions that a request does not meet. `host` and `path` must be canonical.
     pub fn find_mismatches(&self, host: &str, path: &str, method: &Method, headers: &HeaderMap) -> Vec<Mismatch<'_>> {
-        let mut found = Vec::new();
+        let mut mismatches = Vec::new();
         if !self.hosts.is_empty() && !self.hosts.iter().any(|pattern| pattern.matches(host)) {
-            found.push(Mismatch::Host);
+            mismatches.push(Mismatch::Host);
         }
         if !self.path.matches(path) {
-            found.push(Mismatch::Path);
+            mismatches.push(Mismatch::Path);
         }
         if !self.methods.is_empty() && !self.methods.contains(method) {
-            found.push(Mismatch::Method);
+            mismatches.push(Mismatch::Method);
         }
         let wrong = self.headers.iter().enumerate().filter(|(_, (name, pattern))| !pattern.matches_any(headers, name));
-        found.extend(wrong.map(|(index, (name, _))| Mismatch::Header(index, name)));
-        found
+        mismatches.extend(wrong.map(|(index, (name, _))| Mismatch::Header(index, name)));
+        mismatches
     }
 }
 
@@ -76,10 +76,10 @@ impl PathPattern {
     /// Returns how many leading segments a path shares with the pattern: the more, the nearer it is.
     pub fn count_shared_segments(&self, path: &str) -> usize {
         let PathPattern::Segments { segments, .. } = self else { return 0 };
-        let found = path.trim_start_matches('/').split('/');
-        let shared = segments.iter().zip(found).take_while(|(segment, found)| match segment {
-            Segment::Literal(literal) => literal == found,
-            Segment::Param(_) => !found.is_empty(),
+        let path_segments = path.trim_start_matches('/').split('/');
+        let shared = segments.iter().zip(path_segments).take_while(|(segment, text)| match segment {
+            Segment::Literal(literal) => literal == text,
+            Segment::Param(_) => !text.is_empty(),
         });
         shared.count()
     }

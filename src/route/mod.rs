@@ -52,7 +52,7 @@ use crate::route::client_facts::{ClientFact, StatedHeader};
 use crate::route::compress::CompressSettings;
 use crate::route::cors::CorsPolicy;
 use crate::route::error_pages::ErrorPages;
-use crate::route::matcher::Matcher;
+use crate::route::matcher::{Matcher, PathPattern};
 use crate::route::mirror::Mirror;
 use crate::route::redirect::Redirect;
 use crate::route::rewrite::TargetRewrite;
@@ -118,6 +118,90 @@ pub struct Route {
 }
 
 impl Route {
+    /// Returns a route without conditions, limits and options, which responds with status 200 and no body.
+    pub fn bare(timeouts: Timeouts, parsing: ParsingRules) -> Route {
+        let content_type = HeaderValue::from_static("text/plain; charset=utf-8");
+        let path = PathPattern::Segments { segments: Vec::new(), exact: false };
+        Route {
+            action: Action::Respond(Box::new(FixedResponse {
+                status: StatusCode::OK,
+                body: Bytes::new(),
+                content_type,
+            })),
+            limits: Vec::new(),
+            deny: Arc::default(),
+            rewrite: Arc::default(),
+            request_headers: Arc::default(),
+            response_headers: Arc::default(),
+            timeouts: Arc::new(timeouts),
+            parsing,
+            max_body: 0,
+            max_in_flight: None,
+            breaker: None,
+            priority: Priority::default(),
+            key_body: None,
+            error_pages: None,
+            ratelimit_headers: None,
+            compress: None,
+            cors: None,
+            split: None,
+            mirror: None,
+            upgrades: Upgrades::default(),
+            request_trailers: false,
+            auth: None,
+            allow: Arc::default(),
+            refuse: Arc::default(),
+            params: Vec::new(),
+            name: String::new(),
+            matcher: Matcher { hosts: Vec::new(), path, methods: Vec::new(), headers: Vec::new() },
+            timeout_origins: TimeoutOrigins::DEFAULT,
+        }
+    }
+
+    /// Returns the settings of the route that name no other item of the config, without its conditions. The diff of two
+    /// configs compares them.
+    pub fn own_settings(&self) -> impl PartialEq + use<'_> {
+        let Route {
+            auth,
+            allow,
+            deny,
+            rewrite,
+            request_headers,
+            response_headers,
+            max_body,
+            max_in_flight,
+            breaker,
+            priority,
+            key_body,
+            timeouts,
+            refuse,
+            error_pages,
+            ratelimit_headers,
+            upgrades,
+            request_trailers,
+            compress,
+            cors,
+            parsing,
+            // They name other items, or are conditions.
+            action: _,
+            limits: _,
+            split: _,
+            mirror: _,
+            matcher: _,
+            name: _,
+            // Derived from the path.
+            params: _,
+            // Only explanations show them.
+            timeout_origins: _,
+        } = self;
+        (
+            (auth, allow, deny, rewrite, request_headers, response_headers),
+            (max_body, max_in_flight, breaker, priority, key_body, timeouts),
+            (refuse, error_pages, ratelimit_headers, upgrades, request_trailers),
+            (compress, cors, parsing),
+        )
+    }
+
     /// Returns the upstreams to which the action of the route sends requests.
     pub fn upstreams(&self) -> impl Iterator<Item = usize> {
         let single = match (&self.split, &self.action) {
@@ -136,6 +220,12 @@ impl Route {
     /// Returns how many of `limits` are decided before the client is authenticated. They are the first ones.
     pub fn auth_limit_count(&self) -> usize {
         self.auth.as_ref().map_or(0, |auth| auth.limit_count)
+    }
+}
+
+impl AsRef<[Arc<Limit>]> for Route {
+    fn as_ref(&self) -> &[Arc<Limit>] {
+        &self.limits
     }
 }
 
@@ -218,8 +308,8 @@ impl HeaderEdit {
 
     /// Returns the names of the headers that the gateway sets.
     pub fn set_names(&self) -> impl Iterator<Item = &HeaderName> {
-        let stated = self.stated.iter().map(|(name, _)| name);
-        self.set.iter().map(|(name, _)| name).chain(stated)
+        let stated_names = self.stated.iter().map(|(name, _)| name);
+        self.set.iter().map(|(name, _)| name).chain(stated_names)
     }
 
     /// Returns whether a header contains the id of the request.
@@ -239,18 +329,19 @@ pub struct ResponseEdit {
     pub add: Vec<(HeaderName, HeaderValue)>,
     /// Lines to add to a response with a status of [`is_success`](ResponseEdit::is_success).
     pub add_on_success: Vec<(HeaderName, HeaderValue)>,
-    /// Whether the gateway's own error responses get these changes, too.
+    /// True if the gateway's own error responses get these changes, too.
     pub on_refusals: bool,
 }
 
 impl ResponseEdit {
     /// Returns whether the edits change this header.
     pub fn edits(&self, name: &HeaderName) -> bool {
-        let added = [&self.default, &self.add, &self.add_on_success];
-        self.edit.edits(name) || added.iter().any(|lines| lines.iter().any(|(own, _)| own == name))
+        let edits = [&self.default, &self.add, &self.add_on_success];
+        self.edit.edits(name) || edits.iter().any(|lines| lines.iter().any(|(own, _)| own == name))
     }
 
-    /// Returns whether a response with this status gets `add_on_success`. These are the statuses of nginx's `add_header`.
+    /// Returns whether a response with this status gets `add_on_success`. These are the statuses of nginx's
+    /// `add_header`.
     pub fn is_success(status: StatusCode) -> bool {
         matches!(status.as_u16(), 200 | 201 | 204 | 206 | 301..=304 | 307 | 308)
     }

@@ -1,7 +1,7 @@
 //! Paths of the server as paths of the client: the opposite of a route's `rewrite`, for the URLs in responses.
 //!
-//! Input: the rewrite and the path of one request. Output: two prefixes, one of which replaces the other. A rewrite has no
-//! opposite if the path that it makes does not end as the client's path ends.
+//! Input: the rewrite and the path of one request. Output: two prefixes, one of which replaces the other. A rewrite has
+//! no opposite if the path that it makes does not end as the client's path ends.
 
 use crate::canonical::{find_segment, find_sent_piece, repair_path};
 use crate::route::Rewrite;
@@ -18,7 +18,8 @@ pub struct PathMap<'r> {
 }
 
 impl<'r> PathMap<'r> {
-    /// Finds the prefixes for a request. `read` and `sent`: the spellings of its path. `None` if paths of the server stay.
+    /// Finds the prefixes for a request. `read` and `sent`: the spellings of its path. `None` if paths of the server
+    /// stay.
     pub fn new(rewrite: &'r Rewrite, pattern: &'r PathPattern, read: &str, sent: &str) -> Option<PathMap<'r>> {
         let target = rewrite.target.as_ref().filter(|target| target.path.is_some());
         let (server, client) = match target {
@@ -32,8 +33,8 @@ impl<'r> PathMap<'r> {
         (server != client).then_some(PathMap { server, client, checked_by })
     }
 
-    /// Returns the path of the client for a path of the server. `None` leaves the path: it is not below the prefix, or an
-    /// application that knows the client's prefix has written it.
+    /// Returns the path of the client for a path of the server. `None` leaves the path: it is not below the prefix, or
+    /// an application that knows the client's prefix has written it.
     pub fn to_client(&self, path: &str) -> Option<String> {
         let client = self.replace_prefix(path)?;
         // Browsers would read the start as a host.
@@ -70,7 +71,7 @@ fn rest_below<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
 fn find_prefixes(target: &TargetRewrite, pattern: &PathPattern, read: &str, sent: &str) -> Option<(String, String)> {
     let template = target.path.as_ref()?;
     let Piece::Placeholder(last) = template.pieces().last()? else { return None };
-    let matched = MatchedPath::new(pattern, read, sent, target).ok()?;
+    let matched_path = MatchedPath::new(pattern, read, sent, target).ok()?;
     let start = match *last {
         Capture::Segment(index) => {
             let segment = find_segment(read, index)?;
@@ -79,11 +80,11 @@ fn find_prefixes(target: &TargetRewrite, pattern: &PathPattern, read: &str, sent
                 .filter(|at| at.checked_sub(1) == read.rfind('/') && read.ends_with(segment))
         }
         Capture::Group(number) => {
-            matched.find_group(number).filter(|range| range.end == read.len()).map(|range| range.start)
+            matched_path.find_group(number).filter(|range| range.end == read.len()).map(|range| range.start)
         }
     }?;
-    let made = matched.render_path(template);
-    let server = made.strip_suffix(find_sent_piece(read, sent, start, read.len()))?;
+    let new_path = matched_path.render_path(template);
+    let server = new_path.strip_suffix(find_sent_piece(read, sent, start, read.len()))?;
     let client = find_sent_piece(read, sent, 0, start);
     let ends = |prefix: &str| prefix.ends_with('/');
     match (ends(server), ends(client), read[start..].starts_with('/')) {
@@ -98,8 +99,8 @@ fn makes_path(pattern: &PathPattern, target: &TargetRewrite, client: &str, serve
     let canonical = repair_path(client);
     let (read, sent) = (canonical.to_read(client), canonical.to_send(client));
     let make = || {
-        let matched = MatchedPath::new(pattern, read, sent, target).ok()?;
-        Some(matched.render_path(target.path.as_ref()?))
+        let matched_path = MatchedPath::new(pattern, read, sent, target).ok()?;
+        Some(matched_path.render_path(target.path.as_ref()?))
     };
     let is_same = |made: String| repair_path(&made).to_read(&made) == repair_path(server).to_read(server);
     pattern.matches(read) && make().is_some_and(is_same)

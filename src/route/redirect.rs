@@ -77,8 +77,8 @@ impl Redirect {
     /// Values are percent-encoded, so that the result has visible ASCII only and no backslash. A target that is a path
     /// begins with exactly one slash: browsers would read `//host` and `/\host` as another host.
     pub fn locate(&self, input: RedirectInput) -> Option<(StatusCode, String)> {
-        let listed = self.map.as_ref().and_then(|map| map.get(input.path));
-        let (mut location, status, has_query) = match (listed, &self.to) {
+        let target = self.map.as_ref().and_then(|map| map.get(input.path));
+        let (mut location, status, has_query) = match (target, &self.to) {
             (Some((to, status)), _) => (to.to_string(), status.unwrap_or(self.status), to.contains('?')),
             (None, Some(to)) => (to.render(input), self.status, to.has_query),
             (None, None) => return None,
@@ -128,8 +128,8 @@ fn push_query(out: &mut String, query: &str) {
     push_encoded(out, query, is_query_byte);
 }
 
-/// Returns the path of a request with a slash at its end, and its query, as the target of a redirect. It begins with one slash:
-/// see [`Redirect::locate`].
+/// Returns the path of a request with a slash at its end, and its query, as the target of a redirect. It begins with
+/// one slash: see [`Redirect::locate`].
 pub fn add_slash(sent_path: &str, query: Option<&str>) -> String {
     let mut location = "/".to_owned();
     push_encoded(&mut location, sent_path.trim_start_matches('/'), is_path_byte);

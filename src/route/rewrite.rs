@@ -1,8 +1,8 @@
 //! `rewrite.path` and `rewrite.query`: the target that the server gets, made of captures of the path that the route has
 //! matched.
 //!
-//! Input: the compiled options, and the path and query of a request. Output: another path or query. The result is not judged
-//! here: `proxy::head::rewritten` does that, under the rules for received paths.
+//! Input: the compiled options, and the path and query of a request. Output: another path or query. The result is not
+//! judged here: `proxy::head::rewritten` does that, under the rules for received paths.
 
 use std::ops::Range;
 
@@ -110,8 +110,8 @@ impl<'p> MatchedPath<'p> {
         }
     }
 
-    /// Returns the path that `template` makes. Where two pieces meet, one slash is enough, so that an empty capture leaves no
-    /// empty segment. Repeated slashes within a piece are those that the route keeps.
+    /// Returns the path that `template` makes. Where two pieces meet, one slash is enough, so that an empty capture
+    /// leaves no empty segment. Repeated slashes within a piece are those that the route keeps.
     pub fn render_path(&self, template: &TextTemplate<Capture>) -> String {
         let mut path = String::new();
         for piece in template.pieces() {
@@ -128,17 +128,17 @@ impl<'p> MatchedPath<'p> {
 impl QueryEdit {
     /// Returns the query for the server. `None` sends none.
     pub fn apply(&self, query: Option<&str>, matched: &MatchedPath) -> Option<String> {
-        let mut edited = query.map(|query| remove_parameters(query, &self.remove)).unwrap_or_default();
+        let mut new_query = query.map(|query| remove_parameters(query, &self.remove)).unwrap_or_default();
         for (name, value) in &self.append {
-            if !edited.is_empty() {
-                edited.push('&');
+            if !new_query.is_empty() {
+                new_query.push('&');
             }
-            push_plain(&mut edited, name);
-            edited.push('=');
-            edited += &value.render(|capture, out| push_capture(out, matched.capture(*capture)));
+            push_plain(&mut new_query, name);
+            new_query.push('=');
+            new_query += &value.render(|capture, out| push_capture(out, matched.capture(*capture)));
         }
-        let is_received = query.is_some_and(|query| query == edited);
-        (!edited.is_empty() || is_received).then_some(edited)
+        let is_received = query.is_some_and(|query| query == new_query);
+        (!new_query.is_empty() || is_received).then_some(new_query)
     }
 }
 
@@ -150,9 +150,9 @@ fn is_within_encoded_byte(path: &str, at: usize) -> bool {
 
 /// Returns a plain text of the config as it stands in a query.
 pub fn encode_plain(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    push_plain(&mut encoded, text);
-    encoded
+    let mut output = String::with_capacity(text.len());
+    push_plain(&mut output, text);
+    output
 }
 
 fn push_plain(out: &mut String, text: &str) {
@@ -165,8 +165,8 @@ fn push_plain(out: &mut String, text: &str) {
     }
 }
 
-/// Appends a piece of the path to a query, where it must not add parameters and `+` would be a space. `%` stays, because the
-/// piece is encoded already.
+/// Appends a piece of the path to a query, where it must not add parameters and `+` would be a space. `%` stays,
+/// because the piece is encoded already.
 fn push_capture(out: &mut String, piece: &str) {
     for byte in piece.bytes() {
         if byte == b'%' { out.push('%') } else { push_plain(out, char::from(byte).encode_utf8(&mut [0; 4])) }

@@ -1,8 +1,9 @@
 //! `split`: which of several upstreams gets a request, in proportion to their weights.
 //!
 //! Input: the branches, and a number that is random or the hash of the request's `split_by` key. Output: an upstream.
-//! Weighted rendezvous hashing: each branch draws a time from the number and its own name, and the first wins. A changed weight
-//! moves only keys to or from that branch, and all gateways with equal branches choose the same, also after a restart.
+//! Weighted rendezvous hashing: each branch draws a time from the number and its own name, and the first wins. A
+//! changed weight moves only keys to or from that branch, and all gateways with equal branches choose the same, also
+//! after a restart.
 
 use crate::limiting::key::Key;
 use crate::upstream::balance::{HASH_START, fnv1a};

@@ -24,7 +24,7 @@ pub struct Fleet {
     upstreams: Arc<Mutex<BTreeMap<String, Arc<UpstreamState>>>>,
     /// Breakers of routes, by the name of the route.
     route_breakers: Arc<Mutex<BTreeMap<String, Arc<CircuitBreaker>>>>,
-    /// DNS state of hostnames, for the servers in force and for those of a config that is about to be in force.
+    /// DNS state of hostnames, for the active servers and for those of a config that is about to be active.
     names: Arc<Mutex<BTreeMap<String, Arc<HostnameState>>>>,
 }
 
@@ -49,12 +49,12 @@ impl Fleet {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Returns the upstreams in force, sorted by name.
+    /// Returns the active upstreams, sorted by name.
     pub fn upstreams(&self) -> Vec<Arc<UpstreamState>> {
         self.upstreams.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Returns the state of a new config's upstreams. Servers that are in force now keep their state.
+    /// Returns the state of a new config's upstreams. Servers that are active now keep their state.
     pub fn build_states(&self, upstreams: &[Arc<Upstream>]) -> Vec<Arc<UpstreamState>> {
         let current = self.upstreams.lock().unwrap_or_else(PoisonError::into_inner);
         let now_ms = self.now_ms();
@@ -80,7 +80,7 @@ impl Fleet {
         routes.iter().map(breaker).collect()
     }
 
-    /// Replaces the breakers of routes in force, and applies their rules.
+    /// Replaces the breakers of active routes, and applies their rules.
     pub fn activate_route_breakers(&self, routes: &[Route], breakers: &[Option<Arc<CircuitBreaker>>]) {
         let mut by_name = BTreeMap::new();
         for (route, breaker) in routes.iter().zip(breakers) {
@@ -92,7 +92,7 @@ impl Fleet {
         *self.route_breakers.lock().unwrap_or_else(PoisonError::into_inner) = by_name;
     }
 
-    /// Returns all breakers in force: those of upstreams, then those of routes, sorted by name.
+    /// Returns all active breakers: those of upstreams, then those of routes, sorted by name.
     pub fn breakers(&self) -> Vec<Arc<CircuitBreaker>> {
         let mut breakers: Vec<Arc<CircuitBreaker>> =
             self.upstreams().iter().filter_map(|upstream| upstream.breaker().cloned()).collect();
@@ -100,7 +100,7 @@ impl Fleet {
         breakers
     }
 
-    /// Replaces the upstreams in force, and drops the DNS state of hostnames that they do not have.
+    /// Replaces the active upstreams, and drops the DNS state of hostnames that they do not have.
     pub fn activate(&self, upstreams: &[Arc<UpstreamState>]) {
         upstreams.iter().for_each(|upstream| upstream.apply_breaker_rule(self.now_ms()));
         upstreams.iter().for_each(|upstream| upstream.apply_adaptive_rule());
@@ -111,7 +111,7 @@ impl Fleet {
         *self.names.lock().unwrap_or_else(PoisonError::into_inner) = names.collect();
     }
 
-    /// Returns the DNS state of a hostname, new or existing. It is kept until a config without that name is in force.
+    /// Returns the DNS state of a hostname, new or existing. It is kept until a config without that name is active.
     pub fn get_or_create_hostname(&self, name: &str) -> Arc<HostnameState> {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         names.entry(name.to_owned()).or_insert_with(|| Arc::new(HostnameState::new(name))).clone()

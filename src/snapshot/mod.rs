@@ -1,4 +1,4 @@
-//! Snapshots: the config in force, immutable and numbered, together with the metrics of its routes and the state of its
+//! Snapshots: the active config, immutable and numbered, together with the metrics of its routes and the state of its
 //! upstreams. A request uses one snapshot from start to end. A reload replaces the snapshot atomically.
 //!
 //! Input: a compiled config. Output: what the workers read, through [`CurrentSnapshot`].
@@ -32,7 +32,7 @@ pub use crate::snapshot::persistent_state::{PersistentState, UNMATCHED, export_p
 use crate::upstream::breaker::CircuitBreaker;
 use crate::upstream::roster::UpstreamState;
 
-/// A config in force with its metrics and upstream state.
+/// An active config with its metrics and upstream state.
 pub struct Snapshot {
     /// 1 for the first config, one more with each applied reload.
     pub generation: u64,
@@ -48,7 +48,7 @@ pub struct Snapshot {
     pub route_breakers: Vec<Option<Arc<CircuitBreaker>>>,
 }
 
-/// The snapshot in force. Workers read it, and the control thread replaces it.
+/// The active snapshot. Workers read it, and the control thread replaces it.
 pub type CurrentSnapshot = Arc<ArcSwap<Snapshot>>;
 
 impl Snapshot {

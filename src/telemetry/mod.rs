@@ -1,5 +1,5 @@
-//! Reports of the gateway about itself and its requests: `metrics` (Prometheus), `access_log` (one line per
-//! request), `tap` (requests as an operator watches them), `spans` (OpenTelemetry), `exemplars` (traces beside metrics) and
+//! Reports of the gateway about itself and its requests: `metrics` (Prometheus), `access_log` (one line per request),
+//! `tap` (requests as an operator watches them), `spans` (OpenTelemetry), `exemplars` (traces beside metrics) and
 //! `sampled` (rate limit for log lines that peers can trigger).
 //!
 //! Input: workers report events through handles that never block. Output: the admin listener renders the metrics;

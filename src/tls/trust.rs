@@ -192,8 +192,9 @@ impl ServerCertVerifier for AcceptTrusted {
 struct AcceptAny(Arc<CryptoProvider>);
 
 impl AcceptAny {
-    /// Verifies the signature of a handshake. The library cannot verify those of very short and very long RSA keys and of
-    /// keys for RSASSA-PSS, so they pass: a signature with a key that nobody vouches for proves nothing about the server.
+    /// Verifies the signature of a handshake. The library cannot verify those of very short and very long RSA keys and
+    /// of keys for RSASSA-PSS, so they pass: a signature with a key that nobody vouches for proves nothing about the
+    /// server.
     fn verify_signature(
         &self,
         message: &[u8],

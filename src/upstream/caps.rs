@@ -72,13 +72,13 @@ fn try_increment_both(own: &AtomicU32, max: u32, all: &AtomicU32, max_all: u32, 
     if !try_increment(own, max) {
         return false;
     }
-    let taken = try_increment(all, max_all);
-    if !taken {
+    let is_taken = try_increment(all, max_all);
+    if !is_taken {
         own.fetch_sub(1, Ordering::SeqCst);
         // Another worker may have seen the server at its limit meanwhile.
         queue.notify_first();
     }
-    taken
+    is_taken
 }
 
 impl ServerCaps {

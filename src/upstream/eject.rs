@@ -172,9 +172,9 @@ impl Ejector {
     /// Starts a new half of `every_ms` when the current one is over.
     fn advance_window(&mut self, rule: &EjectRule, now_ms: u64) {
         let half_ms = (rule.every_ms / 2).max(1);
-        let passed = now_ms.saturating_sub(self.half_since_ms) / half_ms;
-        if passed > 0 {
-            let before = if passed == 1 { self.halves[0] } else { HalfWindow::default() };
+        let halvings = now_ms.saturating_sub(self.half_since_ms) / half_ms;
+        if halvings > 0 {
+            let before = if halvings == 1 { self.halves[0] } else { HalfWindow::default() };
             self.halves = [HalfWindow::default(), before];
             self.half_since_ms = now_ms;
         }

@@ -1,5 +1,5 @@
-//! DNS state of an upstream hostname or service: the addresses of the last successful lookup, and the results of all lookups. Kept
-//! by `snapshot::fleet`, written by the control thread.
+//! DNS state of an upstream hostname or service: the addresses of the last successful lookup, and the results of all
+//! lookups. Kept by `snapshot::fleet`, written by the control thread.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -68,12 +68,12 @@ impl HostnameState {
 
     /// Stores the addresses of a lookup, unless there are none. Returns whether they differ from those before.
     pub fn store_addresses(&self, addresses: &[NamedAddress]) -> bool {
-        let mut known = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
-        let changed = !addresses.is_empty() && **known != *addresses;
-        if changed {
-            *known = addresses.into();
+        let mut current = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_changed = !addresses.is_empty() && **current != *addresses;
+        if has_changed {
+            *current = addresses.into();
         }
-        changed
+        has_changed
     }
 
     /// Requests a lookup, because none of the servers can be reached: they may have moved.

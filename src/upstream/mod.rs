@@ -5,8 +5,8 @@
 //! keeps its own connections to the servers (`proxy::outbound::pool`).
 //!
 //! - `mod.rs`: the settings of an upstream and its servers
-//! - `roster`: the servers in force, one per address; `state`: what is known of one server
-//! - `balance`: the balancers, with `fair_shares` (weights), `round_robin` and `hash` (`hash_on`)
+//! - `roster`: the active servers, one per address; `state`: what is known of one server
+//! - `balance`: the balancers and the hash of `hash_on`, with `fair_shares` (weights) and `round_robin`
 //! - `eject`: when a failing server is left out; `health`: the results of health checks
 //! - `adaptive`: a limit of requests that follows the capacity of the servers; `priority`: who is refused first
 //! - `caps`: limits of requests and connections, with `queue` (waiting requests) and `claim` (connections of other
@@ -25,7 +25,6 @@ pub(crate) mod claim;
 pub(crate) mod eject;
 pub(crate) mod endpoint;
 pub(crate) mod fair_shares;
-pub(crate) mod hash;
 pub(crate) mod health;
 pub(crate) mod hostname;
 pub(crate) mod priority;
@@ -133,8 +132,8 @@ pub struct Server {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
     pub scheme: Scheme,
-    /// `host:port`, with IPv6 in brackets and always with a port; the path of a Unix socket; or `srv:` and the name of a
-    /// service.
+    /// `host:port`, with IPv6 in brackets and always with a port; the path of a Unix socket; or `srv:` and the name of
+    /// a service.
     pub authority: String,
     /// SRV records of DNS state the servers: their hosts, ports and weights.
     pub is_service: bool,

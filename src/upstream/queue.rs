@@ -167,9 +167,9 @@ impl QueuePlaces {
     fn evict_below(&mut self, priority: Priority) -> bool {
         let lower = self.queues[..priority.index()].iter_mut();
         let Some(queue) = lower.into_iter().find(|queue| !queue.taken.is_empty()) else { return false };
-        let evicted = queue.taken.pop_last();
+        let victim = queue.taken.pop_last();
         queue.reset_if_empty();
-        if let Some((_, Some(waker))) = evicted {
+        if let Some((_, Some(waker))) = victim {
             waker.wake();
         }
         true

@@ -13,7 +13,7 @@ use crate::upstream::hostname::{ADDRESSES_MAX, HostnameState, NamedAddress};
 use crate::upstream::state::ServerState;
 use crate::upstream::{Origin, Upstream};
 
-/// An upstream in force.
+/// An active upstream.
 pub struct UpstreamState {
     pub settings: Arc<Upstream>,
     /// The hostnames of its servers.
@@ -123,7 +123,7 @@ impl UpstreamState {
         self.breaker.as_ref()
     }
 
-    /// Applies the rule of the circuit breaker. Called when the config is in force, because the breaker is shared with
+    /// Applies the rule of the circuit breaker. Called when the config is active, because the breaker is shared with
     /// the config before.
     pub fn apply_breaker_rule(&self, now_ms: u64) {
         if let (Some(breaker), Some(rule)) = (&self.breaker, self.settings.breaker) {
@@ -131,7 +131,7 @@ impl UpstreamState {
         }
     }
 
-    /// Applies the settings of the adaptive limit. Called when the config is in force, because the limit is shared with
+    /// Applies the settings of the adaptive limit. Called when the config is active, because the limit is shared with
     /// the config before.
     pub fn apply_adaptive_rule(&self) {
         if let (Some(adaptive), Some(rule)) = (&self.load.adaptive, self.settings.adaptive) {
@@ -169,8 +169,8 @@ impl UpstreamState {
         // The lock is held so that two servers that fail at once are counted one after the other.
         let members = self.lock();
         let candidates = || members.roster.iter().filter(|member| member.weight > 0);
-        let ejected = candidates().filter(|member| member.state.is_ejected(now_ms)).count();
-        if ejected < rule.max_ejected(candidates().count()) && !server.is_ejected(now_ms) {
+        let ejected_count = candidates().filter(|member| member.state.is_ejected(now_ms)).count();
+        if ejected_count < rule.max_ejected(candidates().count()) && !server.is_ejected(now_ms) {
             server.eject(rule, now_ms);
         }
     }
@@ -234,8 +234,8 @@ fn find_endpoints<'n>(
         return (vec![(Endpoint::from_config(origin), 1)], None);
     };
     let Some(name) = names.iter().find(|name| name.name == host) else { return (Vec::new(), None) };
-    let found = |address: &NamedAddress| (Endpoint::from_dns(origin, address, port), address.weight);
-    (name.addresses().iter().map(found).collect(), Some(name))
+    let with_weight = |address: &NamedAddress| (Endpoint::from_dns(origin, address, port), address.weight);
+    (name.addresses().iter().map(with_weight).collect(), Some(name))
 }
 
 #[cfg(test)]

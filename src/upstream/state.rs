@@ -76,7 +76,7 @@ pub struct HealthReport {
     pub since_ms: Option<u64>,
 }
 
-/// An ejection in force.
+/// A current ejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ejection {
     pub until_ms: u64,

@@ -66,12 +66,12 @@ impl UpstreamTls {
             }
             None => builder.with_no_client_auth(),
         };
-        let offered: &[&str] = match protocol {
+        let protocols: &[&str] = match protocol {
             WireProtocol::Auto => &["h2", "http/1.1"],
             WireProtocol::Http1 => &["http/1.1"],
             WireProtocol::Http2 => &["h2"],
         };
-        config.alpn_protocols = offered.iter().map(|name| name.as_bytes().to_vec()).collect();
+        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         Ok(UpstreamTls { config: Arc::new(config), server_name, protocol, digest: digest.finalize().into() })
     }
 }

@@ -46,8 +46,8 @@ pub struct Accepted {
 const UNIX_PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 impl Listener {
-    /// Binds `addr`; `access` says who may connect to a Unix socket. A Unix socket left behind by a dead process is replaced; any other file stays. Never waits for
-    /// another process.
+    /// Binds `addr`; `access` says who may connect to a Unix socket. A Unix socket left behind by a dead process is
+    /// replaced; any other file stays. Never waits for another process.
     ///
     /// # Errors
     /// The error of the system, with the address and a remedy.

@@ -145,7 +145,7 @@ impl Workers {
         Ok(Workers { threads, access_log, log_writer, spans, span_sender, taps, overload })
     }
 
-    /// Has every worker connect to the store of `settings`, before a snapshot with these settings is in force. Waits
+    /// Has every worker connect to the store of `settings`, before a snapshot with these settings is active. Waits
     /// until each has connected or has found the store unavailable, no longer than
     /// [`Store::wait_first_attempt`](crate::limiting::store::Store::first_attempt).
     pub async fn connect_store(&self, settings: &StoreSettings) {
@@ -278,7 +278,7 @@ async fn run_commands(worker: Rc<WorkerContext>, mut commands: mpsc::UnboundedRe
     ticker.abort();
 }
 
-/// Checks timers, pools and the snapshot in force on each tick. Never returns. Without it, a worker without requests
+/// Checks timers, pools and the active snapshot on each tick. Never returns. Without it, a worker without requests
 /// would not drop an old store or servers that were removed.
 async fn run_ticks(worker: Rc<WorkerContext>) {
     let start = Instant::now();

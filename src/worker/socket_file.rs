@@ -1,5 +1,5 @@
-//! Creates, replaces and removes the files of Unix sockets, and sets who may connect. Never touches a file that is not a socket or that belongs
-//! to another process.
+//! Creates, replaces and removes the files of Unix sockets, and sets who may connect. Never touches a file that is not
+//! a socket or that belongs to another process.
 
 use std::ffi::OsString;
 use std::fs::FileType;
@@ -40,8 +40,8 @@ impl SocketFile {
     /// Binds a new socket at `path`. A socket that no process listens on is replaced.
     ///
     /// # Errors
-    /// Something other than a socket is there, a process listens there, the user or group of `access` does not exist, or
-    /// the system refuses.
+    /// Something other than a socket is there, a process listens there, the user or group of `access` does not exist,
+    /// or the system refuses.
     pub fn bind(path: &Path, access: &SocketAccess) -> io::Result<(UnixListener, SocketFile)> {
         if let Some(file) = SocketFile::from_path(path)?
             && is_abandoned(path)?
@@ -49,7 +49,8 @@ impl SocketFile {
             file.remove(path)?;
         }
         let socket = new_socket()?;
-        // The file gets the mode of the socket, less the umask: at no moment may anybody connect whom `access` excludes.
+        // The file gets the mode of the socket, less the umask: at no moment may anybody connect whom `access`
+        // excludes.
         fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
         bind(&socket, &SocketAddrUnix::new(path)?)?;
         let file = SocketFile::from_path(path)?.ok_or(io::ErrorKind::NotFound)?;

@@ -30,6 +30,18 @@ const OLLAMA_LAST: &str = "{\"model\":\"m\",\"message\":{\"role\":\"assistant\",
 const NOTHING_USED: &str = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":0,\"completion_tokens\":0,\
                             \"total_tokens\":0}}\n\ndata: [DONE]\n\n";
 
+/// The end of a stream.
+const DONE: &str = "data: [DONE]\n\n";
+
+/// Returns an event that reports usage.
+fn report(input: u32, output: u32) -> String {
+    let total = input + output;
+    format!(
+        "data: {{\"choices\":[],\"usage\":{{\"prompt_tokens\":{input},\"completion_tokens\":{output},\
+         \"total_tokens\":{total}}}}}\n\n"
+    )
+}
+
 /// Adds a report of no usage to a JSON object.
 fn zeros(object: &str) -> String {
     let usage = "\"usage\":{\"prompt_tokens\":0,\"completion_tokens\":0,\"total_tokens\":0}";
@@ -67,6 +79,7 @@ fn what_was_delivered_is_charged() {
     let message = format!(
         "{{\"id\":\"{long}\",\"choices\":[{{\"message\":{{\"role\":\"assistant\",\"content\":\"{long}\"}}}}]}}"
     );
+    let counting = CHUNK.replace("\"model\"", "\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4},\"model\"");
     let coded = |kind: &str, coding: &str, body: &[u8]| whole(&format!("{kind}\r\ncontent-encoding: {coding}"), body);
     for (name, target, response, used) in [
         // One token for each event, whoever ends the stream.
@@ -100,6 +113,13 @@ fn what_was_delivered_is_charged() {
         ("sound without a type", "/", whole("application/octet-stream", &[0xff, 0xfb, 0x90, 0].repeat(1000)), 100),
         ("zeros for usage", "/", whole(JSON, zeros(&message).as_bytes()), 1000),
         ("zeros at the end", "/", chunked(EVENTS, &(CHUNK.repeat(300) + NOTHING_USED), "0\r\n\r\n"), 300),
+        ("input alone", "/", chunked(EVENTS, &(CHUNK.repeat(300) + &report(9, 0) + DONE), "0\r\n\r\n"), 310),
+        // A report tells of what was sent before it.
+        ("a report before", "/", chunked(EVENTS, &(report(1, 1) + &CHUNK.repeat(300) + DONE), "0\r\n\r\n"), 302),
+        ("a report in each event", "/", chunked(EVENTS, &(counting.repeat(300) + DONE), "0\r\n\r\n"), 7),
+        // No events, but under their type.
+        ("text for events", "/", chunked(EVENTS, &format!("{long}\n\n"), "0\r\n\r\n"), 1000),
+        ("JSON for events", "/cut", chunked(EVENTS, &CHUNK.replace("data: ", "").repeat(300), ""), 300),
         ("zeros, and nothing delivered", "/", whole(JSON, zeros("{}").as_bytes()), 0),
         ("another coding", "/", coded(EVENTS, "br", &[7; 500]), 500),
         ("coded text", "/", coded("text/plain", "gzip", &[7; 500]), 500),
@@ -247,6 +267,14 @@ fn only_members_of_the_api_are_announced() {
     // The gateway finds that out also if it reads no bodies otherwise.
     let limit = "cost = { reserve = { default_add = 500, at_most = 3000 } }\nsettle = \"openai\"";
     for (path, fields, body, used) in [
+        // A run continues after its response, unless it streams. Counting generates nothing.
+        ("/v1/threads/t1/runs", "application/json", "{}", 3000),
+        ("/v1/threads/t1/runs", "application/json", "{\"stream\":false}", 3000),
+        ("/v1/threads/t1/runs", "application/json", "{\"stream\":true}", 504),
+        ("/v1beta/interactions", "application/json", "{\"background\":true}", 3000),
+        ("/v1/messages/count_tokens", "application/json", "{\"max_tokens\":50}", 0),
+        ("/v1/responses/input_tokens", "text/plain", "{}", 0),
+        ("/v1beta/models/gemini:countTokens", "application/json", "{}", 0),
         ("/v1/responses", "application/json", "{\"background\":true}", 3000),
         ("/v1/responses", "application/json; charset=latin1", "{\"background\":true}", 3000),
         ("/v1/responses", "application/json", "{}", 501),
@@ -283,14 +311,22 @@ fn batches_are_refused_where_responses_state_the_cost() {
     let upstream = mirror();
     let gateway = limited(&upstream, DIALECTS);
     let body = "{\"input_file_id\":\"f\"}";
-    for path in ["/v1/batches", "/v1/Batches/", "/v1/messages/batches", "/v1/batch/jobs", "/v1/b%61tches"] {
+    for path in [
+        "/v1/batches",
+        "/v1/Batches/",
+        "/v1/messages/batches",
+        "/v1/batch/jobs",
+        "/v1/b%61tches",
+        "/v1/batches;x=1",
+        "/v1/realtime/client_secrets",
+    ] {
         let response =
             gateway.client().fetch(&post(path, body.len() as u64, "content-type: application/json\r\n"), body);
         assert_eq!(response.status(), 403, "{path}");
         assert!(response.text().contains("no response to it reports its tokens"), "{}", response.text());
     }
     let refused = [("route", "llm"), ("limit", "tokens"), ("reason", "llm_batch")];
-    gateway.assert_metric("rejections_total", &refused, 5.0);
+    gateway.assert_metric("rejections_total", &refused, 7.0);
     assert_eq!(left(&gateway), 10_000, "a refused request costs nothing");
     // Other APIs name their paths like that, too.
     let gateway = limited(&upstream, "settle = [\"json:/cost\"]");

@@ -8,9 +8,10 @@ use crate::support::upstream::{Peer, Upstream, accept, ok};
 use crate::support::wait_until;
 
 /// Number of bytes sent through a tunnel.
-const PUSHED: usize = 4 * 1024 * 1024;
+pub const PUSHED: usize = 4 * 1024 * 1024;
 
-fn switch(peer: &mut Peer, protocol: &str, accept: &str) -> io::Result<()> {
+/// Responds that the connection switches to `protocol`.
+pub fn switch(peer: &mut Peer, protocol: &str, accept: &str) -> io::Result<()> {
     peer.send(format!(
         "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: {protocol}\r\n\
          sec-websocket-accept: {accept}\r\nsec-websocket-protocol: chat\r\n\r\n"
@@ -18,7 +19,7 @@ fn switch(peer: &mut Peer, protocol: &str, accept: &str) -> io::Result<()> {
 }
 
 /// Responds by path.
-fn upstream() -> Upstream {
+pub fn upstream() -> Upstream {
     Upstream::start(|peer| {
         while let Some(request) = peer.request()? {
             match request.target() {

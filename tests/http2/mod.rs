@@ -2,7 +2,7 @@
 
 mod abuse;
 mod bodies;
-mod connect;
+pub mod connect;
 mod grpc;
 mod malformed;
 mod requests;

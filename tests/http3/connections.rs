@@ -94,7 +94,7 @@ fn clients_prove_their_address_while_many_handshakes_are_under_way() {
 }
 
 /// Records the first packet of a client.
-fn record_first_packet(gateway: &Http3Gateway) -> Vec<u8> {
+pub fn record_first_packet(gateway: &Http3Gateway) -> Vec<u8> {
     let recorder = UdpSocket::bind("127.0.0.1:0").unwrap();
     recorder.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let target = recorder.local_addr().unwrap();

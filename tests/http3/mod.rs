@@ -2,11 +2,14 @@
 
 mod alt_svc;
 mod connections;
+mod equality;
+mod floods;
 mod frames;
 mod lifecycle;
 mod malformed;
 mod network;
 mod requests;
+mod tunnels;
 
 use std::net::SocketAddr;
 

@@ -119,62 +119,6 @@ fn head_responses_and_refusals_have_the_form_of_other_protocols() {
     assert_eq!(over_tcp.status(), 429);
 }
 
-/// The same request over HTTP/1.1, HTTP/2 and HTTP/3 has the same outcome, and the server sees the same.
-#[test]
-fn a_request_has_the_same_outcome_over_all_protocols() {
-    let upstream = Upstream::start(|peer| {
-        while let Some(request) = peer.request()? {
-            peer.send(ok(&format!("{} {:?}", request.start_line(), request.get("host"))))?;
-        }
-        Ok(())
-    });
-    let route = format!("[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{}\"\n", upstream.url());
-    let gateway = Http3Gateway::start("", "http3 = true", &route);
-    let third = gateway.connect();
-    for path in [
-        "/",
-        "/a//b",
-        "/a/./b/../c",
-        "/%2e%2e/x",
-        "/a%2Fb",
-        "/a%00",
-        "/a\\b",
-        "/?q=\"x\"",
-        "/a%zz",
-        "/a?b#c",
-        "/%61;x=1",
-        "/a%5Cb",
-        "//x",
-        "/a%0d%0ab",
-        "/\u{e9}",
-        "/..",
-        "/a b",
-    ] {
-        for (method, host) in [
-            ("GET", "a.test"),
-            ("get", "a.test"),
-            ("DELETE", "A.TEST:443"),
-            ("GET", "a.test."),
-            ("GET", "a..b"),
-            ("OPTIONS", "a.test"),
-        ] {
-            let first = Trust::in_ca(&gateway.ca).connect(gateway.addr(), "a.test");
-            let mut first = first;
-            let raw = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n\r\n");
-            let one = first.try_fetch(&raw, "").map(|response| (response.status(), response.text()));
-            let fields = [(":method", method), (":scheme", "https"), (":authority", host), (":path", path)];
-            let three = third.try_fetch(&fields, b"").map(|response| (response.status(), response.text()));
-            match (&one, &three) {
-                (Ok((200, one)), Ok((200, three))) => assert_eq!(one, three, "{method} {path} {host}"),
-                (Ok((one, _)), Ok((three, _))) => assert_eq!(one, three, "{method} {path} {host}"),
-                // A malformed head resets its stream, as over HTTP/2.
-                (Ok((400, _)), Err(error)) => assert!(error.contains("270"), "{method} {path} {host}: {error}"),
-                other => panic!("{method} {path} {host}: {other:?}"),
-            }
-        }
-    }
-}
-
 #[test]
 fn client_certificates_are_required_and_forwarded_over_quic() {
     let ca = crate::support::ca::Ca::new("clients");

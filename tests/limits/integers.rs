@@ -1,7 +1,7 @@
 //! Spellings of integers that some servers accept: they neither lower a cost nor bypass a condition.
 
 use super::repeated_keys::route;
-use crate::support::client::get;
+use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;
 
 /// Values that some server reads as 1009 or more, in a query. No server reads the last ones as a number.
@@ -81,6 +81,29 @@ fn odd_numbers_are_refused_and_charge_nothing() {
     assert_eq!(["5", "1"].map(|n| status(&format!("/cost?n={n}"), "")), [200, 429]);
     assert_eq!([0; 3].map(|_| status("/level?level=9", "")), [200, 200, 429]);
     assert_eq!(["none", "9", "007"].map(|level| status(&format!("/listed?level={level}"), "")), [200, 200, 429]);
+}
+
+/// A limit that does not apply, because its key is absent, refuses nothing, whatever its cost is.
+#[test]
+fn a_limit_whose_key_is_absent_refuses_no_cost() {
+    let limits = [
+        "cost = \"query:n\"",
+        "cost = { count = \"json:/items\" }",
+        "costs = { a = 1, default = 1 }",
+        "when = { query = { n = \">8\" } }",
+    ];
+    for limit in limits {
+        let gateway =
+            Gateway::start(&route("l", "/l", &format!("key = \"header:x-key\"\nmissing = \"skip\"\n{limit}")));
+        let status = |fields: &str| {
+            let body = "not JSON";
+            let head = post("/l?n=x", body.len() as u64, &format!("content-type: text/plain\r\n{fields}"));
+            gateway.client().fetch(&head, body).status()
+        };
+        assert_eq!(status(""), 200, "{limit}");
+        assert!([400, 415].contains(&status("x-key: a\r\n")), "{limit}");
+        gateway.assert_metric("rejections_total", &[("limit", "l")], 1.0);
+    }
 }
 
 #[test]

@@ -123,6 +123,39 @@ fn a_file_that_is_still_being_written_is_not_loaded() {
     });
 }
 
+/// A shell script empties a file, and appends to it in steps. It closes the file each time.
+#[test]
+fn a_file_that_was_emptied_is_loaded_once_it_has_its_contents() {
+    let gateway = Program::start_with(|dir| {
+        fs::write(dir.join("blocked.txt"), "192.0.2.1\n").unwrap();
+        fs::write(dir.join("more.toml"), "[limit.more]\nrate = \"1/s\"\n").unwrap();
+        let text = format!("include = [\"more.toml\"]\n{}deny = [\"set:blocked\"]\n", version(1));
+        let text = text + "[set.blocked]\nfile = \"blocked.txt\"\n";
+        fs::write(dir.join("sluicegate.toml"), text).unwrap();
+        dir.join("sluicegate.toml")
+    });
+    let settle = || std::thread::sleep(Duration::from_millis(700));
+    settle();
+    let dir = gateway.config.parent().unwrap().to_owned();
+    for (name, lines) in [
+        ("blocked.txt", ["192.0.2.2\n", "192.0.2.3\n"]),
+        ("more.toml", ["[limit.further]\nrate = \"1/s\"\n", "[limit.more]\nrate = \"1/s\"\n"]),
+    ] {
+        let before = gateway.generation();
+        fs::File::create(dir.join(name)).unwrap();
+        for line in lines {
+            settle();
+            fs::File::options().append(true).open(dir.join(name)).unwrap().write_all(line.as_bytes()).unwrap();
+        }
+        settle();
+        assert_eq!(gateway.generation(), before, "a part of {name} is active");
+        wait_until(&format!("{name} is loaded"), || gateway.generation() == before + 1);
+    }
+    let before = gateway.generation();
+    fs::write(dir.join("blocked.txt"), "").unwrap();
+    wait_until("the empty set is loaded", || gateway.generation() == before + 1);
+}
+
 /// The first half of a config can be a valid config without some of its limits, however long its writer pauses.
 #[test]
 fn a_file_that_is_never_closed_is_never_loaded_and_says_so() {

@@ -32,11 +32,13 @@ pub struct H3Options<'a> {
     pub source: &'a str,
     /// Bytes that the client accepts of one stream before it reads.
     pub stream_window: u32,
+    /// How often the client pings.
+    pub pings: Option<Duration>,
 }
 
 impl<'a> H3Options<'a> {
     pub fn trusting(ca: &'a Ca) -> H3Options<'a> {
-        H3Options { ca, own: None, protocol: "h3", source: "127.0.0.1:0", stream_window: 1_250_000 }
+        H3Options { ca, own: None, protocol: "h3", source: "127.0.0.1:0", stream_window: 1_250_000, pings: None }
     }
 }
 
@@ -169,6 +171,25 @@ impl H3Client {
         })
     }
 
+    /// Reads the settings that the gateway announces at the beginning of its control stream. The connection ends once the
+    /// stream is dropped.
+    pub fn read_settings(&self) -> (Vec<(u64, u64)>, RecvStream) {
+        let (payload, stream) = self.runtime.block_on(async {
+            let mut stream = timeout(WAIT_MAX, self.connection.accept_uni()).await.unwrap().unwrap();
+            let mut start = [0; 3];
+            stream.read_exact(&mut start).await.unwrap();
+            assert_eq!((start[0], u64::from(start[1])), (0, SETTINGS));
+            let mut payload = vec![0; usize::from(start[2])];
+            stream.read_exact(&mut payload).await.unwrap();
+            (payload, stream)
+        });
+        let (mut rest, mut settings) = (&payload[..], Vec::new());
+        while !rest.is_empty() {
+            settings.push((read_varint(&mut rest), read_varint(&mut rest)));
+        }
+        (settings, stream)
+    }
+
     /// Goes on with another local address.
     pub fn rebind(&self) {
         let _guard = self.runtime.enter();
@@ -192,7 +213,7 @@ pub fn client_config(options: &H3Options<'_>) -> ClientConfig {
     tls.enable_early_data = true;
     let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
     let mut transport = TransportConfig::default();
-    transport.stream_receive_window(VarInt::from_u32(options.stream_window));
+    transport.stream_receive_window(VarInt::from_u32(options.stream_window)).keep_alive_interval(options.pings);
     config.transport_config(Arc::new(transport));
     config
 }
@@ -206,11 +227,24 @@ impl Exchange<'_> {
         let _ = self.send.finish();
     }
 
+    /// Reads so many bytes of the response.
+    #[track_caller]
+    pub fn read(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        let read = async { timeout(WAIT_MAX, self.receive.read_exact(&mut bytes)).await };
+        self.client.runtime.block_on(read).expect("bytes of the response").unwrap();
+        bytes
+    }
+
+    /// Reads what is left of the response. The error names the code with which the stream or the connection ended.
+    pub fn rest(&mut self) -> Result<Vec<u8>, String> {
+        let all = self.client.runtime.block_on(async { timeout(WAIT_MAX, self.receive.read_to_end(usize::MAX)).await });
+        all.map_err(|_| "no end".to_owned())?.map_err(|error| format!("{error:?}"))
+    }
+
     /// Reads the response to its end. The error names the code with which the stream or the connection ended.
     pub fn response(&mut self) -> Result<H3Response, String> {
-        let all = self.client.runtime.block_on(async { timeout(WAIT_MAX, self.receive.read_to_end(usize::MAX)).await });
-        let bytes = all.map_err(|_| "no response".to_owned())?.map_err(|error| format!("{error:?}"))?;
-        Ok(read_response(&bytes))
+        self.rest().map(|bytes| read_response(&bytes))
     }
 
     /// Waits until the gateway resets the response. Returns its code.

@@ -64,11 +64,13 @@ pub enum Framing {
 pub struct Reader<S> {
     pub stream: S,
     buffer: Vec<u8>,
+    /// The lines of the trailers of the last body.
+    pub trailers: Vec<String>,
 }
 
 impl<S: Read> Reader<S> {
     pub fn new(stream: S) -> Reader<S> {
-        Reader { stream, buffer: Vec::new() }
+        Reader { stream, buffer: Vec::new(), trailers: Vec::new() }
     }
 
     /// Reads a head. `None` if the connection ends before its first byte.
@@ -92,6 +94,7 @@ impl<S: Read> Reader<S> {
 
     /// Passes the body to `sink` piece by piece.
     pub fn stream_body(&mut self, framing: &Framing, mut sink: impl FnMut(&[u8])) -> io::Result<()> {
+        self.trailers.clear();
         match framing {
             Framing::None => Ok(()),
             Framing::Length(length) => self.exactly(*length, &mut sink),
@@ -100,8 +103,12 @@ impl<S: Read> Reader<S> {
                 let size = u64::from_str_radix(line.split(';').next().unwrap_or_default().trim(), 16);
                 let size = size.map_err(|error| io::Error::other(format!("{error} in chunk size {line:?}")))?;
                 if size == 0 {
-                    while !self.line()?.is_empty() {}
-                    return Ok(());
+                    loop {
+                        match self.line()? {
+                            line if line.is_empty() => return Ok(()),
+                            line => self.trailers.push(line),
+                        }
+                    }
                 }
                 self.exactly(size, &mut sink)?;
                 self.line()?;

@@ -214,6 +214,11 @@ impl Peer {
         self.reader.body(&framing(head, None))
     }
 
+    /// The lines of the trailers of the last body.
+    pub fn trailers(&self) -> &[String] {
+        &self.reader.trailers
+    }
+
     /// Reads exactly this many bytes.
     pub fn exactly(&mut self, bytes: u64) -> io::Result<Vec<u8>> {
         self.reader.body(&Framing::Length(bytes))

@@ -1,7 +1,7 @@
 //! The config over HTTP: its files, edits of them, the history, rollbacks, and the routes. Called by `admin::pages`.
 //!
-//! Input: requests. Changes go to the control loop as jobs, and files are read on the loader's thread. Output: JSON, the
-//! texts of files, the routes in matching order (`routes`), and problems.
+//! Input: requests. Changes go to the control loop as jobs, and files are read on the loader's thread. Output: JSON,
+//! the texts of files, the routes in matching order (`routes`), and problems.
 //!
 //! To add a page, add an async function of a request to `admin::pages::config`, and its row to `admin::pages`.
 
@@ -39,7 +39,7 @@ impl ConfigApi {
         ConfigApi { changes, shared, loader, turn: Semaphore::new(1), routes: RouteListing::default() }
     }
 
-    /// Returns the generation of the history that is in force in place of the files.
+    /// Returns the generation of the history that is active in place of the files.
     pub fn pinned_generation(&self) -> Option<u64> {
         self.shared.history.pin().map(|pin| pin.generation)
     }

@@ -1,8 +1,8 @@
 //! The last hour of the gateway, for people who open the dashboard after something happened: rates in steps of five
 //! seconds, and what changed when. `pages::traffic` shows it.
 //!
-//! Input: the counts of `/metrics`, which a task of the control thread reads every five seconds. Output: JSON. Memory is
-//! bounded: 720 samples of 48 bytes, `MARKS` marks, and three copies of the counts of all routes.
+//! Input: the counts of `/metrics`, which a task of the control thread reads every five seconds. Output: JSON. Memory
+//! is bounded: 720 samples of 48 bytes, `MARKS` marks, and three copies of the counts of all routes.
 //!
 //! - `samples`: the samples, and the marks between them
 //! - `rates`: rates of each route and limit
@@ -39,7 +39,7 @@ pub fn record_history(metrics: &Metrics, current: &CurrentSnapshot, shared: &Arc
     history
 }
 
-/// Where the counts and the state come from.
+/// The sources of the counts and the state.
 struct TrafficSource {
     metrics: Metrics,
     current: CurrentSnapshot,

@@ -80,30 +80,30 @@ impl TrafficHistory {
     pub fn add_counts(&self, at: Instant, routes: BTreeMap<String, Traffic>, state: &GatewayState) {
         let mut total = Traffic::default();
         routes.values().for_each(|route| total.add(route));
-        let recorded = &mut *self.0.borrow_mut();
+        let history = &mut *self.0.borrow_mut();
         let counts = TrafficCounts { at, total, routes };
-        if let Some(before) = recorded.counts.back() {
+        if let Some(before) = history.counts.back() {
             let sample = compare_counts(before, &counts, state.at_ms);
-            push_bounded(&mut recorded.samples, sample, SAMPLES);
+            push_bounded(&mut history.samples, sample, SAMPLES);
         }
-        push_bounded(&mut recorded.counts, counts, COUNTS);
-        if state.lost_lines > recorded.lost_lines.0 {
-            recorded.lost_lines = (state.lost_lines, Some(at));
+        push_bounded(&mut history.counts, counts, COUNTS);
+        if state.lost_lines > history.lost_lines.0 {
+            history.lost_lines = (state.lost_lines, Some(at));
         }
-        recorded.add_marks(state);
+        history.add_marks(state);
     }
 
     /// Returns the newest sum of all counts that is at least `age` old.
     pub fn find_total(&self, age: Duration) -> Option<(Instant, Traffic)> {
-        let recorded = self.0.borrow();
-        let found = recorded.counts.iter().rev().find(|counts| counts.at.elapsed() >= age);
-        found.map(|counts| (counts.at, counts.total.clone()))
+        let history = self.0.borrow();
+        let total = history.counts.iter().rev().find(|counts| counts.at.elapsed() >= age);
+        total.map(|counts| (counts.at, counts.total.clone()))
     }
 
     /// Returns the rates of the last step, and the requests in flight; nothing before the first step.
     pub fn latest_rates(&self) -> Value {
-        let recorded = self.0.borrow();
-        let Some(sample) = recorded.samples.back() else { return json!({}) };
+        let history = self.0.borrow();
+        let Some(sample) = history.samples.back() else { return json!({}) };
         json!({
             "per_second": round_tenths(sample.requests),
             "failed_per_second": round_tenths(sample.failed),
@@ -122,18 +122,18 @@ impl TrafficHistory {
 
     /// Calls `read` with the oldest and the newest counts.
     pub fn with_counts<T>(&self, read: impl FnOnce(&TrafficCounts, &TrafficCounts) -> T) -> Option<T> {
-        let recorded = self.0.borrow();
-        Some(read(recorded.counts.front()?, recorded.counts.back()?))
+        let history = self.0.borrow();
+        Some(read(history.counts.front()?, history.counts.back()?))
     }
 
     /// Writes the samples and marks of the last `span` as JSON: an array for each series.
     pub fn write_json(&self, span: Duration) -> String {
-        let recorded = self.0.borrow();
-        let newest_ms = recorded.samples.back().map_or(0, |sample| sample.at_ms);
+        let history = self.0.borrow();
+        let newest_ms = history.samples.back().map_or(0, |sample| sample.at_ms);
         let first_ms = newest_ms.saturating_sub(u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
-        let samples: Vec<_> = recorded.samples.iter().filter(|sample| sample.at_ms > first_ms).collect();
+        let samples: Vec<_> = history.samples.iter().filter(|sample| sample.at_ms > first_ms).collect();
         let series = |read: fn(&HistorySample) -> Value| samples.iter().map(|sample| read(sample)).collect::<Value>();
-        let marks = recorded.marks.iter().filter(|mark| mark.at_ms > first_ms);
+        let marks = history.marks.iter().filter(|mark| mark.at_ms > first_ms);
         json!({
             "step_seconds": STEP.as_secs(),
             "at_ms": series(|sample| sample.at_ms.into()),

@@ -15,10 +15,11 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::task::yield_now;
 
+use crate::admin::limits::decide::fixed_cost;
 use crate::admin::limits::refusals::describe_refusal;
 use crate::admin::limits::requests::{NamedValues, refuse_pasted};
 use crate::admin::limits::state::{describe_override_of, read_state};
-use crate::admin::limits::{LIMITS_PER_CALL, LimitsApi, fixed_cost, requests};
+use crate::admin::limits::{LIMITS_PER_CALL, LimitsApi, requests};
 use crate::admin::problem::{Problem, bad_query, refuse_repeated};
 use crate::config::admin_tokens::Role;
 use crate::config::{Config, find_closest, percent_decode};
@@ -114,8 +115,9 @@ impl LimitsApi {
         let limiter = self.link.limiter();
         // A log shows parts by the name that they have in state keys, which may be longer than that of the source.
         let parts = || config.limits.iter().flat_map(|limit| &limit.counted_key().0);
-        let named = parts().find(|part| part.state_name() == given);
-        let source = named.and_then(|part| part.sources().first()).map_or_else(|| given.clone(), ToString::to_string);
+        let named_part = parts().find(|part| part.state_name() == given);
+        let source =
+            named_part.and_then(|part| part.sources().first()).map_or_else(|| given.clone(), ToString::to_string);
         let mut limits: Vec<(&Arc<Limit>, &KeyPart)> = config
             .limits
             .iter()
@@ -126,14 +128,16 @@ impl LimitsApi {
         }
         let value = match value {
             GivenCustomer::Value(value) => value,
-            GivenCustomer::Hash(hash) => self.find_value(config, &limiter, named.unwrap_or(limits[0].1), hash).await?,
+            GivenCustomer::Hash(hash) => {
+                self.find_value(config, &limiter, named_part.unwrap_or(limits[0].1), hash).await?
+            }
         };
         // What would confirm a guess of a hidden value is left out.
-        let known = limits.len();
+        let limit_count = limits.len();
         if !role.includes(Role::Limits) {
             limits.retain(|(limit, _)| !config.admin.key_display.hides_any(limit.sources()));
         }
-        let hidden = known - limits.len();
+        let hidden = limit_count - limits.len();
         let left_out = limits.len().saturating_sub(LIMITS_MAX);
         limits.truncate(LIMITS_MAX);
         let limits = match_limits(limits, &source, &value)?;
@@ -142,8 +146,8 @@ impl LimitsApi {
             let detail = "other requests for this list take too much time; try again";
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
         };
-        let found = self.top_effort.run_within(|| self.find_keys(&limits, (&source, &value), n, config));
-        let FoundKeys { keys, incomplete, refusals } = found.ok_or_else(busy)?;
+        let listing = self.top_effort.run_within(|| self.find_keys(&limits, (&source, &value), n, config));
+        let FoundKeys { keys, incomplete, refusals } = listing.ok_or_else(busy)?;
         let (mut items, mut fault) = (Vec::with_capacity(keys.len()), None);
         for keys in keys.chunks(LIMITS_PER_CALL) {
             for (item, error) in join_all(keys.iter().map(|key| describe_key(&limiter, key, config))).await {
@@ -175,9 +179,9 @@ impl LimitsApi {
         let mut values = NamedValues::default();
         values.hashed.push((part.state_name(), hash));
         self.hashes.find_values(limiter, (config, &self.usage), vec![&mut values]).await?;
-        let found = values.found.first().and_then(|(_, state)| state.strip_prefix('='));
+        let text = values.found.first().and_then(|(_, state)| state.strip_prefix('='));
         let detail = "the store has only a digest of this value; give the value itself";
-        let value = found.map(|value| value.as_bytes().to_vec());
+        let value = text.map(|value| value.as_bytes().to_vec());
         value.ok_or_else(|| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail))
     }
 
@@ -200,9 +204,9 @@ impl LimitsApi {
             });
             keys.collect::<Vec<_>>()
         };
-        let mut refused: HashMap<u64, BTreeSet<String>> = HashMap::new();
+        let mut keys_by_limit: HashMap<u64, BTreeSet<String>> = HashMap::new();
         for (id, parts) in log.newest().flat_map(keys_of) {
-            let known = refused.entry(id).or_default();
+            let known = keys_by_limit.entry(id).or_default();
             if known.len() < KEYS_PER_LIMIT {
                 known.insert(parts);
             }
@@ -215,7 +219,9 @@ impl LimitsApi {
                 continue;
             }
             incomplete.push(limit.name.clone());
-            for parts in matching.remembered_keys(&history, refused.remove(&limit.store_ref.id).unwrap_or_default()) {
+            for parts in
+                matching.remembered_keys(&history, keys_by_limit.remove(&limit.store_ref.id).unwrap_or_default())
+            {
                 if remembered < KEYS_MAX {
                     remembered += 1;
                     keys.push(CustomerKey::new(&history, limit, parts));
@@ -307,8 +313,8 @@ impl MatchingLimit<'_> {
 impl CustomerKey {
     fn new(history: &UsageHistory, limit: &Arc<Limit>, parts: String) -> CustomerKey {
         let values = NamedValues::from_state(limit, &parts);
-        let refused = history.count_key(limit.store_ref.id, KeyOutcome::over(limit), hash_key(&parts));
-        CustomerKey { limit: limit.clone(), parts, values, refused }
+        let refusals = history.count_key(limit.store_ref.id, KeyOutcome::over(limit), hash_key(&parts));
+        CustomerKey { limit: limit.clone(), parts, values, refused: refusals }
     }
 }
 

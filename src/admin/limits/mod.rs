@@ -1,14 +1,16 @@
 //! Limits over HTTP: decisions, state, resets and refunds without a proxied request. Called by `pages`.
 //!
 //! Input: JSON bodies (`json`) and queries, parsed and checked by `requests`; `hash_lookup` finds keys by their hash.
-//! Output: decisions with receipts, the listing of limits (`listing`), the explanation of a request (`explain`), the
-//! states of keys (`state`), their overrides (`overrides`), everything about one customer (`customers`), the most
-//! refused keys (`top`), what keys used by day (`usage_days`), the last refusals (`refusals`), and the refusals that a changed limit would have made
-//! (`what_if`). `labels` has the closed sets of texts in responses.
+//! Output: decisions with receipts (`decide`), the listing of limits (`listing`), the explanation of a request
+//! (`explain`), the states of keys (`state`), their overrides (`overrides`), everything about one customer
+//! (`customers`), the most refused keys (`top`), what keys used by day (`usage_days`), the last refusals (`refusals`),
+//! and the refusals that a changed limit would have made (`what_if`). `labels` has the closed sets of texts in
+//! responses.
 //!
 //! To add an operation, parse and check its body in `requests`, run it here on the store, and add its page to `pages`.
 
 mod customers;
+mod decide;
 mod explain;
 mod hash_lookup;
 mod json;
@@ -39,26 +41,22 @@ use tokio::time::timeout;
 use crate::admin::cached::TimeBudget;
 use crate::admin::ledger::UsageLedger;
 use crate::admin::limits::hash_lookup::HashLookup;
-use crate::admin::limits::labels::{DecidedBy, NotAskedReason, NotRefundedReason};
+use crate::admin::limits::labels::NotRefundedReason;
 use crate::admin::limits::listing::Listing;
-use crate::admin::limits::requests::{DecideBody, DecisionRequest};
+use crate::admin::limits::requests::DecideBody;
 use crate::admin::limits::store_check::{run_check, store_unavailable};
 use crate::admin::live_overrides::LiveOverrides;
 use crate::admin::problem::{Problem, ProblemKind};
 use crate::admin::store_link::StoreLink;
 use crate::config::Config;
 use crate::config::admin_tokens::Role;
-use crate::limiting::algorithm::Rule;
-use crate::limiting::answer::{Answer, NEVER, Policy};
 use crate::limiting::decision::{Check, Op};
-use crate::limiting::integers::COST_MAX;
 use crate::limiting::limit::Limit;
-use crate::limiting::limit::cost::Cost;
 use crate::limiting::receipts::Receipt;
 use crate::limiting::store::memory::Evictions;
 use crate::limiting::store::once::MarkUse;
 use crate::limiting::usage::history::UsageMonitor;
-use crate::limiting::{ChainState, Evaluation, LimitResult, Limiter, Outcome, Verdict, clock};
+use crate::limiting::{Limiter, clock};
 use crate::snapshot::CurrentSnapshot;
 
 pub use crate::admin::limits::overrides::OverrideChange;
@@ -198,7 +196,7 @@ impl LimitsApi {
                 decisions.next_if(|next| running_limits == 0 || running_limits + next.limits.len() <= LIMITS_PER_CALL)
             {
                 running_limits += decision.limits.len();
-                running.push(spawn_local(decide_one(limiter.clone(), op, decision)));
+                running.push(spawn_local(decide::decide_named(limiter.clone(), op, decision)));
             }
             for task in running {
                 let internal_error = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "a decision broke off");
@@ -280,135 +278,6 @@ fn refuse_hidden(reason: &str, role: Role) -> Problem {
     problem
 }
 
-/// Makes one decision and returns it as JSON.
-async fn decide_one(limiter: Rc<Limiter>, op: Op, decision: DecisionRequest) -> Value {
-    let DecisionRequest { limits, parts, cost } = decision;
-    let (mut evaluations, mut checks) = (Vec::with_capacity(limits.len()), Vec::with_capacity(limits.len()));
-    for limit in &limits {
-        let evaluation = match limit.is_tier_without(&parts) {
-            true => Evaluation::NotApplicable,
-            false => limiter.evaluate(limit, &parts, cost.unwrap_or_else(|| fixed_cost(limit))),
-        };
-        checks.push(match &evaluation {
-            Evaluation::Check(check) => Some(check.clone()),
-            _ => None,
-        });
-        evaluations.push(evaluation);
-    }
-    // Sent before the decision on the same connection, so that no receipt outlives its charge.
-    let clock_ms = async {
-        match op {
-            Op::Take => limiter.store().read_clock().await.ok(),
-            _ => None,
-        }
-    };
-    let (clock_ms, verdict) = tokio::join!(biased; clock_ms, limiter.decide(op, &limits, evaluations, false));
-    // Returns the time by the store, or by this gateway's memory, and the rule used there.
-    let made_by = |local: bool, rule: &Arc<Rule>| match clock_ms.filter(|_| !local) {
-        Some(clock_ms) => (clock_ms, rule.clone()),
-        None => (limiter.memory_now_ms(), if local { limiter.local_rule(rule) } else { rule.clone() }),
-    };
-    let entries: Vec<Value> = limits
-        .iter()
-        .zip(checks)
-        .enumerate()
-        .map(|(index, (limit, check))| {
-            if limit.is_tier_without(&parts) {
-                return format_not_asked(limit, NotAskedReason::Ipv6Only);
-            }
-            let result = verdict.checks.iter().find(|result| result.limit == index);
-            // A receipt contains the key, which the caller may not know.
-            let key_values = (!parts.hides_key_of(limit))
-                .then(|| limit.budget_names("", &parts, true).ok().and_then(|names| names.values).unwrap_or_default());
-            format_limit_entry(op, limit, check, key_values, result, &verdict, made_by)
-        })
-        .collect();
-    json!({ "admitted": !verdict.refused, "limits": entries })
-}
-
-/// Formats one limit of a decision. `key_values`: the values of the key, for a receipt. `made_by` returns, for a charge
-/// to the store or to local memory, the time there and the rule that made it.
-fn format_limit_entry(
-    op: Op,
-    limit: &Limit,
-    check: Option<Check>,
-    key_values: Option<String>,
-    checked: Option<&LimitResult>,
-    verdict: &Verdict,
-    made_by: impl Fn(bool, &Arc<Rule>) -> (i64, Arc<Rule>),
-) -> Value {
-    let Some(&LimitResult { outcome, chain_state, is_charged, .. }) = checked else {
-        let why = match check {
-            None => NotAskedReason::KeyAbsent,
-            // An override may block another tier. Tiers are not part of chains.
-            Some(_) if verdict.refused || limit.tier_of.is_some() => NotAskedReason::RefusedBefore,
-            Some(_) => NotAskedReason::BaseHasRoom,
-        };
-        return format_not_asked(limit, why);
-    };
-    if chain_state == ChainState::NotYet {
-        return format_not_asked(limit, NotAskedReason::BaseHasRoom);
-    }
-    let Some((answer, check)) = outcome.answer().zip(check) else {
-        let mut entry = format_unasked(outcome);
-        entry["limit"] = limit.name.as_str().into();
-        entry["asked"] = true.into();
-        entry["source"] = DecidedBy::None.label().into();
-        return entry;
-    };
-    let mut entry = format_numbers(answer, check.rule.policy());
-    entry["limit"] = limit.name.as_str().into();
-    entry["asked"] = true.into();
-    entry["mode"] = limit.mode.label().into();
-    if limit.forwards_excess() {
-        entry["over"] = limit.over.text().into();
-    }
-    let local = matches!(outcome, Outcome::Local(_));
-    entry["source"] = if local { DecidedBy::Local } else { DecidedBy::Store }.label().into();
-    if let Some(key_values) = key_values.filter(|_| op == Op::Take && is_charged && check.cost > 0) {
-        let (now_ms, rule) = made_by(local, &check.rule);
-        let receipt = Receipt::of_charge(check, answer, key_values, local, (now_ms, &rule));
-        if let Some(token) = receipt.to_token() {
-            entry["receipt"] = token.into();
-        }
-    }
-    entry
-}
-
-fn format_not_asked(limit: &Limit, why: NotAskedReason) -> Value {
-    json!({ "limit": limit.name, "asked": false, "reason": why.label() })
-}
-
-/// Formats a limit that was decided without a store.
-fn format_unasked(outcome: Outcome) -> Value {
-    match outcome.is_admitted() {
-        true => json!({ "admitted": true }),
-        false => {
-            json!({ "admitted": false, "reason": outcome.end().label() })
-        }
-    }
-}
-
-/// Formats the numbers of a decision. `retry_after_ms` is null if waiting cannot help.
-fn format_numbers(answer: &Answer, policy: Policy) -> Value {
-    let mut numbers = json!({
-        "admitted": answer.admitted,
-        "remaining": answer.remaining,
-        "reset_ms": answer.reset_ms,
-        "policy": { "quota": policy.quota, "window_ms": policy.window_ms },
-    });
-    if answer.admitted {
-        if answer.retry_ms > 0 {
-            numbers["hold_ms"] = answer.retry_ms.into();
-        }
-    } else {
-        let never = answer.retry_ms == NEVER;
-        numbers["retry_after_ms"] = if never { Value::Null } else { answer.retry_ms.into() };
-        numbers["reason"] = Outcome::Store(*answer).end().label().into();
-    }
-    numbers
-}
-
 /// Refunds units without a receipt, from what is charged now; a peek finds the charge.
 async fn refund_units(limiter: &Limiter, check: Check) -> Result<Option<NotRefundedReason>, Problem> {
     let cost = check.cost;
@@ -424,13 +293,4 @@ async fn refund_units(limiter: &Limiter, check: Check) -> Result<Option<NotRefun
         limiter.charges().decisions.ledger.record_correction(&correction);
     }
     Ok((!answer.admitted).then_some(NotRefundedReason::NothingCharged))
-}
-
-/// Returns the cost of a request if it does not depend on the request.
-fn fixed_cost(limit: &Limit) -> i64 {
-    match &limit.cost {
-        Cost::Fixed(cost) => (*cost).min(COST_MAX),
-        Cost::ByCall(prices) => prices.default,
-        _ => 1,
-    }
 }

@@ -19,6 +19,7 @@ use crate::limiting::algorithm::{SPECS, all_params};
 use crate::limiting::clock;
 use crate::limiting::key::state_key::DIGEST_MARK;
 use crate::limiting::limit::Limit;
+use crate::limiting::overrides::table::parse_end;
 
 /// Longest time that an override may be set `for`.
 const FOR_MAX: Duration = Duration::from_secs(10 * 366 * 86_400);
@@ -28,7 +29,7 @@ pub struct OverrideChange {
     pub answer: Value,
     /// The key as logs show it.
     pub key: Option<String>,
-    /// What was changed, in words.
+    /// The change in words.
     pub summary: String,
 }
 
@@ -147,10 +148,10 @@ fn parse_entry(root: &JsonNode, limit: &Limit) -> Option<String> {
     match (root.get("for"), root.get("until")) {
         (Some(node), Some(_)) => return node.add_fault("write `for` or `until`"),
         (Some(node), None) => pairs.push(format!("until={}", parse_for(&node)?)),
-        (None, Some(node)) => match node.text()?.parse::<Timestamp>() {
-            Ok(time) if time.as_millisecond() <= clock::now_ms() => return node.add_fault("this time has passed"),
-            Ok(time) => pairs.push(format!("until={time}")),
-            Err(_) => return node.add_fault("write a time with its offset: 2026-12-31T00:00:00Z"),
+        (None, Some(node)) => match parse_end(node.text()?) {
+            Some(time) if time.as_millisecond() <= clock::now_ms() => return node.add_fault("this time has passed"),
+            Some(time) => pairs.push(format!("until={time}")),
+            None => return node.add_fault("write a time with its offset: 2026-12-31T00:00:00Z"),
         },
         (None, None) => {}
     }

@@ -227,8 +227,8 @@ fn parse_key_values(node: &JsonNode, limits: &[Arc<Limit>]) -> Option<NamedValue
     let mut values = NamedValues::default();
     let parts = || limits.iter().flat_map(|limit| &limit.counted_key().0);
     for (name, value) in node.entries()?.into_iter().take_while(|_| !node.has_enough_faults()) {
-        let mut stated = limits.iter().flat_map(|limit| limit.stated_sources());
-        if let Some(source) = stated.find(|source| source.is_called(name)) {
+        let mut stated_sources = limits.iter().flat_map(|limit| limit.stated_sources());
+        if let Some(source) = stated_sources.find(|source| source.is_called(name)) {
             match value.text().map(|text| to_request_value(source, text.as_bytes().to_vec())) {
                 Some(Ok(given)) => values.given.push((name.to_owned(), given)),
                 Some(Err(why)) => drop(value.add_fault::<()>(why)),

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::admin::limits::decide::{fixed_cost, format_numbers, format_unasked};
 use crate::admin::limits::requests::NamedValues;
 use crate::admin::limits::store_check::{run_check, store_unavailable};
-use crate::admin::limits::{LimitsApi, fixed_cost, format_numbers, format_unasked, refuse_hidden, requests};
+use crate::admin::limits::{LimitsApi, refuse_hidden, requests};
 use crate::admin::problem::Problem;
 use crate::config::admin_tokens::Role;
 use crate::limiting::algorithm::Rule;

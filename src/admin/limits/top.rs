@@ -9,10 +9,11 @@ use futures_util::future::join_all;
 use http::StatusCode;
 use serde_json::{Value, json};
 
+use crate::admin::limits::decide::fixed_cost;
 use crate::admin::limits::requests::NamedValues;
 use crate::admin::limits::state::lacks_rate;
 use crate::admin::limits::store_check::run_check;
-use crate::admin::limits::{LimitsApi, fixed_cost, requests};
+use crate::admin::limits::{LimitsApi, requests};
 use crate::admin::problem::{Problem, bad_query, refuse_repeated};
 use crate::config::percent_decode;
 use crate::labels::Label;

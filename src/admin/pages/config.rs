@@ -25,7 +25,7 @@ const ROLLBACK_MAX: usize = 1024;
 const FORMAT: EffectiveFormat =
     EffectiveFormat { has_origins: true, is_anonymous: false, has_defaults: true, is_for_readers: false };
 
-/// `GET /-/config`: the effective config in force, without secrets.
+/// `GET /-/config`: the effective config that is active, without secrets.
 pub async fn show_config(request: PageRequest) -> Result<AdminResponse, Problem> {
     let snapshot = request.context.current.load();
     let (generation, config) = (snapshot.generation, &snapshot.config);
@@ -104,7 +104,7 @@ pub async fn show_history(request: PageRequest) -> Result<AdminResponse, Problem
     Ok(with_tag(json_response(request.context.config.show_history()), &tag))
 }
 
-/// Puts a config of the history in force.
+/// Activates a config of the history.
 pub async fn roll_back(mut request: PageRequest) -> Result<AdminResponse, Problem> {
     let tags = read_tags(&request.head.headers, "GET /-/config/history")?;
     let body = request.read_body(ROLLBACK_MAX).await?;

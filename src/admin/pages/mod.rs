@@ -1,8 +1,8 @@
-//! Pages of the admin listener, in one table. Access is checked before a body is read, and `recording` adds the request to
-//! the audit log when it ends. Called by `serve` for every request.
+//! Pages of the admin listener, in one table. Access is checked before a body is read, and `recording` adds the request
+//! to the audit log when it ends. Called by `serve` for every request.
 //!
-//! `access`, `config`, `effective` and `limits` have the pages of the directories of these names; to add one, see `admin`. Input: the head of a
-//! request and its body. Output: a response, or a problem.
+//! `access`, `config`, `effective` and `limits` have the pages of the directories of these names; to add one, see
+//! `admin`. Input: the head of a request and its body. Output: a response, or a problem.
 
 mod access;
 mod config;

@@ -1,8 +1,8 @@
 //! `GET /-/gateways`: all gateways that share the store, so that one dashboard shows them together.
 //!
-//! Every few seconds each gateway writes a summary of itself to the store: who it is, its rates of the last seconds, and
-//! the keys that it refused most, as its log shows them. The page reads all summaries, and adds them up. With a memory
-//! store there is one gateway. Summaries of others are data: only known members of the right type are used.
+//! Every few seconds each gateway writes a summary of itself to the store: who it is, its rates of the last seconds,
+//! and the keys that it refused most, as its log shows them. The page reads all summaries, and adds them up. With a
+//! memory store there is one gateway. Summaries of others are data: only known members of the right type are used.
 //!
 //! To add a member, add it to `summarize`, list it below by its type, show it in `ui/gateways.js`, and describe it in
 //! `openapi/schemas/traffic.json`.
@@ -72,11 +72,11 @@ async fn describe_all(context: &AdminContext) -> Value {
     let snapshot = context.current.load_full();
     let (config, link) = (&snapshot.config, context.limits.store_link());
     let own_name = link.gateways().name();
-    let found = match config.store.is_shared() {
+    let reading = match config.store.is_shared() {
         true => link.store().read_summaries(&config.store.prefix).await,
         false => None,
     };
-    let (summaries, fault) = match found {
+    let (summaries, fault) = match reading {
         Some(Ok(summaries)) => (summaries, None),
         Some(Err(why)) => (Vec::new(), Some(why)),
         None => (Vec::new(), None),

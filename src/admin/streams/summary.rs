@@ -152,7 +152,7 @@ impl RateWindow<'_> {
     }
 }
 
-/// Counts the live overrides in force and all overrides that are skipped, and the bans since the start.
+/// Counts the active live overrides and all overrides that are skipped, and the bans since the start.
 fn count_overrides(config: &Config, metrics: &Metrics) -> Value {
     let live = |limit: &Limit| metrics.store.live_overrides.with_label_values(&[&limit.name]).get();
     json!({

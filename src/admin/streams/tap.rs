@@ -39,7 +39,7 @@ labels! {
     Count = "count",
     /// The time limit of taps.
     Time = "time",
-    /// Another config came into force.
+    /// Another config became active.
     Reload = "reload",
     /// The gateway stops.
     Draining = "draining",
@@ -117,7 +117,7 @@ pub async fn stream_tap(request: PageRequest) -> Result<AdminResponse, Problem> 
     Ok(stream_response(pieces, permit))
 }
 
-/// Sends events until the tap ends or the client leaves.
+/// Sends events until the tap ends or the client disconnects.
 async fn send_events(
     (mut reader, permit): (TapReader, StreamPermit),
     events: mpsc::Sender<Bytes>,
@@ -136,7 +136,7 @@ async fn send_events(
     }
 }
 
-/// Returns why the tap ended; `None` if the client left.
+/// Returns why the tap ended; `None` if the client disconnected.
 async fn forward_events(
     reader: &mut TapReader,
     events: &mpsc::Sender<Bytes>,

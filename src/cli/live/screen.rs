@@ -35,7 +35,7 @@ struct TopRow {
     key: String,
     /// The numbers of the row, formatted.
     numbers: String,
-    /// Those that narrow terminals show.
+    /// The columns that narrow terminals show.
     main_numbers: String,
 }
 

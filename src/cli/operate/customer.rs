@@ -38,7 +38,7 @@ pub struct CustomerOptions {
 }
 
 pub fn run_customer(options: &CustomerOptions) -> ExitCode {
-    run_command(&options.gateway, |gateway| {
+    run_command(&options.gateway, options.format == ReportFormat::Json, |gateway| {
         let page = format!("/-/customers{}", options.build_query()?);
         let answer = fetch_json(gateway, Call::get(&page, "keys"))?;
         Ok(match options.format {
@@ -124,12 +124,12 @@ fn list_cells(item: &Value) -> Vec<String> {
         (Some(false), Some(ms)) => format!("refused, {}", format_span(ms)),
         (Some(false), None) => "refused".to_owned(),
     };
-    let used = match (item["used"].as_i64(), item["policy"]["quota"].as_i64()) {
-        (Some(used), Some(quota)) => format!("{used} of {quota}"),
+    let usage = match (item["used"].as_i64(), item["policy"]["quota"].as_i64()) {
+        (Some(usage), Some(quota)) => format!("{usage} of {quota}"),
         _ => "-".to_owned(),
     };
     let full = item["reset_ms"].as_i64().filter(|ms| *ms > 0).map_or_else(|| "-".to_owned(), format_span);
-    let refused = match (item["refused_min"].as_u64().unwrap_or(0), item["refused_max"].as_u64().unwrap_or(0)) {
+    let refusals = match (item["refused_min"].as_u64().unwrap_or(0), item["refused_max"].as_u64().unwrap_or(0)) {
         (least, most) if least == most => least.to_string(),
         (least, most) => format!("{least} to {most}"),
     };
@@ -141,7 +141,7 @@ fn list_cells(item: &Value) -> Vec<String> {
         notes.push(describe_ban(&item["ban"]));
     }
     notes.extend(describe_override(&item["override"]));
-    vec![text_of(&item["limit"]), text_of(&item["key"]), now, used, full, refused, notes.join("; ")]
+    vec![text_of(&item["limit"]), text_of(&item["key"]), now, usage, full, refusals, notes.join("; ")]
 }
 
 fn describe_refusals(answer: &Value) -> String {

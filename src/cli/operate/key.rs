@@ -90,7 +90,7 @@ pub struct KeyOptions {
 }
 
 pub fn run_key(options: &KeyOptions) -> ExitCode {
-    run_command(&options.gateway, |gateway| {
+    run_command(&options.gateway, options.format == ReportFormat::Json, |gateway| {
         options.check_options()?;
         let (answer, text) = run_action(options, gateway)?;
         Ok(match options.format {
@@ -179,8 +179,8 @@ fn remove_override(
     let now = &answer["override"];
     let what = match (answer["existed"] == true, now["text"].as_str()) {
         (true, None) => {
-            let removed = describe_override(before).unwrap_or_else(|| "an entry that had no effect".to_owned());
-            format!("removed: {removed}{}", describe_keeper(&answer))
+            let old_entry = describe_override(before).unwrap_or_else(|| "an entry that had no effect".to_owned());
+            format!("removed: {old_entry}{}", describe_keeper(&answer))
         }
         (true, Some(_)) => {
             format!("removed, and now {} applies, from the {}", text_of(&now["text"]), text_of(&now["source"]))
@@ -196,13 +196,13 @@ fn remove_override(
 }
 
 fn describe_keeper(answer: &Value) -> String {
-    let applied = if answer["applied"] == false { ", within half a minute" } else { "" };
-    let kept = match answer["kept_in"].as_str() {
+    let delay = if answer["applied"] == false { ", within half a minute" } else { "" };
+    let keeper = match answer["kept_in"].as_str() {
         Some("redis") => ", on all gateways with this Redis",
         Some("state_file") => ", on this gateway, kept in its state file",
         _ => ", on this gateway, until it stops",
     };
-    format!("{kept}{applied}")
+    format!("{keeper}{delay}")
 }
 
 /// Describes the state of a key in lines.

@@ -15,7 +15,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cli::admin_client::AdminReply;
 use crate::cli::gateway::{GatewayContact, GatewayOptions};
@@ -69,9 +69,11 @@ impl<'c> Call<'c> {
     }
 }
 
-/// Finds the gateway, runs the command, and prints its text or why it failed.
+/// Finds the gateway, runs the command, and prints its text or why it failed. With `is_json`, a program that reads the
+/// output gets the reason as JSON, too.
 pub fn run_command(
     options: &GatewayOptions,
+    is_json: bool,
     command: impl FnOnce(&GatewayContact) -> Result<String, CommandFault>,
 ) -> ExitCode {
     match options.find_gateway().map_err(CommandFault::usage).and_then(|gateway| command(&gateway)) {
@@ -81,6 +83,9 @@ pub fn run_command(
             ExitCode::SUCCESS
         }
         Err(CommandFault { code, what }) => {
+            if is_json {
+                let _ = std::io::stdout().write_all(format_json(&json!({ "error": what })).as_bytes());
+            }
             report_error(&what);
             ExitCode::from(code)
         }

@@ -35,7 +35,7 @@ pub struct RollbackOptions {
 }
 
 pub fn run_rollback(options: &RollbackOptions) -> ExitCode {
-    run_command(&options.gateway, |gateway| {
+    run_command(&options.gateway, options.format == ReportFormat::Json, |gateway| {
         let reply = send_call(gateway, Call::get("/-/config/history", "read"))?;
         let history = parse_json(gateway, &reply)?;
         let is_json = options.format == ReportFormat::Json;

@@ -24,7 +24,7 @@ const CERTIFICATE_DAYS: i64 = 14;
 const LINES_MAX: usize = 20;
 
 pub fn run_status(options: &StatusOptions) -> ExitCode {
-    run_command(&options.gateway, |gateway| {
+    run_command(&options.gateway, options.format == ReportFormat::Json, |gateway| {
         let status = fetch_json(gateway, Call::get("/-/status", "read"))?;
         let upstreams = fetch_json(gateway, Call::get("/-/upstreams", "read"))?;
         Ok(match options.format {
@@ -40,9 +40,10 @@ fn describe_status(status: &Value, upstreams: &Value) -> String {
     let store = match (&status["store"]["shared"], &status["store"]["up"]) {
         (Value::Bool(false), _) => "in memory".to_owned(),
         (Value::Bool(true), Value::Bool(true)) => {
-            format!("Redis responds, shared by {} gateways", status["store"]["gateways"])
+            let gateways = &status["store"]["gateways"];
+            format!("Redis responds, shared by {gateways} gateway{}", if *gateways == 1 { "" } else { "s" })
         }
-        (Value::Bool(true), _) => "Redis DOES NOT RESPOND: limits follow their on_error".to_owned(),
+        (Value::Bool(true), _) => "Redis does not respond".to_owned(),
         _ => "unknown".to_owned(),
     };
     let lines = [
@@ -94,6 +95,9 @@ fn describe_servers(upstreams: &Value) -> String {
 
 fn list_problems(status: &Value, upstreams: &Value) -> Vec<String> {
     let mut problems = Vec::new();
+    if status["store"]["shared"] == true && status["store"]["up"] == false {
+        problems.push("the store does not respond, so limits follow their `on_error`".to_owned());
+    }
     let last = &status["last_reload"];
     if last.is_object() && last["result"].as_str().is_some_and(|result| result == "failure") {
         problems.push("the last reload failed, so the files have another config; run `sluicegate check`".to_owned());
@@ -128,4 +132,20 @@ fn list_problems(status: &Value, upstreams: &Value) -> Vec<String> {
         ));
     }
     problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_does_not_respond_is_wrong() {
+        let text = |store: Value| describe_status(&json!({ "store": store }), &Value::Null);
+        let down = text(json!({ "shared": true, "up": false, "gateways": 2 }));
+        assert!(down.contains("! the store does not respond") && !down.contains("nothing is wrong"), "{down}");
+        let up = text(json!({ "shared": true, "up": true, "gateways": 1 }));
+        assert!(up.contains("shared by 1 gateway\n") && up.contains("nothing is wrong"), "{up}");
+        let memory = text(json!({ "shared": false }));
+        assert!(memory.contains("nothing is wrong"), "{memory}");
+    }
 }

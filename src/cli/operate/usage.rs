@@ -53,7 +53,7 @@ const DAYS_MAX: usize = 732;
 type Numbers = [i64; 3];
 
 pub fn run_usage(options: &UsageOptions) -> ExitCode {
-    run_command(&options.gateway, |gateway| {
+    run_command(&options.gateway, options.format == UsageFormat::Json, |gateway| {
         let today = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
         let (from, to) = (options.from.unwrap_or(today.first_of_month()), options.to.unwrap_or(today));
         if from > to {

@@ -40,8 +40,8 @@ impl LimitContext<'_> {
         self.repriced.contains(limit) || incumbent.is_some_and(|incumbent| self.repriced.contains(incumbent))
     }
 
-    /// Returns `source`, or an error if it reads tokens, certificates or countries, and nothing configures how these are
-    /// verified or found.
+    /// Returns `source`, or an error if it reads tokens, certificates or countries, and nothing configures how these
+    /// are verified or found.
     pub fn check_readable(&self, source: Source) -> Result<Source, TextFault> {
         match source.kind().origin() {
             SourceOrigin::Request if source == Source::Country && !self.has_geo => {

@@ -149,8 +149,8 @@ fn parse_origin(text: &str) -> Result<OriginPattern, TextFault> {
         return values::build_regex(&mut RegexBuilder::new(&anchored)).map(OriginPattern::Regex);
     }
     // The name alone is that of a page over HTTPS.
-    let written = if text.starts_with("*.") { format!("https://{text}") } else { text.to_owned() };
-    if let Some((scheme, suffix)) = written.split_once("://*.") {
+    let origin_text = if text.starts_with("*.") { format!("https://{text}") } else { text.to_owned() };
+    if let Some((scheme, suffix)) = origin_text.split_once("://*.") {
         let example = canonicalize_origin(&format!("{scheme}://{suffix}")).map(|origin| origin.into_owned());
         return match example.as_deref().and_then(|origin| origin.split_once("://")) {
             Some((scheme, host)) if !host.starts_with('[') => {
@@ -176,7 +176,8 @@ fn parse_origin(text: &str) -> Result<OriginPattern, TextFault> {
     }
 }
 
-/// Checks the changes of the headers of CORS: `cors` alone sets them, and without it the gateway's own responses need them.
+/// Checks the changes of the headers of CORS: `cors` alone sets them, and without it the gateway's own responses need
+/// them.
 pub fn check_edits(section: &Section, has_cors: bool, edit: &ResponseEdit) -> Option<()> {
     if !has_cors {
         warn_of_unreadable_refusals(section, edit);
@@ -192,8 +193,8 @@ pub fn check_edits(section: &Section, has_cors: bool, edit: &ResponseEdit) -> Op
 
 /// Warns of a route that lets pages read the responses of the server, but not those of the gateway.
 fn warn_of_unreadable_refusals(section: &Section, edit: &ResponseEdit) {
-    let added = [&edit.edit.set, &edit.default, &edit.add];
-    let is_added = added.iter().any(|lines| lines.iter().any(|(name, _)| *name == ACCESS_CONTROL_ALLOW_ORIGIN));
+    let edits = [&edit.edit.set, &edit.default, &edit.add];
+    let is_added = edits.iter().any(|lines| lines.iter().any(|(name, _)| *name == ACCESS_CONTROL_ALLOW_ORIGIN));
     let Some(node) = section.node(&route::RESPONSE_HEADERS).filter(|_| is_added && !edit.on_refusals) else { return };
     let what = "pages of other origins cannot read the gateway's own responses, such as 429, which lack these headers";
     let help =
@@ -216,10 +217,10 @@ impl CorsOption {
             Dialect::Draft03 => &EXPOSED_DRAFT_03,
             Dialect::Legacy | Dialect::Epoch => &EXPOSED_LEGACY,
         });
-        let mut exposed: Vec<&str> = EXPOSED.iter().chain(of_dialects).copied().collect();
+        let mut names: Vec<&str> = EXPOSED.iter().chain(of_dialects).copied().collect();
         for name in &self.expose {
-            if !exposed.contains(&name.as_str()) {
-                exposed.push(name);
+            if !names.contains(&name.as_str()) {
+                names.push(name);
             }
         }
         CorsPolicy {
@@ -227,7 +228,7 @@ impl CorsOption {
             credentials: self.credentials,
             methods,
             headers: self.headers.as_ref().map(|headers| join(headers.iter().map(String::as_str))),
-            exposed: join(exposed.into_iter()),
+            exposed: join(names.into_iter()),
             max_age: HeaderValue::from(self.max_age.as_secs()),
         }
     }

@@ -3,11 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::{HeaderName, StatusCode};
+use http::HeaderName;
 
 use crate::config::compile::limits::list::{compile_limit_list, place_of};
-use crate::config::compile::matcher::TEXT;
 use crate::config::compile::names::NamedSection;
 use crate::config::compile::routes::{RouteContext, check_params, check_readable};
 use crate::config::diagnostics::codes::DiagnosticCode;
@@ -20,9 +18,7 @@ use crate::config::{ListenerSettings, Service};
 use crate::limiting::limit::Limit;
 use crate::limiting::source::{Source, SourceKind};
 use crate::route::decide::{DecidePoint, DecideTable, DenyStatus, FactFamily, why_undecidable};
-use crate::route::matcher::{Matcher, PathPattern};
-use crate::route::{Action, FixedResponse, ParsingRules, Route, Upgrades};
-use crate::upstream::priority::Priority;
+use crate::route::{ParsingRules, Route};
 
 const ONCE_HELP: &str = "write once = \"header:x-request-id\", and let the asking proxy set that header";
 
@@ -140,45 +136,15 @@ fn check_decidable(section: &Section, limits: &[Arc<Limit>]) -> Option<()> {
 /// Makes the route of a section. No request is routed to it.
 pub fn own_route(name: &str, limits: Vec<Arc<Limit>>, context: &RouteContext) -> Route {
     let defaults = context.defaults;
+    // An encoded slash cannot lead to another route here.
+    let parsing = ParsingRules::new(defaults.strictness, Some(true));
     Route {
-        action: Action::Respond(Box::new(FixedResponse {
-            status: StatusCode::OK,
-            body: Bytes::new(),
-            content_type: TEXT,
-        })),
-        split: None,
-        mirror: None,
-        limits,
-        deny: Arc::default(),
-        rewrite: Arc::default(),
-        request_headers: Arc::default(),
-        response_headers: Arc::default(),
-        timeouts: Arc::new(defaults.timeouts.clone()),
-        // An encoded slash cannot lead to another route here.
-        parsing: ParsingRules::new(defaults.strictness, Some(true)),
-        max_body: defaults.max_body,
-        max_in_flight: None,
-        breaker: None,
-        priority: Priority::default(),
-        key_body: None,
-        error_pages: defaults.error_pages.clone(),
-        ratelimit_headers: None,
-        compress: None,
-        upgrades: Upgrades::default(),
-        request_trailers: false,
-        cors: None,
-        auth: None,
-        allow: Arc::default(),
-        refuse: Arc::default(),
-        params: Vec::new(),
         name: name.to_owned(),
-        matcher: Matcher {
-            hosts: Vec::new(),
-            path: PathPattern::Segments { segments: Vec::new(), exact: false },
-            methods: Vec::new(),
-            headers: Vec::new(),
-        },
+        limits,
+        max_body: defaults.max_body,
+        error_pages: defaults.error_pages.clone(),
         timeout_origins: defaults.timeout_origins,
+        ..Route::bare(defaults.timeouts.clone(), parsing)
     }
 }
 

@@ -63,8 +63,8 @@ pub struct TokenVerifiers {
 impl TokenVerifiers {
     /// Returns the keys that are fetched from issuers.
     pub fn list_remote_keys(&self) -> Vec<Arc<RemoteKeys>> {
-        let named: Vec<_> = self.named.places().filter_map(|(name, _)| self.named.get(name)).collect();
-        self.default.iter().chain(&named).filter_map(|verifier| verifier.remote_keys().cloned()).collect()
+        let tables: Vec<_> = self.named.places().filter_map(|(name, _)| self.named.get(name)).collect();
+        self.default.iter().chain(&tables).filter_map(|verifier| verifier.remote_keys().cloned()).collect()
     }
 }
 
@@ -126,7 +126,7 @@ fn find_keys(section: &Section, name: &str, issuers: Option<&[At<String>]>) -> O
         }
         None => None,
     };
-    let (ca, max_stale) = (section.read_file(&jwt::CA), section.get(&jwt::MAX_STALE));
+    let (ca, max_stale) = (section.read_pem(&jwt::CA), section.get(&jwt::MAX_STALE));
     let [key, jwks, issuer] = [&jwt::KEY, &jwt::JWKS, &jwt::ISSUER].map(|option| section.node(option));
     if let Some(node) = key {
         if let Some(node) = jwks {
@@ -238,15 +238,15 @@ fn read_key(section: &Section, node: &Node, algorithms: &[At<Algorithm>]) -> Opt
         );
     }
     let secret = text.value.as_str();
-    let listed: Vec<Algorithm> = algorithms.iter().map(|at| at.value).collect();
+    let listed_algorithms: Vec<Algorithm> = algorithms.iter().map(|at| at.value).collect();
     if ALGORITHMS[..SYMMETRIC].iter().any(|(_, algorithm)| *algorithm == first.value) {
-        return read_shared_secret(section, node, secret, &listed);
+        return read_shared_secret(section, node, secret, &listed_algorithms);
     }
     if secret.contains("PRIVATE KEY") {
         let help = "give the public key, which is all that is needed";
         return section.report_fault(jwt::KEY.name, node, "it is a private key", help);
     }
-    match VerificationKey::from_pem(secret, &listed) {
+    match VerificationKey::from_pem(secret, &listed_algorithms) {
         Ok(key) => Some(key),
         Err(what) => section.report_fault(jwt::KEY.name, node, &what, "it starts with -----BEGIN PUBLIC KEY-----"),
     }

@@ -2,13 +2,13 @@
 //!
 //! Input: parsed tables. Output: the compiled config; every mistake goes to `sources`. `server`, `limits`, `upstreams`,
 //! `routes` and `decide` compile their kind of section; `context` and `names` carry what sections know of each other,
-//! `matcher`, `edit`, `compress`, `cors`, `jwt`, `geo` and `named_set` read what several kinds use: match conditions, header
-//! changes, compression, cross-origin rules, token verification, countries and lists of values. `shared` stores equal values once, `pages` reads error pages, `numbers` converts integers, `unused` warns about
-//! limits and upstreams that no route uses, and `lint` about configs that protect less than they seem to.
+//! `matcher`, `edit`, `compress`, `cors`, `jwt`, `geo` and `named_set` read what several kinds use: match conditions,
+//! header changes, compression, cross-origin rules, token verification, countries and lists of values. `shared` stores
+//! equal values once, `pages` reads error pages, `unused` warns about limits and upstreams that no route uses, and
+//! `lint` about configs that protect less than they seem to.
 //!
 //! To add a section, add its schema, a file here, and its call in [`compile`].
 
-mod charge_lints;
 pub(crate) mod compress;
 mod context;
 mod cors;
@@ -21,7 +21,6 @@ mod lint;
 pub(crate) mod matcher;
 pub(crate) mod named_set;
 mod names;
-mod numbers;
 mod pages;
 mod rls;
 mod routes;
@@ -32,6 +31,7 @@ mod unused;
 mod upstreams;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::config::compile::context::LimitContext;
 use crate::config::compile::decide::compile_decide;
@@ -46,9 +46,8 @@ use crate::config::compile::upstreams::Upstreams;
 use crate::config::compile::upstreams::tls::SystemRoots;
 use crate::config::diagnostics::report::{Diagnostic, MistakeKind, Place};
 use crate::config::reader::Section;
-use crate::config::schema::Schema;
-use crate::config::schema::root;
 use crate::config::schema::row::ConfigOption;
+use crate::config::schema::{Schema, root};
 use crate::config::source::{SMALLEST, SourceTexts};
 use crate::config::tree::{Node, Table, TableEntry, Value};
 use crate::config::{Admin, AdminContact, Config, ServerSettings, WrittenConfig, tree};
@@ -152,7 +151,7 @@ fn warn(
     lint::warn_of_gaps(sources, texts, settings, (routes, &decide.routes), limits);
 }
 
-/// What the top level of all files contains.
+/// The contents of the top level of all files.
 struct TopLevel<'a> {
     sections: [Merged; 11],
     /// `[[route]]`, `[[listener]]`, `[[rls]]`.
@@ -353,4 +352,8 @@ fn list_sections<'a>(sources: &'a SourceTexts, roots: &[Section<'a>], option: &C
         }
     }
     tables
+}
+
+pub fn to_millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

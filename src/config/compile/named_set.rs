@@ -57,8 +57,8 @@ pub fn compile_sets(named: Vec<NamedSection>) -> Definitions<ListedItem> {
 
 /// Returns the sets, apart from those with very many items.
 pub fn list_small_sets(sets: &Definitions<ListedItem>) -> BTreeMap<String, Arc<NamedSet>> {
-    let listed = sets.places().filter_map(|(name, _)| Some((name.to_owned(), sets.get(name)?.set)));
-    listed.filter(|(_, set)| set.strings.len() <= KEPT_MAX).collect()
+    let set_list = sets.places().filter_map(|(name, _)| Some((name.to_owned(), sets.get(name)?.set)));
+    set_list.filter(|(_, set)| set.strings.len() <= KEPT_MAX).collect()
 }
 
 fn compile_set(section: &Section) -> Option<ListedItem> {

@@ -1,4 +1,5 @@
-//! Values of `request_headers.set`, which may have placeholders for what the gateway knows of the client. Called by `edit`.
+//! Values of `request_headers.set`, which may have placeholders for what the gateway knows of the client. Called by
+//! `edit`.
 
 use http::HeaderValue;
 
@@ -35,16 +36,16 @@ const FOREIGN_NAMES: [(&str, &str); 16] = [
     ("{http.auth.user.id}", "{user}"),
 ];
 
-/// Parses a value. A word in braces is a placeholder; with spaces around it, it is the text itself, and so is everything
-/// else in braces, such as JSON.
+/// Parses a value. A word in braces is a placeholder; with spaces around it, it is the text itself, and so is
+/// everything else in braces, such as JSON.
 pub fn parse_stated_value(text: &str) -> Result<StatedValue, TextFault> {
-    let fixed = values::parse_header_value(text)?;
+    let fixed_value = values::parse_header_value(text)?;
     if let Some((foreign, own)) = FOREIGN_NAMES.iter().find(|(foreign, _)| text.contains(foreign)) {
         return invalid_text(format!("`{foreign}` is a variable of another program"), format!("write {own}"));
     }
     let template = TextTemplate::parse(text, |name, _| parse_placeholder(name))?;
     let has_placeholders = template.placeholders().next().is_some();
-    Ok(if has_placeholders { StatedValue::Template(template) } else { StatedValue::Fixed(fixed) })
+    Ok(if has_placeholders { StatedValue::Template(template) } else { StatedValue::Fixed(fixed_value) })
 }
 
 /// Parses the text in a pair of braces; `None` if it is the text itself.
@@ -59,14 +60,14 @@ fn parse_placeholder(name: &str) -> Result<Option<ClientFact>, TextFault> {
             None => invalid_text(format!("`{{{name}}}` names no claim"), "write {jwt:sub}"),
         };
     }
-    let known = ClientFact::NAMES.iter().map(|(known, _)| *known);
+    let fact_names = ClientFact::NAMES.iter().map(|(name, _)| *name);
     let word = name.split(':').next().unwrap_or_default();
     let is_word = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
     if !is_word {
         return Ok(None);
     }
-    let near = find_closest(name, known.clone()).map(|near| format!("did you mean `{{{near}}}`? "));
-    let names: Vec<String> = known.map(|known| format!("{{{known}}}")).collect();
+    let near = find_closest(name, fact_names.clone()).map(|near| format!("did you mean `{{{near}}}`? "));
+    let names: Vec<String> = fact_names.map(|name| format!("{{{name}}}")).collect();
     let help = format!(
         "{}the placeholders are {}, {{jwt:CLAIM}}; for the text itself write `{{ {name} }}`",
         near.unwrap_or_default(),

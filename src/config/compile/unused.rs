@@ -40,7 +40,8 @@ pub fn warn_unused<'r>(
     }
 }
 
-/// Returns the upstreams of the route: that of its action, its auth servers, that of its copies, and those to which limits divert requests.
+/// Returns the upstreams of the route: that of its action, its auth servers, that of its copies, and those to which
+/// limits divert requests.
 fn upstreams_of(route: &Route) -> impl Iterator<Item = usize> {
     let auth = match route.auth.as_ref().map(|auth| &auth.method) {
         Some(AuthMethod::Forward(rule)) => Some(rule.upstream),

@@ -21,8 +21,8 @@ use crate::limiting::source::{CertificateName, SourceKind};
 #[derive(Default)]
 pub struct Anonymizer(RandomState);
 
-/// Words of values that have a meaning and identify nobody: those of the types and keywords of all options, and parts of
-/// keys.
+/// Words of values that have a meaning and identify nobody: those of the types and keywords of all options, and parts
+/// of keys.
 static WORDS: LazyLock<HashSet<&str>> = LazyLock::new(|| {
     let options = || schema::ALL.iter().flat_map(|section| section.options);
     let of_types = options().flat_map(|option| option.value_type().words());

@@ -3,8 +3,8 @@
 //!
 //! Input: the trees that a config was compiled from. `options` divides them into sections and options, `secrets` knows
 //! which values no output may contain, `defaults` what is not written, `paths` which ones are files, `render` writes
-//! TOML and JSON, `readers` knows which values only editors see, `matchers` shows the conditions of routes and `budgets`
-//! the numbers of limits, and `anonymize` replaces what identifies the operator.
+//! TOML and JSON, `readers` knows which values only editors see, `matchers` shows the conditions of routes and
+//! `budgets` the numbers of limits, and `anonymize` replaces what identifies the operator.
 
 mod anonymize;
 mod budgets;

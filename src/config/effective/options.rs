@@ -212,7 +212,7 @@ impl WrittenOption<'_> {
             Value::Array(items) => items.as_slice(),
             _ => std::slice::from_ref(self.node),
         };
-        let listed = items.iter().filter_map(|item| match &item.value {
+        let names = items.iter().filter_map(|item| match &item.value {
             Value::String(name) => Some(ListedLimit { name: name.value.clone(), cost: None }),
             Value::Table(table) => {
                 let Value::String(name) = &table.get(limit_list::NAME.name)?.node.value else { return None };
@@ -221,7 +221,7 @@ impl WrittenOption<'_> {
             }
             _ => None,
         });
-        listed.collect()
+        names.collect()
     }
 
     fn compared_node(&self) -> &Node {

@@ -50,12 +50,12 @@ impl WrittenConfig {
 
     /// Returns the path in a text of source `file`, absolute, as TOML writes it: with `${...}` not replaced.
     pub(super) fn absolute_path(&self, option: &ConfigOption, file: usize, text: &Text) -> String {
-        let written = text.written.as_deref().unwrap_or(&text.value);
-        let is_path = !option.keywords.contains(&written) && !written.contains("://");
-        if written.is_empty() || !is_path || written.starts_with(['/', '$']) {
-            return written.to_owned();
+        let text_in_file = text.written.as_deref().unwrap_or(&text.value);
+        let is_path = !option.keywords.contains(&text_in_file) && !text_in_file.contains("://");
+        if text_in_file.is_empty() || !is_path || text_in_file.starts_with(['/', '$']) {
+            return text_in_file.to_owned();
         }
-        self.resolve(file, written, text.written.is_some())
+        self.resolve(file, text_in_file, text.written.is_some())
     }
 
     /// Makes the paths of `${file:PATH}` in a text absolute.

@@ -34,15 +34,16 @@ pub struct ConfigOption {
     pub example: &'static str,
     /// A value that somebody might choose, as TOML; empty if the option is seldom changed.
     pub sample: &'static str,
-    /// Who changes the option and why, in Markdown without the period at the end; has a sample with it.
+    /// The readers who change the option, and their reason, in Markdown without the period at the end; has a sample
+    /// with it.
     pub change_when: &'static str,
     /// Names of the option in other programs: nginx, HAProxy, Caddy, Traefik, Envoy, Kong.
     pub aliases: &'static [&'static str],
     pub secrecy: Secrecy,
     pub clients: ClientData,
     pub weaker: Weaker,
-    /// The amount that a missing value counts as when changes are compared, if the default does not say it: a number, or
-    /// `inf`.
+    /// The amount that a missing value counts as when changes are compared, if the default does not say it: a number,
+    /// or `inf`.
     pub unset: &'static str,
     /// Other sections have the option too, and inherit this value if they do not set theirs.
     pub is_inherited: bool,
@@ -86,7 +87,8 @@ pub enum Secrecy {
     SecretByKey,
     /// Everybody, without the query of the URL.
     SecretQuery,
-    /// Those who may change the config, because the value is the body of a response that perhaps only some clients may read.
+    /// Those who may change the config, because the value is the body of a response that perhaps only some clients may
+    /// read.
     Body,
 }
 
@@ -106,7 +108,8 @@ pub enum ClientData {
 pub enum Weaker {
     /// None.
     Never,
-    /// A change to more: a larger number, from `false` to `true`, to a later word of its type. A missing bound is infinite.
+    /// A change to more: a larger number, from `false` to `true`, to a later word of its type. A missing bound is
+    /// infinite.
     More,
     /// A change to less.
     Less,

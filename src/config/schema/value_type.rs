@@ -148,7 +148,8 @@ impl ValueType {
         }
     }
 
-    /// Returns the type of the items of a list or of the values of a table with the user's own keys, else the type itself.
+    /// Returns the type of the items of a list or of the values of a table with the user's own keys, else the type
+    /// itself.
     pub fn item(&self) -> ValueType {
         match *self {
             ValueType::List { item, .. } | ValueType::Array { item, .. } | ValueType::Map(item) => item.item(),

@@ -15,7 +15,7 @@ use crate::reload::history::{ConfigPin, entity_tag, hash_text};
 use crate::reload::job::{ReloadOrder, ReloadOutcome, Trigger};
 
 impl Reloader {
-    /// Makes a change and puts it in force, unless it is a dry run. A change that cannot be put in force changes
+    /// Makes a change and activates it, unless it is a dry run. A change that cannot be activated changes
     /// nothing.
     pub async fn change_config(
         &mut self,
@@ -115,7 +115,7 @@ impl Reloader {
         Ok((self.write_and_load(main, changes, Trigger::Rollback, token).await?, names))
     }
 
-    /// Puts an earlier config in force in place of the files.
+    /// Activates an earlier config in place of the files.
     async fn pin_config(
         &mut self,
         main: PathBuf,

@@ -33,7 +33,7 @@ pub struct EditCheck {
     pub path: PathBuf,
     pub text: String,
     pub expected: Vec<String>,
-    /// Generation in force.
+    /// Generation of the active config.
     pub generation: u64,
     /// The text that the client has edited, if the history has it.
     pub known: Option<String>,

@@ -9,7 +9,6 @@
 
 mod change;
 mod disk;
-pub mod fetchers;
 pub mod override_files;
 
 use std::path::PathBuf;
@@ -20,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::{Value, json};
 use tokio::task::spawn_local;
 
-use crate::acme::certificates;
+use crate::acme::{self, AcmeThread};
 use crate::admin::lifecycle::{SharedState, format_rfc3339};
 use crate::admin::live_overrides::LiveOverrides;
 use crate::admin::store_link::StoreLink;
@@ -28,11 +27,11 @@ use crate::config::{Config, Report};
 use crate::control::development_certs::DevelopmentCerts;
 use crate::control::listeners::Listeners;
 pub use crate::control::reload::disk::remove_edit_leftovers;
-use crate::control::reload::fetchers::Fetchers;
 use crate::control::resolve::HostnameUpdater;
 use crate::control::source::ConfigSource;
 use crate::control::{systemd, watch};
 use crate::heap;
+use crate::jwks::JwksThread;
 use crate::local_ca::{self, LocalCas};
 use crate::reload::diff::Diff;
 use crate::reload::history::HistoryEntry;
@@ -76,7 +75,7 @@ const DESCRIPTOR_ATTEMPTS: usize = 20;
 const OLD_CONFIG_LIFETIME: Duration = Duration::from_secs(1);
 
 impl Reloader {
-    /// Loads the config and puts it in force, unless it is invalid, unchanged, or a dry run. Also returns a digest of
+    /// Loads the config and activates it, unless it is invalid, unchanged, or a dry run. Also returns a digest of
     /// the files.
     pub async fn reload(&mut self, order: &ReloadOrder) -> (ReloadOutcome, ContentDigest) {
         let ReloadOrder { trigger, dry_run, verify, .. } = *order;
@@ -130,7 +129,7 @@ impl Reloader {
         systemd::notify_reloaded(self.current.load().generation, has_failed);
     }
 
-    /// Records that the files contain the config in force again.
+    /// Records that the files contain the active config again.
     fn end_pin(&self) {
         if let Some(pin) = self.shared.history.pin() {
             self.shared.history.set_pin(None);
@@ -290,7 +289,7 @@ impl Reloader {
         self.fetchers.update(&self.current);
         self.certs.start_renewal(&self.current, &self.metrics);
         self.metrics.record_config(&snapshot.config.hash, generation, snapshot.loaded_at);
-        certificates::export_expiry(&snapshot.config, &self.metrics);
+        acme::export_expiry(&snapshot.config, &self.metrics);
         // Only after the swap, because until then requests counted on the series of the old config.
         self.state.drop_unused(&snapshot);
         self.dns.forget_unused(&snapshot.config);
@@ -327,7 +326,7 @@ impl Reloader {
                 }
             }
             ReloadOutcome::Unchanged { generation, .. } => {
-                // The user undid a bad edit: the file again contains the config in force.
+                // The user undid a bad edit: the file again contains the active config.
                 if self.metrics.reload_successful.get() == 0 {
                     tracing::info!(trigger, "config is valid again; generation {generation} stays active");
                 } else if overtakes {
@@ -374,4 +373,22 @@ fn keep_restart_settings(config: &mut Config, old: &Config) -> Vec<&'static str>
         restart.push("server.handover");
     }
     restart
+}
+
+/// Handles of the threads, which end with this value.
+pub struct Fetchers {
+    pub acme: AcmeThread,
+    jwks: JwksThread,
+}
+
+impl Fetchers {
+    pub fn new(metrics: &Metrics) -> Fetchers {
+        Fetchers { acme: AcmeThread::new(metrics), jwks: JwksThread::new(metrics) }
+    }
+
+    /// Has the threads serve the config that has become active.
+    pub fn update(&mut self, current: &CurrentSnapshot) {
+        self.acme.update(current);
+        self.jwks.update(current);
+    }
 }

@@ -22,7 +22,10 @@ use crate::telemetry::metrics::StoreMetrics;
 /// Interval at which files are looked at. A file has to stay the same for as long before it is read.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is known of the file of a limit.
+/// A file that has become empty is read after this time. Many programs empty a file, close it, and write it a little later.
+const EMPTIED_WAIT: Duration = Duration::from_secs(3);
+
+/// The state of the file of a limit.
 #[derive(Default)]
 struct KnownFile {
     /// The limit whose rows are active: a reload reads the file anew.
@@ -37,7 +40,7 @@ struct KnownFile {
     unusable: Option<(FileStat, String)>,
 }
 
-/// What was found at one look.
+/// The result of one look at the file.
 #[derive(Debug, PartialEq)]
 enum Look {
     /// The file is the one that was read.
@@ -50,18 +53,18 @@ enum Look {
 
 /// Applies changed rows, and exports how many there are. Never returns.
 pub async fn follow_override_files(current: CurrentSnapshot, loader: Rc<Loader>, metrics: StoreMetrics) {
-    let mut known: HashMap<String, KnownFile> = HashMap::new();
+    let mut files_by_limit: HashMap<String, KnownFile> = HashMap::new();
     let mut failures: HashMap<String, String> = HashMap::new();
-    let mut shown: HashSet<String> = HashSet::new();
+    let mut exported: HashSet<String> = HashSet::new();
     let mut ticks = interval(LOOK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let limits = limits_with_file(&current.load().config);
         let has_file = |name: &String| limits.iter().any(|limit| limit.name == *name);
-        known.retain(|name, _| has_file(name));
+        files_by_limit.retain(|name, _| has_file(name));
         failures.retain(|name, _| has_file(name));
-        for name in shown.extract_if(|name| !has_file(name)) {
+        for name in exported.extract_if(|name| !has_file(name)) {
             // The series exist, unless they were never set.
             let _ = metrics.file_overrides.remove_label_values(&[&name]);
             let _ = metrics.rejected_rows.remove_label_values(&[&name]);
@@ -71,7 +74,7 @@ pub async fn follow_override_files(current: CurrentSnapshot, loader: Rc<Loader>,
         }
         // On the thread that reads the config: the file system may block. What is known goes with the task and comes back,
         // so that nothing here waits for a task that hangs.
-        let (looked_at, mut files) = (limits.clone(), mem::take(&mut known));
+        let (looked_at, mut files) = (limits.clone(), mem::take(&mut files_by_limit));
         let look = move || {
             let now = Instant::now();
             let look_at = |limit: &Arc<Limit>| look_at_file(limit, files.entry(limit.name.clone()).or_default(), now);
@@ -80,13 +83,13 @@ pub async fn follow_override_files(current: CurrentSnapshot, loader: Rc<Loader>,
         };
         let looks = match loader.run_task(look).await {
             Ok((looks, files)) => {
-                known = files;
+                files_by_limit = files;
                 looks
             }
             Err(hung) => limits.iter().map(|_| Look::Failed(hung.to_string())).collect(),
         };
         for (limit, look) in limits.iter().zip(looks) {
-            shown.insert(limit.name.clone());
+            exported.insert(limit.name.clone());
             report_look(limit, look, &mut failures, &metrics);
         }
     }
@@ -98,9 +101,13 @@ pub fn adopt_rows(config: &Config, old: &Config) {
         let path = |limit: &Limit| limit.overrides.file().map(|file| file.path.clone());
         let is_same = |before: &&Arc<Limit>| before.key == limit.key && path(before) == path(&limit);
         let Some(before) = old.limits.find(&limit.name).filter(is_same) else { continue };
-        let kept = limit.overrides.adopt_rows(&limit.key, &before.overrides);
-        if kept > 0 {
-            tracing::warn!(limit = limit.name, kept, "rows of the file that are wrong now keep what they said before");
+        let kept_rows = limit.overrides.adopt_rows(&limit.key, &before.overrides);
+        if kept_rows > 0 {
+            tracing::warn!(
+                limit = limit.name,
+                kept = kept_rows,
+                "rows of the file that are wrong now keep what they said before"
+            );
         }
     }
 }
@@ -127,9 +134,14 @@ fn look_at_file(limit: &Arc<Limit>, known: &mut KnownFile, at: Instant) -> Look 
     if let Some((_, why)) = known.unusable.as_ref().filter(|(stat, _)| *stat == now) {
         return Look::Failed(why.clone());
     }
-    let is_late = at.duration_since(*known.waiting_since.get_or_insert(at)) >= PAUSE_MAX;
+    let waited = at.duration_since(*known.waiting_since.get_or_insert(at));
+    let is_late = waited >= PAUSE_MAX;
     if known.seen.replace(now) != Some(now) {
         return if is_late { Look::Failed("it keeps changing".to_owned()) } else { Look::Waiting };
+    }
+    let is_emptied = now.2 == 0 && known.read.is_some_and(|(_, _, size, ..)| size > 0);
+    if is_emptied && waited < EMPTIED_WAIT {
+        return Look::Waiting;
     }
     if let Some(Writer { process, .. }) = find_writer(&[PathBuf::clone(&file.path)]) {
         return if is_late { Look::Failed(format!("{process} has it open for writing")) } else { Look::Waiting };
@@ -240,6 +252,34 @@ mod tests {
         writer.wait().unwrap();
         assert!(matches!(look_at_file(&limit, &mut known, start + PAUSE_MAX), Look::Read(_)));
         assert_eq!(look_at_file(&limit, &mut known, start + PAUSE_MAX), Look::Same);
+    }
+
+    #[test]
+    fn a_file_that_was_emptied_or_damaged_keeps_its_rows() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rows");
+        fs::write(&path, "a rate=0\n").unwrap();
+        let (limit, mut known, start) = (limit_with(path.clone()), KnownFile::default(), Instant::now());
+        let mut look = |second: u64| look_at_file(&limit, &mut known, start + Duration::from_secs(second));
+        assert_eq!(look(0), Look::Waiting);
+        assert!(matches!(look(1), Look::Read(_)));
+        // A program writes it in two steps.
+        fs::write(&path, "").unwrap();
+        assert_eq!([look(2), look(3), look(4)], [Look::Waiting, Look::Waiting, Look::Waiting]);
+        fs::write(&path, "a rate=0\nb rate=0\n").unwrap();
+        assert_eq!(look(5), Look::Waiting);
+        assert!(matches!(look(6), Look::Read(rows) if rows.changed == 1));
+        // The system crashed in the middle of a write, or the file is another one.
+        for damaged in ["\0\0\0\0\0\0", "a rate=0\n\0\0\0\0", "<html>\n</html>\n"] {
+            fs::write(&path, damaged).unwrap();
+            look(7);
+            assert!(matches!(look(8), Look::Failed(_)), "{damaged:?}");
+            assert_eq!(limit.overrides.file().unwrap().counts().0, 2, "{damaged:?}");
+        }
+        // Someone wants it empty.
+        fs::write(&path, "").unwrap();
+        assert_eq!([look(10), look(11)], [Look::Waiting, Look::Waiting]);
+        assert!(matches!(look(13), Look::Read(rows) if rows.changed == 2));
     }
 
     #[test]

@@ -35,9 +35,9 @@ impl Coverage {
         for report in &explanation.limits {
             let Some(reach) = self.limits.get_mut(&report.name) else { continue };
             let has = |effects: &[LimitEffect]| effects.iter().any(|effect| effect.label() == report.effect);
-            let refused = has(&[LimitEffect::Refuses, LimitEffect::WouldRefuse, LimitEffect::HandsOver]);
-            reach.has_refused |= refused;
-            reach.has_decided |= refused || has(&[LimitEffect::Admits, LimitEffect::Delays]);
+            let has_refused = has(&[LimitEffect::Refuses, LimitEffect::WouldRefuse, LimitEffect::HandsOver]);
+            reach.has_refused |= has_refused;
+            reach.has_decided |= has_refused || has(&[LimitEffect::Admits, LimitEffect::Delays]);
         }
     }
 
@@ -52,8 +52,8 @@ impl Coverage {
     /// Returns the share of routes and limits that were reached, in percent, rounded down.
     pub fn percent(&self) -> usize {
         let all = self.routes.len() + self.limits.len();
-        let missed = self.routes_missed().len() + self.limits_where(|reach| !reach.has_decided).len();
-        ((all - missed) * 100).checked_div(all).unwrap_or(100)
+        let missed_count = self.routes_missed().len() + self.limits_where(|reach| !reach.has_decided).len();
+        ((all - missed_count) * 100).checked_div(all).unwrap_or(100)
     }
 
     pub fn to_json(&self) -> Value {
@@ -67,12 +67,12 @@ impl Coverage {
 
     pub fn to_text(&self) -> String {
         let (routes, limits) = (self.routes_missed(), self.limits_where(|reach| !reach.has_decided));
-        let covered = |all: usize, missed: usize| format!("{} of {all}", all - missed);
+        let count_text = |all: usize, missed: usize| format!("{} of {all}", all - missed);
         let mut text = format!(
             "coverage: {}%: {} routes, {} limits\n",
             self.percent(),
-            covered(self.routes.len(), routes.len()),
-            covered(self.limits.len(), limits.len())
+            count_text(self.routes.len(), routes.len()),
+            count_text(self.limits.len(), limits.len())
         );
         let never = self.limits_where(|reach| reach.has_decided && !reach.has_refused);
         for (what, names) in

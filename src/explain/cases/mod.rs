@@ -61,7 +61,7 @@ pub fn run_cases(config: &Config, file: &CaseFile) -> Result<(Vec<CaseResult>, C
     Ok((results, run.coverage))
 }
 
-/// What the end of a request does to one of its charges.
+/// The effect of the end of a request on one of its charges.
 enum CaseEnd {
     /// The charge with the tag's receipt changes by the cost of the check.
     Correct(Check),

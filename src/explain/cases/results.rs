@@ -44,7 +44,7 @@ impl CaseResult {
     /// Compares one request with what its case expects. Of several requests with the same failure, the first counts.
     pub fn compare(&mut self, case: &TestCase, explanation: &Explanation, run: u32) {
         let verdict = &explanation.verdict;
-        let found = [
+        let values = [
             ("route", json!(explanation.route.as_ref().map(|route| &route.name))),
             ("client", json!(explanation.client.address)),
             ("decision", json!(verdict.decision)),
@@ -53,7 +53,7 @@ impl CaseResult {
             ("status", json!(verdict.status.unwrap_or(case.response))),
             ("reason", json!(verdict.reason)),
         ];
-        self.found = found.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        self.found = values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let expect = &case.expect;
         let texts = [
             ("route", &expect.route),
@@ -68,11 +68,11 @@ impl CaseResult {
         let numbers =
             numbers.into_iter().filter_map(|(field, at)| at.as_ref().map(|at| (field, at.place, json!(at.value))));
         for (field, place, expected) in texts.chain(numbers) {
-            let found = self.found.get(field).cloned().unwrap_or_default();
+            let actual = self.found.get(field).cloned().unwrap_or_default();
             let is_known = self.failures.iter().any(|failure| failure.field == field);
-            if found != expected && !is_known {
+            if actual != expected && !is_known {
                 let why = describe_verdict(explanation);
-                self.failures.push(CaseFailure { field, place, expected, found, run, why });
+                self.failures.push(CaseFailure { field, place, expected, found: actual, run, why });
             }
         }
     }

@@ -364,8 +364,8 @@ mod tests {
         }
     }
 
-    /// A rule with the leading option, and the others if `others`. Only a rate per month has `resets_on`, and the sample is
-    /// one per week.
+    /// A rule with the leading option, and the others if `others`. Only a rate per month has `resets_on`, and the
+    /// sample is one per week.
     fn built(spec: &Spec, others: bool) -> Rule {
         let is_set = |param: &Param| others && param.name != "resets_on" || param.name == spec.leading.name;
         let value = |param: &Param| is_set(param).then(|| sample(param.kind));

@@ -10,9 +10,9 @@
 //!   numbers (burst, limit, debt, queue) only decide; they never change a record. Rules with the same basis share a
 //!   record.
 //! - A basis without a record starts with a copy of the record with the most usage, converted to its numbers.
-//! - A record is dropped when its basis has not been charged for [`RETENTION_MS`] and its usage has ended. A key has at most
-//!   [`OTHER_RECORDS_MAX`] further records; beyond that, the one whose usage ends first is dropped: what it would still
-//!   have refused is the least, and short settings that come and go do not end the count of a long one.
+//! - A record is dropped when its basis has not been charged for [`RETENTION_MS`] and its usage has ended. A key has at
+//!   most [`OTHER_RECORDS_MAX`] further records; beyond that, the one whose usage ends first is dropped: what it would
+//!   still have refused is the least, and short settings that come and go do not end the count of a long one.
 //! - A refund reduces the record of its own rule by the refund, and the others by what is certainly left of the charge
 //!   in all of them.
 

@@ -2,10 +2,10 @@
 //! `warm_ms` of use. Twin of `lua/warm_up.lua`: same names, same order.
 //!
 //! The model is that of `SmoothWarmingUp` in Guava (`SmoothRateLimiter.java`), which `WarmUpController` of Sentinel has
-//! taken over: a key that is not used becomes colder, by one token in the time in which one refills, up to `most`, which
-//! is the rate times `warm_ms`. Each charge makes it warmer by its tokens. Below half of `most`, a token costs what it
-//! costs without a warm-up. Above, its price rises evenly, to three times that at `most`. So the time from cold to warm
-//! is `warm_ms`.
+//! taken over: a key that is not used becomes colder, by one token in the time in which one refills, up to `most`,
+//! which is the rate times `warm_ms`. Each charge makes it warmer by its tokens. Below half of `most`, a token costs
+//! what it costs without a warm-up. Above, its price rises evenly, to three times that at `most`. So the time from cold
+//! to warm is `warm_ms`.
 //!
 //! What a charge costs in addition counts as used, but need not fit: the next requests wait for it. So a request waits
 //! no longer than its predecessors have made necessary, and a burst of a cold key is about a third of `burst`.
@@ -162,8 +162,8 @@ impl RecordAlgorithm for WarmUp {
         }
     }
 
-    /// Corrects a charge; the receipt is its time. What was refilled since then may have belonged to the charge, so only
-    /// the rest is refunded.
+    /// Corrects a charge; the receipt is its time. What was refilled since then may have belonged to the charge, so
+    /// only the rest is refunded.
     fn adjust_one(
         &self,
         record: Option<&WarmRecord>,

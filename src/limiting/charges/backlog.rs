@@ -27,7 +27,7 @@ const RETRY_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Longest pause while the store does not respond.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// How long a refund is retried. The release of a lease is retried until the lease would have expired or, if its store
-/// is no longer in force, also for this long.
+/// is no longer active, also for this long.
 const RETRY_TIME: Duration = Duration::from_secs(10);
 
 /// The undelivered corrections of one worker to one store.
@@ -85,7 +85,7 @@ impl Backlog {
         !self.under_way.replace(true)
     }
 
-    /// Sends the corrections until none are left. `retired` is true once another store is in force.
+    /// Sends the corrections until none are left. `retired` is true once another store is active.
     pub async fn send_all(&self, store: &Store, retired: &Cell<bool>) {
         let (mut size, mut pause) = (1, Duration::ZERO);
         loop {

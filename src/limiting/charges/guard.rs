@@ -35,7 +35,8 @@ pub struct ChargeGuard {
     charges: Vec<GuardedCharge>,
     /// True once the outcome is known; then the end of the request only releases leases.
     is_settled: bool,
-    /// The response is that of the route: of a server, not of the gateway in its place. Only such a response resets keys.
+    /// The response is that of the route: of a server, not of the gateway in its place. Only such a response resets
+    /// keys.
     is_of_route: bool,
     /// Status and headers of the response, while charges wait for its end.
     head: Option<Box<(StatusCode, HeaderMap)>>,
@@ -67,7 +68,7 @@ struct GuardedCharge {
     charged: Cell<i64>,
 }
 
-/// What the outcome of a request does with a charge.
+/// The effect of the outcome of a request on a charge.
 enum ChargeEnd {
     /// The charge changes by so many units.
     Change(i64),
@@ -141,7 +142,7 @@ impl ChargeGuard {
         let (leases, others): (Vec<_>, Vec<_>) = charges.into_iter().partition(|charge| charge.linger().is_some());
         self.charges = others;
         let manager = self.manager.clone();
-        let held = ChargeGuard {
+        let guard = ChargeGuard {
             manager,
             charges: leases,
             is_settled: true,
@@ -150,7 +151,7 @@ impl ChargeGuard {
             scan: None,
             passed: None,
         };
-        (!held.charges.is_empty()).then(|| Rc::new(LeaseGuard(RefCell::new(held))))
+        (!guard.charges.is_empty()).then(|| Rc::new(LeaseGuard(RefCell::new(guard))))
     }
 
     /// Returns whether a charge settles by the body of the response.
@@ -436,17 +437,17 @@ impl Drop for ChargeGuard {
     /// Settles what is left at the end of the request: releases leases and unused queue positions, and treats a
     /// request without a known outcome as aborted.
     fn drop(&mut self) {
-        let answered = self.is_settled;
+        let was_settled = self.is_settled;
         if let Some(scan) = &mut self.scan {
             scan.end(false);
         }
         let (scan, settlements) = (self.scan.take(), self.manager.settlements.clone());
-        self.charge_bytes(answered);
+        self.charge_bytes(was_settled);
         self.end_charges(|charge| match charge.charge_rules() {
             _ if charge.is_waiting => ChargeEnd::Change(-charge.check.cost),
             Some(rules) if rules.lease => ChargeEnd::Change(-charge.check.cost),
             Some(_) if charge.counts_bytes() => ChargeEnd::Change(0),
-            Some(rules) if !answered => {
+            Some(rules) if !was_settled => {
                 let delta =
                     charge.correction(rules, RequestEnd::Aborted, scan.as_deref(), &settlements, &Cell::new(false));
                 ChargeEnd::Change(delta.unwrap_or(0))

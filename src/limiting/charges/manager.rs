@@ -1,6 +1,6 @@
 //! The charge manager: everything that happens to charges after the decision. Each worker has one per store. It sends
 //! corrections to the place of the charge, renews the leases of running requests, and refunds queue positions. It
-//! applies the current rule of each key, from the config and the overrides in force. No request ever waits for the
+//! applies the current rule of each key, from the config and the active overrides. No request ever waits for the
 //! manager: its calls run in separate tasks.
 
 use std::cell::{Cell, RefCell};
@@ -37,7 +37,7 @@ pub struct ChargeManager {
     /// Counts charges that settle by the usage of responses.
     pub settlements: SettlementMetrics,
     gateways: Arc<Gateways>,
-    /// The limits in force.
+    /// The active limits.
     limits: RefCell<Arc<LimitTable>>,
     /// Unused queue positions whose refund the store has not accepted yet, indexed by [`ChargedAt`].
     queue_refunds: [QueueRefunds; 2],
@@ -46,7 +46,7 @@ pub struct ChargeManager {
     leases: Leases,
     /// Number of calls under way that no request waits for.
     pending: Cell<usize>,
-    /// True once another store is in force.
+    /// True once another store is active.
     retired: Cell<bool>,
     /// Counts restarts of tasks that panicked.
     restarts: IntCounter,
@@ -139,7 +139,8 @@ impl ChargeManager {
         }
     }
 
-    /// Resets the key of a charge (`clear_on`). A ban of the key stays. If the store does not respond, nothing is reset.
+    /// Resets the key of a charge (`clear_on`). A ban of the key stays. If the store does not respond, nothing is
+    /// reset.
     pub fn clear_key(self: &Rc<Self>, check: Check, place: ChargedAt) {
         let checks = vec![Check { ban: None, ..check }];
         if place == ChargedAt::Local {

@@ -52,9 +52,9 @@ impl QueueRefunds {
         if keys.len() >= KEYS_MAX && !keys.contains_key(key) {
             keys.retain(|_, unused| unused.under_way);
         }
-        let unused = keys.entry(key.clone()).or_default();
-        unused.refunds.push(refund);
-        !std::mem::replace(&mut unused.under_way, true)
+        let unused_units = keys.entry(key.clone()).or_default();
+        unused_units.refunds.push(refund);
+        !std::mem::replace(&mut unused_units.under_way, true)
     }
 
     /// Takes the positions of a limit's `key` to send now, the newest first. Those that have passed are dropped.

@@ -21,7 +21,7 @@ labels! {
     Normalization:
     /// Letters in lower case, as Unicode maps single characters; a final sigma is a sigma.
     Lowercase = "lowercase",
-    /// Without white space, control characters and invisible spaces at both ends.
+    /// Removes white space, control characters and invisible spaces at both ends.
     Trim = "trim",
     /// Unicode normalization form KC: full-width and other presentation forms are the plain characters.
     Nfkc = "nfkc",
@@ -73,11 +73,11 @@ impl Normalization {
 /// grows too long.
 fn map_text(value: &[u8], map: impl Fn(&str, &mut dyn FnMut(char) -> bool) -> bool) -> Vec<u8> {
     let most = value.len().max(GROWN_MAX);
-    let mut mapped = Vec::with_capacity(value.len());
+    let mut output = Vec::with_capacity(value.len());
     let mut push = |bytes: &[u8]| {
-        let fits = mapped.len() + bytes.len() <= most;
+        let fits = output.len() + bytes.len() <= most;
         if fits {
-            mapped.extend_from_slice(bytes);
+            output.extend_from_slice(bytes);
         }
         fits
     };
@@ -87,7 +87,7 @@ fn map_text(value: &[u8], map: impl Fn(&str, &mut dyn FnMut(char) -> bool) -> bo
             break;
         }
     }
-    mapped
+    output
 }
 
 fn lowercase(value: &[u8]) -> Option<Vec<u8>> {
@@ -119,9 +119,9 @@ fn trim(value: &[u8]) -> &[u8] {
 }
 
 /// Returns the mailbox of an address: everything in lower case, the domain in its ASCII form and without a dot at the
-/// end, the local part without `+` and what follows. For `gmail.com` and `googlemail.com`, which are one, the dots of the
-/// local part are left out too. A step that would leave nothing of the local part is left out, and so are all for one
-/// in quotes. `None`: the value is no address, because it has no `@` with text on both sides.
+/// end, the local part without `+` and what follows. For `gmail.com` and `googlemail.com`, which are one, the dots of
+/// the local part are left out too. A step that would leave nothing of the local part is left out, and so are all for
+/// one in quotes. `None`: the value is no address, because it has no `@` with text on both sides.
 fn fold_email(value: &[u8]) -> Option<Vec<u8>> {
     let at = memrchr(b'@', value).filter(|at| *at > 0 && at + 1 < value.len())?;
     let lower = |part: &[u8]| lowercase(part).unwrap_or_else(|| part.to_vec());

@@ -81,20 +81,20 @@ impl KeyPart {
                 digest @ SourceValue::Digest(_) => digest,
             })),
             KeyPart::Alternatives(sources) => {
-                let mut found: Option<Cow<[u8]>> = None;
+                let mut first_value: Option<Cow<[u8]>> = None;
                 for source in sources {
                     let Some(value) = facts.value(source, repeated)? else { continue };
                     let value = self.canonicalize_value(source.value_text(value));
-                    match (&found, repeated) {
+                    match (&first_value, repeated) {
                         (Some(first), Repeated::Refuse) if *first != value => return Err(Ambiguous),
                         (Some(_), Repeated::Refuse) => {}
-                        (None | Some(_), _) => found = Some(value),
+                        (None | Some(_), _) => first_value = Some(value),
                     }
                     if repeated == Repeated::First {
                         break;
                     }
                 }
-                Ok(found.map(SourceValue::Bytes))
+                Ok(first_value.map(SourceValue::Bytes))
             }
             KeyPart::Normalized(normalized) => {
                 let value = normalized.part.value(facts, repeated)?;
@@ -164,8 +164,9 @@ impl KeyPart {
             // The value is of one of them: the first that can have it.
             KeyPart::Alternatives(sources) => {
                 let of = |source: &Source| read_written(source, written.clone());
-                let found = sources.iter().find_map(|source| of(source).ok()).map_or_else(|| of(&sources[0]), Ok)?;
-                Ok(self.canonicalize_value(found.into()).into_owned())
+                let source_value =
+                    sources.iter().find_map(|source| of(source).ok()).map_or_else(|| of(&sources[0]), Ok)?;
+                Ok(self.canonicalize_value(source_value.into()).into_owned())
             }
             KeyPart::Normalized(normalized) => {
                 let value = normalized.part.canonicalize_written(written)?;

@@ -11,7 +11,7 @@ pub mod recorder;
 
 use std::fmt;
 
-/// What one key used on one day.
+/// The usage of one key on one day.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DayUsage {
     /// Requests that the limit admitted and charged.

@@ -1,5 +1,6 @@
-//! What the store does not have yet. A day is saved in batches, one at a time. A batch keeps its number until the store
-//! has it, so that the store can ignore one that it had already when a reply was lost. Owned by the control thread.
+//! The usage that the store does not have yet. A day is saved in batches, one at a time. A batch keeps its number until
+//! the store has it, so that the store can ignore one that it had already when a reply was lost. Owned by the control
+//! thread.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,5 +1,5 @@
-//! Records the usage of keys in the thread that decides. The control thread collects the records every second. Both hold
-//! the lock only for one decision or one exchange of pointers.
+//! Records the usage of keys in the thread that decides. The control thread collects the records every second. Both
+//! hold the lock only for one decision or one exchange of pointers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ pub type KeyUsage = HashMap<Box<str>, DayUsage>;
 /// Usage by limit and day, then by key.
 #[derive(Default)]
 pub struct RecordedDays {
-    /// By the id of the limit and the day.
+    /// The counts by the id of the limit and the day.
     pub days: HashMap<(u64, i64), RecordedDay>,
     /// Decisions that had no space, by the name of the limit.
     pub lost: HashMap<String, u64>,
@@ -34,7 +34,7 @@ pub struct RecordedDays {
 /// Usage of one limit on one day.
 pub struct RecordedDay {
     pub day: LedgerDay,
-    /// For how many days it is kept.
+    /// The number of days for which usage is kept.
     pub kept_days: u16,
     pub keys: KeyUsage,
 }

@@ -1,4 +1,5 @@
-//! The option `ban` of a limit: a key that is refused often is refused for longer. `limiting::algorithm::ban` decides it.
+//! The option `ban` of a limit: a key that is refused often is refused for longer. `limiting::algorithm::ban` decides
+//! it.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::limiting::limit::cost::Cost;
 #[derive(Clone, Debug, PartialEq)]
 pub struct LimitBan {
     pub rule: Arc<Rule>,
-    /// In memory, the bans have their keys for themselves, as those of a further limit.
+    /// The keys of bans in memory, which are counted like those of a further limit.
     pub store_ref: Arc<LimitRef>,
 }
 

@@ -3,18 +3,18 @@
 /// The bytes of bodies that a limit counts. The default counts none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CountedBytes {
-    /// Those that the client sent.
+    /// The bytes that the client sent.
     pub request: bool,
-    /// Those that the client got.
+    /// The bytes that the client got.
     pub response: bool,
 }
 
 /// Bytes of the bodies of one request that have passed so far, or of its tunnel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransferredBytes {
-    /// From the client.
+    /// The bytes from the client.
     pub request: u64,
-    /// To the client, as it gets them: compressed, and without the framing.
+    /// The bytes to the client, as it gets them: compressed, and without the framing.
     pub response: u64,
 }
 

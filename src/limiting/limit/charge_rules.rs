@@ -1,6 +1,6 @@
 //! Rules for charges once the outcome of a request is known: keep the charge, refund it, correct it to the stated cost,
-//! reset its key, or hold a lease until the request ends. Compiled from the options `charge_on`, `refund_on`, `clear_on`,
-//! `settle` and `linger` of a limit; applied by the guard of the charges.
+//! reset its key, or hold a lease until the request ends. Compiled from the options `charge_on`, `refund_on`,
+//! `clear_on`, `settle` and `linger` of a limit; applied by the guard of the charges.
 
 use std::fmt;
 use std::sync::Arc;
@@ -155,7 +155,8 @@ impl ChargeRules {
         self.settle.as_ref()?.usage.as_ref()
     }
 
-    /// Returns whether a request that ends like this is charged. `None` means that this depends on the end of the response.
+    /// Returns whether a request that ends like this is charged. `None` means that this depends on the end of the
+    /// response.
     pub fn is_charged(&self, end: RequestEnd<'_>) -> Option<bool> {
         if self.refund_overload && matches!(end, RequestEnd::Overloaded { .. }) {
             return Some(false);

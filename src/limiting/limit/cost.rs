@@ -35,7 +35,7 @@ pub enum Cost {
     Reserved(Box<Reserve>),
 }
 
-/// What a request costs.
+/// The cost of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Price {
     pub units: i64,
@@ -158,8 +158,8 @@ impl Cost {
         if tables.iter().all(Option::is_none) {
             return false;
         }
-        let listed = tables.into_iter().flatten().flat_map(|prices| &prices.listed);
-        let mut calls = listed.map(|(pattern, _)| pattern.to_call()).chain([Call::default()]);
+        let costs = tables.into_iter().flatten().flat_map(|prices| &prices.listed);
+        let mut calls = costs.map(|(pattern, _)| pattern.to_call()).chain([Call::default()]);
         calls.any(|call| price(self, &call) < price(before, &call))
     }
 
@@ -226,8 +226,8 @@ impl Cost {
                 Ok(whole(not_integer.apply_to(units(&stated))?.unwrap_or(COST_DEFAULT)))
             }
             Cost::Counted(source) => {
-                let counted = facts.count_elements(source, repeated)?;
-                Ok(whole(not_integer.apply_to(counted)?.unwrap_or(COST_DEFAULT)))
+                let elements = facts.count_elements(source, repeated)?;
+                Ok(whole(not_integer.apply_to(elements)?.unwrap_or(COST_DEFAULT)))
             }
             Cost::ByMethod(prices) => Ok(whole(prices.cost_of(facts.method))),
             Cost::ByStatus(prices) => Ok(whole(prices.default)),
@@ -258,7 +258,8 @@ fn times_calls(cost: i64, calls: usize) -> i64 {
 }
 
 impl CallPrices {
-    /// Returns what a call costs. The tool precedes the method, a method precedes its start, and the longest start counts.
+    /// Returns what a call costs. The tool precedes the method, a method precedes its start, and the longest start
+    /// counts.
     fn cost_of(&self, call: &Call) -> i64 {
         let Some(method) = call.method.as_deref() else { return self.default };
         let rank = |pattern: &CallPattern| match pattern {

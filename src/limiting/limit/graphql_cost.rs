@@ -1,5 +1,5 @@
-//! The estimated cost of a GraphQL query: each field has a weight, and what is selected of the items of a list counts as
-//! often as the query asks for items. Estimates read nothing but the request, and no query takes long: a fragment is
+//! The estimated cost of a GraphQL query: each field has a weight, and what is selected of the items of a list counts
+//! as often as the query asks for items. Estimates read nothing but the request, and no query takes long: a fragment is
 //! estimated once, however often it is used.
 
 use std::collections::HashMap;
@@ -52,17 +52,17 @@ impl GraphqlPrices {
         let operation = document.find_operation(request.operation_name.as_deref()).ok_or(UnreadableBody::NotGraphql)?;
         let (fragments, variables) = (HashMap::new(), HashMap::new());
         let mut estimate = Estimate { prices: self, request, document, operation, fragments, variables };
-        let found = estimate.estimate_all(&operation.selections, 0)?;
-        if found.depth > self.max_depth {
+        let total = estimate.estimate_all(&operation.selections, 0)?;
+        if total.depth > self.max_depth {
             return Err(UnreadableBody::TooDeep);
         }
         // Some servers execute the stored query in place of the one in the request.
         let least = if request.names_stored { stored()? } else { 0 };
-        Ok(found.units.max(least).min(COST_MAX))
+        Ok(total.units.max(least).min(COST_MAX))
     }
 }
 
-/// What selections cost.
+/// The cost of selections.
 #[derive(Clone, Copy, Default)]
 struct Estimated {
     units: i64,
@@ -87,9 +87,9 @@ struct Estimate<'r> {
 /// Numbers of items that the value of a variable says.
 #[derive(Clone, Copy)]
 struct VariableItems {
-    /// For an argument that says how many items are wanted; 0 if that is unknown.
+    /// The argument says how many items are wanted; 0 if that is unknown.
     of_list: i64,
-    /// For other arguments. `None` if no member of the value says a number.
+    /// The argument is another one. `None` if no member of the value says a number.
     of_members: Option<i64>,
 }
 
@@ -137,9 +137,9 @@ impl<'r> Estimate<'r> {
         }
         let Some(selections) = self.document.fragments.get(name) else { return Err(UnreadableBody::NotGraphql) };
         self.fragments.insert(name, None);
-        let found = self.estimate_all(selections, above)?;
-        self.fragments.insert(name, Some(found));
-        Ok(found)
+        let inner = self.estimate_all(selections, above)?;
+        self.fragments.insert(name, Some(inner));
+        Ok(inner)
     }
 
     /// Returns how many items a field with these arguments may have: the most that one of them says.
@@ -279,9 +279,9 @@ impl<'de> Visitor<'de> for ItemSearch<'_> {
 impl fmt::Display for GraphqlPrices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "by GraphQL field: ")?;
-        let mut listed: Vec<_> = self.weights.iter().collect();
-        listed.sort();
-        listed.iter().try_for_each(|(name, weight)| write!(f, "{name} {weight}, "))?;
+        let mut weights: Vec<_> = self.weights.iter().collect();
+        weights.sort();
+        weights.iter().try_for_each(|(name, weight)| write!(f, "{name} {weight}, "))?;
         write!(f, "others {}", self.default_weight)?;
         self.stored.map_or(Ok(()), |stored| write!(f, "; stored queries {stored}"))
     }

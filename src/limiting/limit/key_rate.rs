@@ -57,8 +57,8 @@ pub type IsPeriod = dyn Fn(&str) -> bool + Send + Sync;
 const KNOWN_MAX: usize = 4096;
 
 impl KeyRate {
-    /// Sources that the rate may be read from: those that a client does not choose by itself, and headers, which an auth
-    /// server sets.
+    /// Sources that the rate may be read from: those that a client does not choose by itself, and headers, which an
+    /// auth server sets.
     pub const SOURCES: &[SourceKind] = &[SourceKind::Claim, SourceKind::Header, SourceKind::Descriptor];
 
     /// Returns the budget of the key of a request.
@@ -74,7 +74,8 @@ impl KeyRate {
         })
     }
 
-    /// Visits the budgets of all plans, in no order. Numbers have none, and the rule of the limit is the highest of them.
+    /// Visits the budgets of all plans, in no order. Numbers have none, and the rule of the limit is the highest of
+    /// them.
     pub fn visit_plans(&self, visit: impl FnMut(&OverrideBudget)) {
         match &self.rates {
             KeyRates::Plans { plans, default } => plans.values().chain([default]).for_each(visit),
@@ -128,11 +129,11 @@ impl NumberedRates {
             return OverrideBudget::Rule(rule.clone());
         }
         let Some(rule) = (self.compile)(number).map(Arc::new) else { return self.lowest.clone() };
-        let mut known = self.known.write();
-        if known.len() >= KNOWN_MAX {
-            known.clear();
+        let mut rates = self.known.write();
+        if rates.len() >= KNOWN_MAX {
+            rates.clear();
         }
-        known.insert(number, rule.clone());
+        rates.insert(number, rule.clone());
         OverrideBudget::Rule(rule)
     }
 }

@@ -36,7 +36,7 @@ use crate::limiting::fair_share::FairShare;
 use crate::limiting::integers::{NotInteger, ValueError};
 use crate::limiting::key::SourceValues;
 use crate::limiting::key::state_key::{BudgetNames, KeyError, StateKeyFrame};
-use crate::limiting::key::{Key, Missing};
+use crate::limiting::key::{Key, KeyPart, Missing};
 use crate::limiting::limit::ban::LimitBan;
 use crate::limiting::limit::charge_rules::ChargeRules;
 use crate::limiting::limit::cost::{Cost, Price};
@@ -48,7 +48,7 @@ use crate::limiting::limit::refuse::Refuse;
 use crate::limiting::limit::settle::Settle;
 use crate::limiting::limit::when::When;
 use crate::limiting::overrides::Overrides;
-use crate::limiting::settlement::api::{LlmApi, creates_batch};
+use crate::limiting::settlement::api::{LlmApi, starts_unreported_work};
 use crate::limiting::settlement::weights::ModelWeights;
 use crate::limiting::source::calls::CallProtocol;
 use crate::limiting::source::{
@@ -123,14 +123,14 @@ pub struct Limit {
     pub ban: Option<Box<LimitBan>>,
     /// How tenants share a budget; `None` if they do not.
     pub fair: Option<Box<FairShare>>,
-    /// What is counted in place of requests (`distinct`); `None` if requests are.
+    /// The values that are counted in place of requests (`distinct`); `None` if requests are.
     pub distinct: Option<Box<DistinctValues>>,
     /// Response to refused requests; `None` uses that of the route.
     pub refuse: Option<Arc<Refuse>>,
-    /// Where the rate of a key is read from; `None` if all keys have that of the rule. Otherwise, the rule has the highest
+    /// The source of the rate of a key; `None` if all keys have that of the rule. Otherwise, the rule has the highest
     /// number, or the fastest rate of a plan: others may be unlimited, or admit more in a long interval.
     pub key_rate: Option<Box<KeyRate>>,
-    /// Where the day on which months begin is read from; `None` if all keys have the day of the rule.
+    /// The source of the day on which months begin; `None` if all keys have the day of the rule.
     pub month_day: Option<Box<MonthDay>>,
     /// The protocol of the calls in a body that the limit counts one by one; `None` if it reads none.
     pub call_protocol: Option<CallProtocol>,
@@ -174,20 +174,12 @@ impl Limit {
         self.when.is_met(facts, self.repeated, self.not_integer)
     }
 
-    /// Returns the cost of the request.
-    ///
-    /// # Errors
-    /// The cost is ambiguous or no integer.
-    pub fn cost_of(&self, facts: &Facts) -> Result<i64, ValueError> {
-        Ok(self.price_of(facts)?.units)
-    }
-
     /// Returns the cost of the request, with what of it is for its input.
     ///
     /// # Errors
     /// The cost is ambiguous or no integer, or no response will report it.
     pub fn price_of(&self, facts: &Facts) -> Result<Price, ValueError> {
-        if self.settles_by_tokens() && creates_batch(facts.method, facts.path) {
+        if self.settles_by_tokens() && starts_unreported_work(facts.method, facts.path) {
             return Err(UnreadableBody::Batch.into());
         }
         if let Some(protocol) = self.call_protocol {
@@ -325,7 +317,7 @@ impl Limit {
         parts.chain(self.stated_sources())
     }
 
-    /// Where the request states numbers of its key: the day on which its months begin, and its rate.
+    /// Returns the sources of numbers that the request states of its key: the day on which its months begin, its rate.
     pub fn stated_sources(&self) -> impl Iterator<Item = &Source> {
         let day = self.month_day.iter().map(|day| &day.source);
         day.chain(self.key_rate.iter().map(|rate| &rate.source))
@@ -338,11 +330,20 @@ impl Limit {
 
     /// Returns whether the limit reads the body of a request to that path.
     pub fn reads_body_of(&self, path: &str) -> bool {
-        self.reads_every_body() || self.finds_background() && LlmApi::find(path) == Some(LlmApi::Responses)
+        self.reads_every_body() || self.finds_background() && LlmApi::find(path).is_some_and(LlmApi::has_background)
     }
 
     fn reads_every_body(&self) -> bool {
         self.has_key_in_body() || self.when.reads_body() || self.cost.reads_body() || self.requests_usage()
+    }
+
+    /// Returns whether the limit does not apply to the request, whatever is in its body: it lacks another part of the key.
+    pub fn skips_whatever_body(&self, keys: &impl SourceValues) -> bool {
+        let is_absent = |part: &KeyPart| {
+            let may_be_in_body = part.sources().iter().any(|source| source.kind().origin() == SourceOrigin::Body);
+            !may_be_in_body && matches!(keys.part_value(part, self.repeated), Ok(None))
+        };
+        self.missing == Missing::Skip && self.counted_key().0.iter().any(is_absent)
     }
 
     /// Returns whether the body has a part of the key, or the counted value.

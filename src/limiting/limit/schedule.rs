@@ -1,6 +1,6 @@
-//! The times at which a limit applies: `time`, `days` and `zone` of a `when`. The local clock of the zone decides: where
-//! the clocks are set forward, the hour that is skipped does not occur, and where they are set back, the repeated hour
-//! counts both times.
+//! The times at which a limit applies: `time`, `days` and `zone` of a `when`. The local clock of the zone decides:
+//! where the clocks are set forward, the hour that is skipped does not occur, and where they are set back, the repeated
+//! hour counts both times.
 
 use std::fmt::{self, Write};
 

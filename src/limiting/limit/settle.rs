@@ -23,7 +23,7 @@ pub struct Settle {
     pub usage: Option<UsageRules>,
     /// The bytes that the request costs, whatever else the response states.
     pub bytes: CountedBytes,
-    /// What the status costs.
+    /// The cost of the status.
     pub statuses: Option<Arc<StatusPrices>>,
 }
 
@@ -72,11 +72,11 @@ impl Settle {
     /// Returns the cost that headers and trailers state, the largest of several. The outer `None` means that trailers
     /// have not arrived yet.
     pub fn stated_cost(&self, head: &HeaderMap, tail: ResponseTail) -> Option<Option<i64>> {
-        let mut stated = None;
+        let mut limit_value = None;
         for field in &self.fields {
-            stated = stated.max(field.values(head, tail)?.filter_map(|line| units(line.as_bytes())).max());
+            limit_value = limit_value.max(field.values(head, tail)?.filter_map(|line| units(line.as_bytes())).max());
         }
-        Some(stated)
+        Some(limit_value)
     }
 }
 
@@ -134,7 +134,7 @@ impl UsageRules {
             let mut raised = readings.clone();
             raised.raise_output(least);
             (units, has_unknown_model) = self.weights.units(&raised);
-            if !readings.has_input() || readings.denies_content() {
+            if !readings.has_input() {
                 units = units.saturating_add(input_units).min(COST_MAX);
             }
         }

@@ -47,21 +47,22 @@ impl CandidateSet {
         if limits.iter().all(|limit| limit.candidate_of.is_none() && !limit.has_linked_tiers()) {
             return None;
         }
-        let mut linked: Vec<LinkedLimit> = Vec::with_capacity(limits.len());
+        let mut links: Vec<LinkedLimit> = Vec::with_capacity(limits.len());
         let mut candidates = Vec::new();
         for (index, (limit, evaluation)) in limits.iter().zip(evaluations.iter()).enumerate() {
-            let family = to_group(find_first(limits, limit.listed_name()).unwrap_or(index));
+            let first = limits.iter().position(|other| other.name == limit.listed_name());
+            let family = to_group(first.unwrap_or(index));
             let applies = !matches!(evaluation, Evaluation::NotApplicable | Evaluation::Shared(_));
-            linked.push(LinkedLimit { family, applies });
+            links.push(LinkedLimit { family, applies });
             let is_decided = !limit.is_wider_tier() && !matches!(evaluation, Evaluation::Shared(_));
             let incumbent = limit.candidate_of.as_ref().filter(|_| is_decided);
             let Some(at) = incumbent.and_then(|name| find_last(&limits[..index], name)) else { continue };
             let at = if let Evaluation::Shared(place) = evaluations[at] { place } else { at };
             let key = state_key(evaluation).or_else(|| state_key(&evaluations[at])).map(str::to_owned);
-            let incumbent = linked[at].family;
+            let incumbent = links[at].family;
             candidates.push(LinkedCandidate { index, family, incumbent_index: at, incumbent, key });
         }
-        let set = CandidateSet { limits: linked, candidates };
+        let set = CandidateSet { limits: links, candidates };
         let parts = join_parts(limits, evaluations);
         set.skip_refused(&parts, evaluations);
         for (index, evaluation) in evaluations.iter_mut().enumerate() {
@@ -80,9 +81,9 @@ impl CandidateSet {
         Some(set)
     }
 
-    /// Leaves out the checks of limits that refuse without the store, because an override blocks one of their tiers: a limit
-    /// charges all of its tiers or none. An enforcing limit refuses the whole request, so this affects limits that refuse
-    /// nothing.
+    /// Leaves out the checks of limits that refuse without the store, because an override blocks one of their tiers: a
+    /// limit charges all of its tiers or none. An enforcing limit refuses the whole request, so this affects limits
+    /// that refuse nothing.
     fn skip_refused(&self, parts: &[usize], evaluations: &mut [Evaluation]) {
         let group_of = |index: usize| match self.incumbent_of(self.limits[index].family) {
             Some(_) => usize::from(self.limits[index].family),
@@ -184,10 +185,6 @@ impl CandidateSet {
         // A wider tier refuses.
         if keys.is_empty() { self.candidates[first].key.as_deref().into_iter().collect() } else { keys }
     }
-}
-
-fn find_first(limits: &[Arc<Limit>], name: &str) -> Option<usize> {
-    limits.iter().position(|limit| limit.name == name)
 }
 
 /// Finds the last limit of that name: a rate limit request may have several descriptors with the same limits.

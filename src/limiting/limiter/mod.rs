@@ -28,7 +28,7 @@ use crate::limiting::charges::guard::{ChargeGuard, guard_charges};
 use crate::limiting::charges::manager::{ChargeManager, PendingCall};
 use crate::limiting::decision::{Check, CheckCharges, Decision, ErrorKind, Op, Role, SharedChecks, StoreError};
 use crate::limiting::gateways::Gateways;
-use crate::limiting::integers::ValueError;
+use crate::limiting::integers::{COST_MAX, ValueError};
 use crate::limiting::key::Missing;
 use crate::limiting::key::SourceValues;
 use crate::limiting::key::state_key::KeyError;
@@ -127,21 +127,38 @@ impl Limiter {
     /// Evaluates each of `limits` for a request as far as that is possible without the store. `keys` has the values of
     /// keys: the facts themselves, unless a log has the keys.
     pub fn evaluate_all(&self, limits: &[Arc<Limit>], facts: &Facts, keys: &impl SourceValues) -> Vec<Evaluation> {
-        let evaluations = limits.iter().map(|limit| match limit.applies_to(facts) {
-            Ok(false) => Ok(Evaluation::NotApplicable),
-            Ok(true) => match limit.unreadable_body(facts) {
-                Some(why) => Ok(Evaluation::UnreadableBody(why)),
-                None => limit.price_of(facts).map(|price| {
-                    let mut evaluation = self.evaluate(limit, keys, price.units);
-                    if let Evaluation::Check(check) = &mut evaluation {
-                        check.input_units = price.input_units;
-                    }
-                    evaluation
-                }),
-            },
-            Err(unclear) => Err(unclear),
-        });
-        evaluations.map(|evaluation| evaluation.unwrap_or_else(Evaluation::Unclear)).collect()
+        limits.iter().map(|limit| self.evaluate_hits(limit, facts, keys, 1)).collect()
+    }
+
+    /// Evaluates `limit` like [`evaluate_all`](Self::evaluate_all). Each hit costs what a request costs.
+    pub fn evaluate_hits(&self, limit: &Arc<Limit>, facts: &Facts, keys: &impl SourceValues, hits: i64) -> Evaluation {
+        match self.try_evaluate(limit, facts, keys, hits) {
+            // What cannot be read does not matter to a limit that does not apply for another reason.
+            Ok(Evaluation::UnreadableBody(_)) | Err(_) if limit.skips_whatever_body(keys) => Evaluation::NotApplicable,
+            Ok(evaluation) => evaluation,
+            Err(unclear) => Evaluation::Unclear(unclear),
+        }
+    }
+
+    fn try_evaluate(
+        &self,
+        limit: &Arc<Limit>,
+        facts: &Facts,
+        keys: &impl SourceValues,
+        hits: i64,
+    ) -> Result<Evaluation, ValueError> {
+        if !limit.applies_to(facts)? {
+            return Ok(Evaluation::NotApplicable);
+        }
+        if let Some(why) = limit.unreadable_body(facts) {
+            return Ok(Evaluation::UnreadableBody(why));
+        }
+        let price = limit.price_of(facts)?;
+        let mut evaluation = self.evaluate(limit, keys, price.units.saturating_mul(hits).min(COST_MAX));
+        if let Evaluation::Check(check) = &mut evaluation {
+            check.input_units = price.input_units;
+        }
+        Ok(evaluation)
     }
 
     /// Decides a request by `limits`, with one element of `evaluations` for each. With [`Op::Peek`], nothing is
@@ -352,9 +369,13 @@ impl Limiter {
         self.charges.local.now_ms()
     }
 
-    /// Returns the rule by which this gateway decides while the store is unavailable: its share of `rule`.
-    pub fn local_rule(&self, rule: &Arc<Rule>) -> Arc<Rule> {
-        self.gateways.local_rule(rule)
+    /// Returns the time and the rule of a charge: those of this gateway's memory, whose rule is a share of `rule`, or
+    /// those of the store, whose clock showed `store_ms` before. `None` if that is not known.
+    pub fn time_and_rule(&self, is_local: bool, rule: &Arc<Rule>, store_ms: Option<i64>) -> Option<(i64, Arc<Rule>)> {
+        match is_local {
+            true => Some((self.memory_now_ms(), self.gateways.local_rule(rule))),
+            false => Some((store_ms?, rule.clone())),
+        }
     }
 
     /// Calls `visit` with the state keys of `limits`; see [`Store::visit_keys`].

@@ -1,5 +1,5 @@
-//! Splits the evaluations of a request's limits into checks, which the store decides, and outcomes that are known already.
-//! Called once per decision, by `Limiter::decide_until`.
+//! Splits the evaluations of a request's limits into checks, which the store decides, and outcomes that are known
+//! already. Called once per decision, by `Limiter::decide_until`.
 
 use std::sync::Arc;
 

@@ -78,14 +78,14 @@ fn cut(text: &str) -> String {
     }
 }
 
-/// Where an override is written. If several of the same key apply, the first of this list wins.
+/// The place of an override. If several of the same key apply, the first of this list wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverrideOrigin {
-    /// In Redis, or set by the admin API.
+    /// It is in Redis, or was set by the admin API.
     Live,
-    /// In the config.
+    /// It is in the config.
     Config,
-    /// In the file that the config names.
+    /// It is in the file that the config names.
     File,
 }
 
@@ -133,8 +133,8 @@ impl Overrides {
         self.find_with_origin(values, now_ms).map(|(entry, _)| entry)
     }
 
-    /// Finds the entry of a key at a time, and where it is written. The `values` of the key are joined to a field; a star
-    /// stands for a missing value.
+    /// Finds the entry of a key at a time, and where it is written. The `values` of the key are joined to a field; a
+    /// star stands for a missing value.
     pub fn find_with_origin(&self, values: &str, now_ms: impl Fn() -> i64) -> Option<(OverrideEntry, OverrideOrigin)> {
         let mut shapes = self.shapes.load();
         if shapes.is_empty() {
@@ -147,17 +147,18 @@ impl Overrides {
         let absent = shape_of(values);
         let applies = |entry: &OverrideEntry| entry.applies(&now_ms);
         loop {
-            let found = shapes.iter().find_map(|shape| {
+            let match_of_shapes = shapes.iter().find_map(|shape| {
                 let field = shape.field_for(values, absent, &self.hasher)?;
                 let live = || self.live.find(&field, applies).map(|entry| (entry, OverrideOrigin::Live));
-                let fixed = || self.fixed.find(&field, applies).map(|entry| (entry.clone(), OverrideOrigin::Config));
+                let configured =
+                    || self.fixed.find(&field, applies).map(|entry| (entry.clone(), OverrideOrigin::Config));
                 let row = || self.file.as_ref()?.table.find(&field, applies).map(|entry| (entry, OverrideOrigin::File));
-                live().or_else(fixed).or_else(row)
+                live().or_else(configured).or_else(row)
             });
             // The entry of the key may have been replaced meanwhile by one with stars elsewhere.
             let now = self.shapes.load();
-            if found.is_some() || Arc::ptr_eq(&shapes, &now) {
-                return found;
+            if match_of_shapes.is_some() || Arc::ptr_eq(&shapes, &now) {
+                return match_of_shapes;
             }
             shapes = now;
         }
@@ -166,20 +167,20 @@ impl Overrides {
     /// Finds the entry of a key of which some values are not known, only digits that identify them. Compares all
     /// entries, so only the admin API and the replay may use it.
     fn find_by_digest(&self, values: &str, now_ms: impl Fn() -> i64) -> Option<(OverrideEntry, OverrideOrigin)> {
-        let mut found: Option<(EntryShape, OverrideEntry, OverrideOrigin)> = None;
+        let mut best_entry: Option<(EntryShape, OverrideEntry, OverrideOrigin)> = None;
         let mut compare = |origin: OverrideOrigin, field: &str, entry: &OverrideEntry| {
             if !self.hasher.matches_field(field, values) || !entry.applies(&now_ms) {
                 return;
             }
             let shape = shape_of(field);
-            if found.as_ref().is_none_or(|(best, ..)| shape.order() < best.order()) {
-                found = Some((shape, entry.clone(), origin));
+            if best_entry.as_ref().is_none_or(|(best, ..)| shape.order() < best.order()) {
+                best_entry = Some((shape, entry.clone(), origin));
             }
         };
         self.live.visit(|field, entry| compare(OverrideOrigin::Live, field, entry));
         self.fixed.entries().for_each(|(field, entry)| compare(OverrideOrigin::Config, field, entry));
         self.file.iter().for_each(|file| file.table.visit(|field, entry| compare(OverrideOrigin::File, field, entry)));
-        found.map(|(_, entry, origin)| (entry, origin))
+        best_entry.map(|(_, entry, origin)| (entry, origin))
     }
 
     /// Visits the budgets of the config and of its file, without live ones, in no order.
@@ -203,9 +204,9 @@ impl Overrides {
 
     /// Lists the live entries that have ended, as they are written.
     pub fn list_ended(&self, now_ms: i64) -> Vec<Vec<u8>> {
-        let mut ended = Vec::new();
-        self.live.visit(|field, entry| ended.extend((!entry.applies(&|| now_ms)).then(|| field.to_owned())));
-        ended.iter().filter_map(|field| self.live.find_spelling(field)).collect()
+        let mut fields = Vec::new();
+        self.live.visit(|field, entry| fields.extend((!entry.applies(&|| now_ms)).then(|| field.to_owned())));
+        fields.iter().filter_map(|field| self.live.find_spelling(field)).collect()
     }
 
     /// Replaces the live overrides `known` by those in `new`; see [`RowTable::replace`].
@@ -246,9 +247,9 @@ impl Overrides {
     /// Returns how many. Called for a new config whose limit has the same key and file.
     pub fn adopt_rows(&self, key: &Key, old: &Overrides) -> usize {
         let (Some(file), Some(before)) = (&self.file, &old.file) else { return 0 };
-        let adopted = file.adopt_rows(&mut self.reader(key), before);
+        let row_count = file.adopt_rows(&mut self.reader(key), before);
         self.collect_shapes();
-        adopted
+        row_count
     }
 
     fn reader<'r>(&'r self, key: &'r Key) -> RowReader<'r> {
@@ -261,10 +262,10 @@ impl Overrides {
         let mut shapes = self.fixed.shapes().to_vec();
         shapes.extend(self.live.shapes());
         shapes.extend(self.file.iter().flat_map(|file| file.table.shapes()));
-        let mut seen = Vec::with_capacity(shapes.len());
+        let mut texts = Vec::with_capacity(shapes.len());
         shapes.retain(|shape| {
-            let is_new = !seen.contains(shape);
-            seen.push(*shape);
+            let is_new = !texts.contains(shape);
+            texts.push(*shape);
             is_new
         });
         shapes.sort_by_key(|shape| shape.order());

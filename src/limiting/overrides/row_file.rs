@@ -32,7 +32,7 @@ impl OverrideFile {
     /// Applies the rows of `text`. Only rows that differ from those in force change anything.
     ///
     /// # Errors
-    /// The file has too many rows. Those in force stay.
+    /// The file has too many rows, or is damaged. Those in force stay.
     pub(super) fn apply_text(
         &self,
         reader: &mut RowReader<'_>,
@@ -68,7 +68,7 @@ impl OverrideFile {
         if missing.is_empty() {
             return 0;
         }
-        let known: RawOverrides = {
+        let rows: RawOverrides = {
             let old = old.state.lock();
             missing.into_iter().filter_map(|field| Some((field.clone(), old.rows.get(field)?.clone()))).collect()
         };
@@ -76,17 +76,24 @@ impl OverrideFile {
         let mut adopt = |(field, value): (&Vec<u8>, &Vec<u8>)| {
             self.table.change(reader, &mut state.rows, field, Some(value.as_slice())).is_ok()
         };
-        known.iter().filter(|row| adopt(*row)).count()
+        rows.iter().filter(|row| adopt(*row)).count()
     }
 
-    /// Number of rows in force, and of lines that were left out.
+    /// Number of active rows, and of lines that were left out.
     pub fn counts(&self) -> (usize, usize) {
         (self.table.len(), self.state.lock().rejected.count)
     }
 }
 
 /// Splits a text into rows: a field, spaces or tabs, and a value. Lines that are empty or begin with `#` say nothing.
+///
+/// # Errors
+/// The file has too many rows, or is no list of rows at all, as after a crash in the middle of a write. Its missing rows say
+/// nothing then.
 fn parse_rows(text: &str) -> Result<(RawOverrides, RejectedOverrides), String> {
+    if text.contains('\0') {
+        return Err("the file contains zero bytes; write it again".to_owned());
+    }
     let (mut rows, mut rejected) = (RawOverrides::new(), RejectedOverrides::default());
     for (line, field, value) in written_rows(text) {
         let Some(value) = value else {
@@ -100,6 +107,9 @@ fn parse_rows(text: &str) -> Result<(RawOverrides, RejectedOverrides), String> {
         } else {
             rows.insert(field.as_bytes().to_vec(), value.as_bytes().to_vec());
         }
+    }
+    if rows.is_empty() && rejected.count > 0 {
+        return Err("no line of the file has a key and a value, such as KEY rate=100/s".to_owned());
     }
     Ok((rows, rejected))
 }

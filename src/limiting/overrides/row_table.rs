@@ -1,5 +1,5 @@
-//! Overrides that change while the gateway runs: live ones, and the rows of a file. A change of one entry costs the same
-//! for ten entries and for a million. Workers find entries; one thread at a time makes changes.
+//! Overrides that change while the gateway runs: live ones, and the rows of a file. A change of one entry costs the
+//! same for ten entries and for a million. Workers find entries; one thread at a time makes changes.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -125,10 +125,10 @@ impl RowTable {
         shard.get(field).map(|row| row.written(field))
     }
 
-    /// Replaces the entries `known`, which are all of the table, by those in `new`. An entry with a mistake is left out,
-    /// or keeps its known value; so a typing error lifts no block. Changes only what differs, and adds before it removes:
-    /// at no time does a key have no entry that has one before and afterwards. `find_new` makes those that were added
-    /// known to who searches.
+    /// Replaces the entries `known`, which are all of the table, by those in `new`. An entry with a mistake is left
+    /// out, or keeps its known value; so a typing error lifts no block. Changes only what differs, and adds before it
+    /// removes: at no time does a key have no entry that has one before and afterwards. `find_new` makes those that
+    /// were added known to who searches.
     pub fn replace(
         &self,
         reader: &mut RowReader<'_>,
@@ -138,18 +138,18 @@ impl RowTable {
     ) -> ReplacedRows {
         let (mut changed, mut rejected) = self.add_changed(reader, known, new);
         find_new();
-        let gone: Vec<Vec<u8>> = known.keys().filter(|field| !new.contains_key(*field)).cloned().collect();
-        for field in &gone {
+        let removed_fields: Vec<Vec<u8>> = known.keys().filter(|field| !new.contains_key(*field)).cloned().collect();
+        for field in &removed_fields {
             self.remove(reader, known, field);
         }
         // Another entry may have been in the way.
-        if rejected.count > 0 && !gone.is_empty() {
+        if rejected.count > 0 && !removed_fields.is_empty() {
             let (added, left) = self.add_changed(reader, known, new);
             changed += added;
             rejected = left;
         }
         find_new();
-        ReplacedRows { changed: changed + gone.len(), rejected }
+        ReplacedRows { changed: changed + removed_fields.len(), rejected }
     }
 
     /// Makes the table contain exactly the entries `known`, whatever it contains. Those with mistakes are removed from
@@ -164,9 +164,9 @@ impl RowTable {
         let (_, rejected) = self.add_changed(reader, known, &new);
         find_new();
         let fields: HashSet<String> = known.keys().filter_map(|field| reader.canonical_field(field).ok()).collect();
-        let mut gone = Vec::new();
-        self.visit(|field, _| gone.extend((!fields.contains(field)).then(|| field.to_owned())));
-        for field in gone {
+        let mut removed_fields = Vec::new();
+        self.visit(|field, _| removed_fields.extend((!fields.contains(field)).then(|| field.to_owned())));
+        for field in removed_fields {
             self.remove_row(&field, |_| true);
         }
         find_new();

@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
+use jiff::Timestamp;
+use jiff::civil::DateTime;
 use percent_encoding::percent_decode;
 
 use crate::limiting::algorithm::Rule;
@@ -30,7 +32,7 @@ pub struct OverrideEntry {
     pub budget: OverrideBudget,
     /// When the entry ends, in ms since 1970; `None` if it does not.
     pub until_ms: Option<i64>,
-    /// What the operator wrote about it.
+    /// The operator's note about it.
     pub note: Option<Box<str>>,
 }
 
@@ -44,6 +46,15 @@ impl OverrideEntry {
     pub fn applies(&self, now_ms: &impl Fn() -> i64) -> bool {
         self.until_ms.is_none_or(|until_ms| now_ms() < until_ms)
     }
+}
+
+/// Parses the time at which an entry ends. Many programs write the last day of the year 9999 for an entry that does not
+/// end; it is beyond what a `Timestamp` can be.
+pub fn parse_end(text: &str) -> Option<Timestamp> {
+    text.parse().ok().or_else(|| {
+        let time: DateTime = text.strip_suffix(['Z', 'z']).unwrap_or(text).parse().ok()?;
+        (text.len() > "9999-12-30T".len() && time.year() == 9999).then_some(Timestamp::MAX)
+    })
 }
 
 /// Value of one part of the key of an entry.

@@ -4,12 +4,13 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use jiff::Timestamp;
 use proptest::prelude::*;
 
 use super::*;
 use crate::limiting::key::state_key::{DIGEST_MARK, StateKeyFrame, write_escaped, write_value};
 use crate::limiting::key::{KeyPart, Missing};
-use crate::limiting::overrides::table::OverrideBudget;
+use crate::limiting::overrides::table::{OverrideBudget, parse_end};
 use crate::limiting::source::{Facts, Repeated, Source};
 
 fn names() -> [HeaderName; 2] {
@@ -308,5 +309,18 @@ proptest! {
         prop_assert_eq!(find(&overrides, Some(trimmed[0]), Some(trimmed[1])), Some(OverrideBudget::Blocked));
         let same = other[0].as_bytes() == trimmed[0] && other[1].as_bytes() == trimmed[1];
         prop_assert_eq!(find(&overrides, Some(other[0].as_bytes()), Some(other[1].as_bytes())).is_some(), same);
+    }
+}
+
+#[test]
+fn the_end_of_an_entry_may_be_the_end_of_time() {
+    let ms = |text: &str| parse_end(text).map(Timestamp::as_millisecond);
+    assert_eq!(ms("2026-12-31T00:00:00+01:00"), Some(1_798_671_600_000));
+    let last = Some(Timestamp::MAX.as_millisecond());
+    for text in ["9999-12-31T23:59:59Z", "9999-12-31T00:00:00Z", "9999-12-31T23:59:59.999z"] {
+        assert_eq!(ms(text), last, "{text}");
+    }
+    for text in ["9999-12-31", "10000-01-01T00:00:00Z", "2026-12-31", "2026-12-31T00:00:00", "9999", "never", ""] {
+        assert_eq!(ms(text), None, "{text}");
     }
 }

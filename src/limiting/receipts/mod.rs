@@ -34,8 +34,8 @@ pub struct Receipt {
     pub cost: i64,
     /// The algorithm's identifier of the charge.
     pub receipt: i64,
-    /// The rule that made the charge: for some algorithms no other numbers can refund it, and requests may state the rate
-    /// of their key. Empty in receipts of earlier processes that needed none.
+    /// The rule that made the charge: for some algorithms no other numbers can refund it, and requests may state the
+    /// rate of their key. Empty in receipts of earlier processes that needed none.
     pub encoded_rule: String,
     /// Values of the key, formatted as a field of the overrides.
     pub key_values: String,
@@ -125,8 +125,8 @@ impl Receipt {
         })
     }
 
-    /// Returns the rule that corrects the charge: that of the charge if the algorithm needs it or the request stated the
-    /// rate, or else the key's present one. `None` if the limit has another algorithm now.
+    /// Returns the rule that corrects the charge: that of the charge if the algorithm needs it or the request stated
+    /// the rate, or else the key's present one. `None` if the limit has another algorithm now.
     pub fn correcting_rule(&self, limit: &Limit) -> Option<Arc<Rule>> {
         let algorithm = limit.rule.name();
         let of_charge = || Rule::decode_rule(algorithm, &self.encoded_rule).map(Arc::new);
@@ -152,8 +152,8 @@ impl Receipt {
             return Ok(limiter.use_mark_in_memory(mark));
         }
         let now_ms = limiter.store().read_clock().await.map_err(|kind| (kind, false))?;
-        let used = limiter.store().use_mark(mark, self.key_prefix(), now_ms).await;
-        used.map_err(|kind| (kind, kind.is_unsure()))
+        let mark_use = limiter.store().use_mark(mark, self.key_prefix(), now_ms).await;
+        mark_use.map_err(|kind| (kind, kind.is_unsure()))
     }
 
     /// Adds `units` to the charge, or refunds them if negative. Returns false if nothing is charged any more.

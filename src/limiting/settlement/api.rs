@@ -1,5 +1,5 @@
-//! The LLM APIs that the path of a request tells apart: which members of its body announce its largest output, and whether
-//! its streams report their usage only if the request asks for it.
+//! The LLM APIs that the path of a request tells apart: which members of its body announce its largest output, whether its
+//! streams report their usage only if the request asks for it, and which operations report none or generate nothing.
 
 use crate::limiting::source::{JsonPointer, Source};
 
@@ -13,6 +13,10 @@ pub enum LlmApi {
     Gemini,
     Converse,
     Ollama,
+    /// An interaction with Gemini. Its usage is not read.
+    Interactions,
+    /// A run of an assistant or an agent over a thread that the server keeps.
+    Runs,
 }
 
 /// The end of a path, the operation, and the members that announce its output.
@@ -30,29 +34,50 @@ const APIS: &[ApiRow] = &[
     ("/converse-stream", LlmApi::Converse, &["/inferenceConfig/maxTokens"]),
     ("/api/chat", LlmApi::Ollama, &["/options/num_predict"]),
     ("/api/generate", LlmApi::Ollama, &["/options/num_predict"]),
+    ("/interactions", LlmApi::Interactions, &["/generation_config/max_output_tokens"]),
+    ("/runs", LlmApi::Runs, &["/max_completion_tokens"]),
 ];
 /// Both spellings of Protocol Buffers in JSON.
 const GEMINI: &[&str] = &["/generationConfig/maxOutputTokens", "/generation_config/max_output_tokens"];
 
-/// The ends of paths that create a batch: requests whose responses arrive hours later, in a file.
-const BATCHES: &[&str] = &[
+/// The ends of paths that start work whose cost is in no response to the request: a batch, a job, or a session that the
+/// client has with another server.
+const UNREPORTED: &[&str] = &[
     "/batches",
     "/batch/jobs",
     ":batchgeneratecontent",
     ":asyncbatchembedcontent",
     "/batchpredictionjobs",
     "/model-invocation-job",
+    "/async-invoke",
+    "/fine_tuning/jobs",
+    "/realtime/calls",
+    "/realtime/client_secrets",
+    "/realtime/sessions",
+    "/realtime/transcription_sessions",
 ];
 
-/// Returns whether a request creates a batch. No response to it reports what the batch costs.
-pub fn creates_batch(method: &str, path: &str) -> bool {
+/// The ends of paths that count the tokens of a request and generate nothing.
+const COUNTING: &[&str] = &["/count_tokens", "/count-tokens", "/responses/input_tokens", ":counttokens"];
+
+/// Returns whether a request starts work whose cost no response to it reports.
+pub fn starts_unreported_work(method: &str, path: &str) -> bool {
     const READING: [&str; 4] = ["GET", "HEAD", "OPTIONS", "DELETE"];
-    !READING.contains(&method) && BATCHES.iter().any(|end| ends_with(path, end))
+    !READING.contains(&method) && UNREPORTED.iter().any(|end| ends_with(path, end))
 }
 
-/// Returns whether a canonical path has this end. Servers may ignore the case of a path and a slash at its end.
+/// Returns whether a request only counts tokens.
+pub fn only_counts_tokens(path: &str) -> bool {
+    COUNTING.iter().any(|end| ends_with(path, end))
+}
+
+/// Returns whether a canonical path has this end. Servers may ignore the case of a path, a slash at its end, and
+/// parameters of its last segment.
 fn ends_with(path: &str, end: &str) -> bool {
-    let path = path.trim_end_matches('/').as_bytes();
+    let path = path.trim_end_matches('/');
+    let last = path.rfind('/').unwrap_or(0);
+    let parameters = path[last..].find(';').map_or(path.len(), |at| last + at);
+    let path = path[..parameters].trim_end_matches('/').as_bytes();
     let start = path.len().checked_sub(end.len());
     start.is_some_and(|start| path[start..].eq_ignore_ascii_case(end.as_bytes()))
 }
@@ -75,6 +100,21 @@ impl LlmApi {
     /// reads some of them and ignores others.
     pub fn is_mixture(sources: &[Source]) -> bool {
         !APIS.iter().any(|(_, api, _)| sources.iter().all(|source| api.may_announce(source)))
+    }
+
+    /// Returns whether the operation can continue in the background.
+    pub fn has_background(self) -> bool {
+        matches!(self, LlmApi::Responses | LlmApi::Interactions | LlmApi::Runs)
+    }
+
+    /// Returns whether a request asks for that, so that the client looks later whether it is complete.
+    /// `states`: whether a member of the body may be true.
+    pub fn may_be_in_background(self, states: impl Fn(&str) -> bool) -> bool {
+        match self {
+            LlmApi::Responses | LlmApi::Interactions => states("background"),
+            LlmApi::Runs => !states("stream"),
+            _ => false,
+        }
     }
 
     /// Returns whether a stream reports its usage only if the request asks for it.
@@ -113,6 +153,9 @@ mod tests {
             ("/v1beta/models/gemini:streamGenerateContent", Some(LlmApi::Gemini)),
             ("/model/nova/converse", Some(LlmApi::Converse)),
             ("/api/chat", Some(LlmApi::Ollama)),
+            ("/v1/threads/t1/runs", Some(LlmApi::Runs)),
+            ("/v1/threads/t1/runs/r1", None),
+            ("/v1/chat/completions;v=2", Some(LlmApi::ChatCompletions)),
             ("/", None),
             ("", None),
         ] {
@@ -121,8 +164,8 @@ mod tests {
     }
 
     #[test]
-    fn batches_are_found_by_their_path() {
-        for (method, path, is_batch) in [
+    fn unreported_work_is_found_by_its_path() {
+        for (method, path, is_unreported) in [
             ("POST", "/v1/batches", true),
             ("POST", "/V1/Messages/Batches/", true),
             ("PUT", "/v1/batch/jobs", true),
@@ -131,8 +174,28 @@ mod tests {
             ("GET", "/v1/messages/batches/b1/results", false),
             ("POST", "/v1/batches/b1/cancel", false),
             ("POST", "/v1/chat/completions", false),
+            ("POST", "/v1/batches;x=1", true),
+            ("POST", "/v1/batches;x=1;y/", true),
+            ("POST", "/v1;x=1/batches", true),
+            ("POST", "/v1/files;/batches", true),
+            ("POST", "/v1/files;a=batches", false),
+            ("POST", "/v1/realtime/client_secrets", true),
+            ("POST", "/v1/realtime/calls", true),
+            ("POST", "/async-invoke", true),
+            ("POST", "/v1/fine_tuning/jobs", true),
+            ("POST", "/v1/fine_tuning/jobs/j1/cancel", false),
         ] {
-            assert_eq!(creates_batch(method, path), is_batch, "{method} {path}");
+            assert_eq!(starts_unreported_work(method, path), is_unreported, "{method} {path}");
+        }
+        for (path, counts) in [
+            ("/v1/messages/count_tokens", true),
+            ("/v1/responses/input_tokens/", true),
+            ("/v1beta/models/gemini:countTokens", true),
+            ("/model/nova/count-tokens", true),
+            ("/v1/messages", false),
+            ("/v1/input_tokens", false),
+        ] {
+            assert_eq!(only_counts_tokens(path), counts, "{path}");
         }
     }
 

@@ -10,12 +10,18 @@ use crate::telemetry::metrics::ScanFault;
 
 /// The data of the event that ends a stream of the OpenAI API.
 const DONE: &[u8] = b"[DONE]";
+/// Fields that are not content.
+const OTHER_FIELDS: [&[u8]; 3] = [b"event", b"id", b"retry"];
+/// Length of the longest name of a field.
+const NAME_MAX: usize = 5;
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// Parser of one event stream.
 #[derive(Debug, Default)]
 pub struct EventScanner {
     line: Line,
+    /// The name of the field of the line, as far as it was read.
+    name: [u8; NAME_MAX],
     bom: BomState,
     /// The last byte was a carriage return, so a line feed belongs to it.
     is_after_cr: bool,
@@ -31,13 +37,15 @@ pub struct EventScanner {
 enum Line {
     #[default]
     Start,
-    /// The name of the field is being read. Contains the number of its bytes that match `data`.
+    /// The name of the field is being read. Contains its length so far.
     Name(usize),
     /// After the colon of `data`; one space is no data.
     Colon,
     Data,
     /// Another field or a comment is being skipped.
     Other,
+    /// A line that no event stream has: the server sends text under the type of one. Its bytes are content.
+    Text,
 }
 
 /// Progress of the byte order mark at the start of the stream.
@@ -89,7 +97,7 @@ impl EventScanner {
                     self.is_after_cr = byte == b'\r';
                     1
                 }
-                Line::Start | Line::Name(_) => self.read_name(byte),
+                Line::Start | Line::Name(_) => self.read_name(byte, readings),
                 Line::Colon => {
                     self.line = Line::Data;
                     usize::from(byte == b' ')
@@ -100,6 +108,11 @@ impl EventScanner {
                     end
                 }
                 Line::Other => memchr2(b'\r', b'\n', bytes).unwrap_or(bytes.len()),
+                Line::Text => {
+                    let end = memchr2(b'\r', b'\n', bytes).unwrap_or(bytes.len());
+                    readings.add_content(end);
+                    end
+                }
             };
             bytes = &bytes[taken..];
         }
@@ -122,18 +135,37 @@ impl EventScanner {
         readings.end_document();
     }
 
-    fn read_name(&mut self, byte: u8) -> usize {
-        const DATA: &[u8] = b"data";
-        let matched = if let Line::Name(matched) = self.line { matched } else { 0 };
-        self.line = match DATA.get(matched) {
-            Some(next) if *next == byte => Line::Name(matched + 1),
-            None if byte == b':' => Line::Colon,
-            _ => Line::Other,
-        };
-        if self.line == Line::Colon {
+    fn read_name(&mut self, byte: u8, readings: &mut UsageReadings) -> usize {
+        let length = if let Line::Name(length) = self.line { length } else { 0 };
+        if length == 0 && byte == b'{' {
+            // A server that sends its documents without the name of the field.
             self.start_data_line();
+            self.line = Line::Data;
+            return 0;
+        }
+        self.line = match self.name.get_mut(length) {
+            _ if byte == b':' => self.find_field(length),
+            Some(slot) => {
+                *slot = byte;
+                Line::Name(length + 1)
+            }
+            None => Line::Text,
+        };
+        match self.line {
+            Line::Colon => self.start_data_line(),
+            Line::Text => readings.add_content(length + 1),
+            _ => {}
         }
         1
+    }
+
+    /// Returns what the line contains after a name of this length.
+    fn find_field(&self, length: usize) -> Line {
+        match &self.name[..length] {
+            b"data" => Line::Colon,
+            name if name.is_empty() || OTHER_FIELDS.contains(&name) => Line::Other,
+            _ => Line::Text,
+        }
     }
 
     /// Starts a line of data. The lines of an event are joined by line feeds, which are white space in JSON.
@@ -177,8 +209,11 @@ impl EventScanner {
     }
 
     fn end_line(&mut self, readings: &mut UsageReadings) {
-        if self.line == Line::Start {
-            self.end_event(readings);
+        match self.line {
+            Line::Start => self.end_event(readings),
+            // A short line of text without a colon.
+            Line::Name(length) if self.find_field(length) == Line::Text => readings.add_content(length),
+            _ => {}
         }
         self.line = Line::Start;
     }
@@ -256,6 +291,24 @@ mod tests {
             let whole = read(stream, 1000);
             for size in [1, 2, 3, 7] {
                 assert_eq!(read(stream, size), whole, "{stream} by {size}");
+            }
+        }
+    }
+
+    /// Servers send plain text, or JSON in lines, under the type of event streams.
+    #[test]
+    fn lines_that_no_event_stream_has_are_content() {
+        for (stream, bytes) in [
+            ("hello you\n\nhi\n", 11),
+            ("{\"a\": 1}\n{oh}\n", 4),
+            ("Data: {\"a\":1}\n\n", 14),
+            ("datas: hello\n", 12),
+            ("dat: hi\r\n", 7),
+            ("da", 0),
+            (": comment\nevent: x\nid: 1\nretry: 3\nevent\ndata\n\n", 0),
+        ] {
+            for size in [1, 2, 5, 1000] {
+                assert_eq!(read(stream, size).delivered().bytes, bytes, "{stream} by {size}");
             }
         }
     }

@@ -10,7 +10,8 @@ use crate::telemetry::metrics::ScanFault;
 const PIECE: usize = 4096;
 /// Maximum number of decoded bytes of a response.
 const OUTPUT_MAX: u64 = 64 << 20;
-/// Maximum number of decoded bytes per encoded byte, beyond the first 16 MiB. Only texts that repeat themselves exceed it.
+/// Maximum number of decoded bytes per encoded byte, beyond the first 16 MiB. Only texts that repeat themselves exceed
+/// it.
 const RATIO_MAX: u64 = 100;
 const RATIO_FREE: u64 = 16 << 20;
 /// Maximum number of decoded bytes of one piece, which may be 1 MiB long. It bounds how long a piece delays the other

@@ -58,7 +58,9 @@ fn is_true_for_some_servers(value: &str) -> bool {
             let word = text.trim().to_ascii_lowercase();
             word != "false" && !FALSE.contains(&word.as_str())
         }
-        Ok(Value::Null | Value::Array(_) | Value::Object(_)) | Err(_) => false,
+        // Programs that test a value as JavaScript does take the empty ones for true, too.
+        Ok(Value::Array(_) | Value::Object(_)) => true,
+        Ok(Value::Null) | Err(_) => false,
     }
 }
 
@@ -187,6 +189,9 @@ mod tests {
             r#""on""#,
             r#""1""#,
             r#""t""#,
+            "[]",
+            "{}",
+            "[0]",
         ] {
             for name in ["stream", "Stream", "STREAM", r"\u0073tream", "\u{17f}tream"] {
                 let body = format!("{{\"messages\":[],\"{name}\":{value}}}");
@@ -195,7 +200,7 @@ mod tests {
                 assert!(ask(&twice).is_some(), "{twice}");
             }
         }
-        for value in ["false", "0", "0.0", "null", "\"\"", r#""false""#, r#""No""#, r#""off""#, r#""0""#, "[]", "{}"] {
+        for value in ["false", "0", "0.0", "null", "\"\"", r#""false""#, r#""No""#, r#""off""#, r#""0""#] {
             assert_eq!(ask(&format!("{{\"messages\":[],\"stream\":{value}}}")), None, "{value}");
         }
     }

@@ -1,5 +1,5 @@
-//! A push parser of a sequence of JSON documents, usually one in each line, as some APIs stream them. It keeps no document:
-//! the JSON parser reads them while they arrive.
+//! A push parser of a sequence of JSON documents, usually one in each line, as some APIs stream them. It keeps no
+//! document: the JSON parser reads them while they arrive.
 
 use memchr::memchr;
 

@@ -44,8 +44,8 @@ impl PathTree {
             let Ok(new) = NodeId::try_from(self.nodes.len()) else { return };
             let next = match step {
                 PathStep::Named(name) => {
-                    let found = self.nodes[node].members.iter().find(|(known, _)| **known == *name.as_bytes());
-                    found.map(|(_, next)| *next)
+                    let child = self.nodes[node].members.iter().find(|(known, _)| **known == *name.as_bytes());
+                    child.map(|(_, next)| *next)
                 }
                 PathStep::AnyItem => self.nodes[node].any_item,
             };

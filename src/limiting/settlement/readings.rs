@@ -70,9 +70,15 @@ pub struct UsageReadings {
     has_ended: bool,
     /// Both were so at the end of a document: all its numbers count, in any order.
     is_proven: bool,
+    /// The current document has a final number.
+    is_report: bool,
+    /// Which texts are output is known, and not only which numbers are usage.
+    knows_content: bool,
+    /// Bytes of content that have passed since the last document with a final number. That report does not include them.
+    unreported: u64,
     /// The faults that occurred, by their bits.
     faults: u16,
-    /// What the response delivered, whether it reports usage or not.
+    /// The output that the response delivered, whether it reports usage or not.
     delivered: DeliveredContent,
 }
 
@@ -93,11 +99,17 @@ impl DeliveredContent {
 }
 
 impl UsageReadings {
+    /// Starts to read a response. `knows_content`: it is known which of its texts are output.
+    pub fn new(knows_content: bool) -> UsageReadings {
+        UsageReadings { knows_content, ..UsageReadings::default() }
+    }
+
     /// Adds a number. Of several values of a field, the largest counts: reports of a stream are cumulative.
     pub fn add_number(&mut self, field: UsageField, is_final: bool, number: u64) {
         let slot = &mut self.numbers[field as usize];
         *slot = (*slot).max(Some(number));
         self.has_final_number |= is_final;
+        self.is_report |= is_final;
     }
 
     pub fn set_model(&mut self, name: &[u8]) {
@@ -112,6 +124,7 @@ impl UsageReadings {
     /// Counts bytes of content.
     pub fn add_content(&mut self, bytes: usize) {
         self.delivered.bytes = self.delivered.bytes.saturating_add(bytes as u64);
+        self.unreported = self.unreported.saturating_add(bytes as u64);
     }
 
     /// Counts parts of the content that are at least a token each.
@@ -123,17 +136,22 @@ impl UsageReadings {
         self.delivered
     }
 
-    /// Returns whether a report contains the input, or a total that includes it.
+    /// Returns whether a report contains the input, or a total that includes it. Zeros are no report.
     pub fn has_input(&self) -> bool {
-        [UsageField::Input, UsageField::Total].iter().any(|field| self.numbers[*field as usize].is_some())
+        [UsageField::Input, UsageField::Total].iter().any(|field| self.number(*field) > 0)
     }
 
-    /// Returns whether a report of input or output says that nothing was used, although text has passed. A total of 0 may
-    /// be the price of a free response.
+    /// Returns whether a report says that nothing was used, or that there was no output, although text has passed. A total
+    /// of 0 may be the price of a free response.
     pub fn denies_content(&self) -> bool {
-        let has_parts =
-            [UsageField::Input, UsageField::Output].iter().any(|field| self.numbers[*field as usize].is_some());
-        has_parts && self.delivered.bytes > NOTHING_MAX && self.numbers.iter().all(|number| number.unwrap_or(0) == 0)
+        let has = |field: UsageField| self.numbers[field as usize].is_some();
+        let is_all_zero = (has(UsageField::Input) || has(UsageField::Output))
+            && self.numbers.iter().all(|number| number.unwrap_or(0) == 0);
+        let is_input_alone = has(UsageField::Output)
+            && self.number(UsageField::Output) == 0
+            && self.number(UsageField::MoreOutput) == 0
+            && self.number(UsageField::Total) <= self.number(UsageField::Input);
+        self.delivered.bytes > NOTHING_MAX && (is_all_zero || is_input_alone)
     }
 
     /// Raises the output to at least `tokens`.
@@ -165,10 +183,14 @@ impl UsageReadings {
     }
 
     /// Records the end of a document, an event or the whole response. A number that cannot be read may be the largest
-    /// one, so the others prove nothing.
+    /// one, so the others prove nothing. Nor does a report before the content.
     pub fn end_document(&mut self) {
+        if std::mem::take(&mut self.is_report) {
+            self.unreported = 0;
+        }
         let is_readable = self.faults & bit(ScanFault::NotInteger) == 0;
-        self.is_proven |= self.has_final_number && self.has_ended && is_readable;
+        let is_complete = !self.knows_content || self.unreported <= NOTHING_MAX;
+        self.is_proven |= self.has_final_number && self.has_ended && is_readable && is_complete;
     }
 
     /// Returns whether the usage is known completely.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::limiting::integers::{NotInteger, ValueError, units};
-use crate::limiting::settlement::api::LlmApi;
+use crate::limiting::settlement::api::{LlmApi, only_counts_tokens};
 use crate::limiting::settlement::weights::{ModelWeights, Weights, is_comparable};
 use crate::limiting::source::{BodyFacts, Facts, JsonPointer, Repeated, Source, has_content_coding};
 
@@ -79,6 +79,12 @@ impl Reserve {
         repeated: Repeated,
         not_integer: NotInteger,
     ) -> Result<CostEstimate, ValueError> {
+        let weights = self.weights_for(facts);
+        if only_counts_tokens(facts.path) {
+            // If the server generates something all the same, the response is charged by what it delivers.
+            let (input, announced) = (Some(0), Some(0));
+            return Ok(CostEstimate { input, announced, charged_input: 0, charged_output: 0, weights, units: 0 });
+        }
         let api = LlmApi::find(facts.path);
         let mut announced = None;
         for source in self.add.iter().filter(|source| api.is_none_or(|api| api.may_announce(source))) {
@@ -100,7 +106,6 @@ impl Reserve {
         // The output is more expensive, so the bound cuts the input first. A body of unknown length costs the most.
         let charged_output = announced.unwrap_or(default_add).min(self.at_most);
         let charged_input = input.unwrap_or(i64::MAX).min(self.at_most - charged_output);
-        let weights = self.weights_for(facts);
         let units = weights.units_of([(charged_input, weights.input), (charged_output, weights.output)]);
         Ok(CostEstimate { input, announced, charged_input, charged_output, weights, units })
     }
@@ -134,14 +139,13 @@ fn hides_output(facts: &Facts) -> bool {
     }
 }
 
-/// Returns whether a request asks for a response in the background, as the responses API has them: the client looks
-/// later whether it is complete.
+/// Returns whether a request may be completed in the background. A member that is ambiguous may have any value.
 fn is_in_background(path: &str, body: &[u8]) -> bool {
-    LlmApi::find(path) == Some(LlmApi::Responses)
-        && match JsonPointer::member("background").find(body, Repeated::Refuse) {
-            Ok(value) => value.is_some_and(|value| *value != *b"false"),
-            Err(_) => true,
-        }
+    let may_be_true = |member: &str| match JsonPointer::member(member).find(body, Repeated::Refuse) {
+        Ok(value) => value.is_some_and(|value| *value != *b"false"),
+        Err(_) => true,
+    };
+    LlmApi::find(path).is_some_and(|api| api.may_be_in_background(may_be_true))
 }
 
 /// Formats the arithmetic: `10 input x 30 + 300 output x 60`, with what the bounds and the defaults did. Prices are

@@ -195,7 +195,7 @@ impl SourceGroup {
         headers: &HeaderMap,
         fault: Option<ScanFault>,
     ) -> SourceGroup {
-        let mut readings = UsageReadings::default();
+        let mut readings = UsageReadings::new(sources.knows_content);
         let mut has_headers = false;
         for (name, field) in &sources.headers {
             let lines = headers.get_all(name).iter();
@@ -286,7 +286,7 @@ fn find_format(headers: &HeaderMap) -> Option<BodyFormat> {
     }
 }
 
-/// What a body contains, by its content type.
+/// The contents of a body, by its content type.
 #[derive(Clone, Copy, PartialEq)]
 enum ContentKind {
     Text,
@@ -327,16 +327,16 @@ enum Coding {
 /// Determines the content coding; `None` if it is another or there are several.
 fn find_coding(headers: &HeaderMap) -> Option<Coding> {
     let lines = headers.get_all(CONTENT_ENCODING).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
-    let mut found = Coding::Identity;
+    let mut last_coding = Coding::Identity;
     for coding in lines.map(<[u8]>::trim_ascii).filter(|coding| !coding.is_empty()) {
         if coding.eq_ignore_ascii_case(b"identity") {
             continue;
         }
         let is_gzip = [&b"gzip"[..], b"x-gzip"].iter().any(|name| coding.eq_ignore_ascii_case(name));
-        if !is_gzip || found == Coding::Gzip {
+        if !is_gzip || last_coding == Coding::Gzip {
             return None;
         }
-        found = Coding::Gzip;
+        last_coding = Coding::Gzip;
     }
-    Some(found)
+    Some(last_coding)
 }

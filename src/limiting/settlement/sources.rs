@@ -43,6 +43,8 @@ pub struct UsageSources {
     /// Paths in the JSON documents of events.
     pub events: PathTree,
     pub headers: Vec<(HeaderName, UsageField)>,
+    /// The paths of content are known. Without an API, all texts may be content.
+    pub knows_content: bool,
 }
 
 /// Path of a value, by the names of its members. `*` is any item of an array.
@@ -113,9 +115,8 @@ impl UsageSources {
                 tree.add_path(steps("model"), Target::Model);
             }
         }
-        // Without known paths of content, all texts may be content.
-        let is_dialect = |source: &UsageSource| matches!(source, UsageSource::Dialect(_));
-        if !listed.iter().any(is_dialect) {
+        sources.knows_content = listed.iter().any(|source| matches!(source, UsageSource::Dialect(_)));
+        if !sources.knows_content {
             for tree in [&mut sources.json, &mut sources.events] {
                 tree.add_path([], Target::Content);
             }

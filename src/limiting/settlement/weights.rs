@@ -52,14 +52,14 @@ impl Weights {
         let number = |field| i64::try_from(readings.number(field)).unwrap_or(i64::MAX);
         let input = number(UsageField::Input).saturating_add(number(UsageField::MoreInput));
         let (cached, read) = (number(UsageField::CachedInput), number(UsageField::CacheRead));
-        let written = number(UsageField::CacheWrite);
+        let cache_writes = number(UsageField::CacheWrite);
         let output = number(UsageField::Output).saturating_add(number(UsageField::MoreOutput));
-        let parts = [input, read, written, output].into_iter().fold(0, i64::saturating_add);
+        let parts = [input, read, cache_writes, output].into_iter().fold(0, i64::saturating_add);
         let rest = number(UsageField::Total).saturating_sub(parts).max(0);
         self.units_of([
             (input.saturating_sub(cached).max(0), self.input),
             (cached.saturating_add(read), self.cached),
-            (written, self.cache_write),
+            (cache_writes, self.cache_write),
             (output, self.output),
             (rest, self.input.max(self.output)),
         ])
@@ -118,8 +118,8 @@ impl ModelWeights {
         let Some(model) = readings.model().filter(|model| is_comparable(model)) else {
             return (self.heaviest().units(readings), self.depend_on_model());
         };
-        let found = self.find(model);
-        (found.unwrap_or(&self.default).units(readings), found.is_none() && self.depend_on_model())
+        let weight = self.find(model);
+        (weight.unwrap_or(&self.default).units(readings), weight.is_none() && self.depend_on_model())
     }
 }
 

@@ -1,10 +1,10 @@
 //! JSON-RPC calls in the body of a request, one or a batch, and the names that limits read of them: the method, and the
-//! tool, prompt or resource of a call of the Model Context Protocol (MCP). GraphQL operations are calls, too; `graphql` reads
-//! them.
+//! tool, prompt or resource of a call of the Model Context Protocol (MCP). GraphQL operations are calls, too; `graphql`
+//! reads them.
 //!
 //! A body that servers could read differently is refused: repeated members, names that only differ in case, which Go
-//! servers take for the same, and everything that is no call. `repeated` of a limit chooses nothing here, because no call
-//! of a batch speaks for the others.
+//! servers take for the same, and everything that is no call. `repeated` of a limit chooses nothing here, because no
+//! call of a batch speaks for the others.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -139,17 +139,17 @@ pub fn find_common<'c>(calls: &'c [Call], source: &Source) -> Result<Option<Cow<
 
 /// Returns whether `Mcp-Method` and `Mcp-Name` name each call of the body. Without these headers, they do.
 fn check_headers(headers: &HeaderMap, calls: &[Call]) -> bool {
-    let stated = |name: &HeaderName| find_header(headers, name, Repeated::Refuse);
-    let (Ok(method), Ok(name)) = (stated(&MCP_METHOD), stated(&MCP_NAME)) else { return false };
+    let header_value = |name: &HeaderName| find_header(headers, name, Repeated::Refuse);
+    let (Ok(method), Ok(name)) = (header_value(&MCP_METHOD), header_value(&MCP_NAME)) else { return false };
     let has_method = |call: &Call| {
-        let found = call.method.as_deref().map(str::as_bytes);
-        method.as_deref().is_none_or(|method| found == Some(&*decode_stated(method)))
+        let call_method = call.method.as_deref().map(str::as_bytes);
+        method.as_deref().is_none_or(|method| call_method == Some(&*decode_stated(method)))
     };
     let has_name = |call: &Call| {
         let Some(name) = name.as_deref() else { return true };
-        let found = call.tool.as_deref().or(call.other_name.as_deref()).map(str::as_bytes);
-        match found {
-            Some(found) => found == &*decode_stated(name),
+        let call_name = call.tool.as_deref().or(call.other_name.as_deref()).map(str::as_bytes);
+        match call_name {
+            Some(call_name) => call_name == &*decode_stated(name),
             // Other methods may have names that are not known here.
             None => call.method.as_deref().is_some_and(|method| !is_named(method)),
         }
@@ -159,8 +159,8 @@ fn check_headers(headers: &HeaderMap, calls: &[Call]) -> bool {
 
 /// Decodes the value of a header of MCP: `=?base64?...?=` contains what has other characters than visible ASCII.
 fn decode_stated(value: &[u8]) -> Cow<'_, [u8]> {
-    let encoded = value.strip_prefix(b"=?base64?").and_then(|rest| rest.strip_suffix(b"?="));
-    match encoded.and_then(|encoded| STANDARD.decode(encoded).ok()) {
+    let digits = value.strip_prefix(b"=?base64?").and_then(|rest| rest.strip_suffix(b"?="));
+    match digits.and_then(|digits| STANDARD.decode(digits).ok()) {
         Some(decoded) => decoded.into(),
         None => value.into(),
     }

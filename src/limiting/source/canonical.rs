@@ -29,8 +29,8 @@ use crate::limiting::source::Source;
 impl Source {
     /// Canonicalizes a value that was found in a request. Most are canonical already, as the gateway reads them so.
     ///
-    /// Some servers read a `+` in a cookie as a space. So that this neither bypasses a limit nor refuses identifiers that
-    /// contain a `+`, `+`, `%20` and `%2B` count as equal.
+    /// Some servers read a `+` in a cookie as a space. So that this neither bypasses a limit nor refuses identifiers
+    /// that contain a `+`, `+`, `%20` and `%2B` count as equal.
     pub fn canonicalize_value<'v>(&self, value: Cow<'v, [u8]>) -> Cow<'v, [u8]> {
         match self {
             Source::Cookie(_) if value.contains(&b' ') => {
@@ -84,12 +84,12 @@ pub fn title_scheme(text: &[u8]) -> Option<Vec<u8>> {
 
 /// Canonicalizes the credential in a header such as `Authorization`; `None` if there is none.
 ///
-/// - A scheme with one token after it is left out, except `Basic`: so a token is the same customer after `Bearer`, after
-///   `Token`, alone, and in a header like `x-api-key`.
+/// - A scheme with one token after it is left out, except `Basic`: so a token is the same customer after `Bearer`,
+///   after `Token`, alone, and in a header like `x-api-key`.
 /// - Other credentials keep their scheme, in lower case, with one space between words.
-/// - What servers may read in different ways is ambiguous: after `Bearer` or `Token` everything that is not one token, a
-///   `Bearer` or `Token ` inside, which some servers search for or remove, bytes beyond ASCII, which some servers trim, and
-///   base64 after `Basic` that is not the only spelling of its bytes.
+/// - What servers may read in different ways is ambiguous: after `Bearer` or `Token` everything that is not one token,
+///   a `Bearer` or `Token ` inside, which some servers search for or remove, bytes beyond ASCII, which some servers
+///   trim, and base64 after `Basic` that is not the only spelling of its bytes.
 pub fn canonicalize_credential(value: &[u8]) -> Result<Option<Cow<'_, [u8]>>, Ambiguous> {
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t');
     let text = value.trim_ascii();
@@ -149,16 +149,16 @@ fn is_token_character(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
 }
 
-/// Returns whether all servers read `text` as one token. Rails, for example, accepts lists separated by `,`, `;` or tabs,
-/// quotes, and `token=` before the token. So `=` may only pad base64 at the end.
+/// Returns whether all servers read `text` as one token. Rails, for example, accepts lists separated by `,`, `;` or
+/// tabs, quotes, and `token=` before the token. So `=` may only pad base64 at the end.
 fn is_token(text: &[u8]) -> bool {
     let padding = text.iter().rev().take_while(|byte| **byte == b'=').count();
     let token = &text[..text.len() - padding];
     !token.is_empty() && token.iter().all(|byte| byte.is_ascii_graphic() && !b",;\"'\\=".contains(byte))
 }
 
-/// Writes the signature of a JSON Web Token in its only correct spelling. Some servers accept others: with padding, with
-/// other bits after the end, in the alphabet of base64, or with characters between that they skip.
+/// Writes the signature of a JSON Web Token in its only correct spelling. Some servers accept others: with padding,
+/// with other bits after the end, in the alphabet of base64, or with characters between that they skip.
 fn canonicalize_signature(token: &[u8]) -> Cow<'_, [u8]> {
     let mut dots = token.iter().enumerate().filter(|(_, byte)| **byte == b'.').map(|(at, _)| at);
     let (Some(_), Some(dot), None) = (dots.next(), dots.next(), dots.next()) else { return token.into() };

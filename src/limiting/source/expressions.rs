@@ -1,5 +1,5 @@
-//! Regular expressions that are written in a config, for the values of a source. One of which a part can match nothing is
-//! a mistake.
+//! Regular expressions that are written in a config, for the values of a source. One of which a part can match nothing
+//! is a mistake.
 
 use http::header::{AUTHORIZATION, HOST};
 use regex_syntax::ParserBuilder;
@@ -54,7 +54,7 @@ impl Source {
                 wrong.map(|wrong| self.describe_impossible(wrong)).or_else(escape)
             }
             HirKind::Class(class) => {
-                let listed: Vec<char> = match class {
+                let characters: Vec<char> = match class {
                     Class::Unicode(class) => {
                         class.ranges().iter().flat_map(|range| (range.start()..=range.end()).take(RANGE_MAX)).collect()
                     }
@@ -62,9 +62,9 @@ impl Source {
                         class.ranges().iter().flat_map(|range| range.start()..=range.end()).map(char::from).collect()
                     }
                 };
-                let is_possible = listed.iter().any(|c| self.may_contain(*c));
+                let is_possible = characters.iter().any(|c| self.may_contain(*c));
                 // A class without characters says itself that it matches nothing.
-                listed.first().filter(|_| !is_possible).map(|first| self.describe_impossible(*first))
+                characters.first().filter(|_| !is_possible).map(|first| self.describe_impossible(*first))
             }
             HirKind::Repetition(repetition) => self.find_impossible(&repetition.sub),
             HirKind::Capture(capture) => self.find_impossible(&capture.sub),
@@ -103,9 +103,9 @@ impl Source {
                 (format!("no host has the character `{c}`"), "write names in their ASCII form, with xn--".to_owned())
             }
             Source::Path => {
-                let mut encoded = String::new();
-                c.to_string().bytes().for_each(|byte| push_percent_encoded(&mut encoded, byte));
-                (format!("no path has the character `{}`", c.escape_debug()), format!("write it as {encoded}"))
+                let mut text = String::new();
+                c.to_string().bytes().for_each(|byte| push_percent_encoded(&mut text, byte));
+                (format!("no path has the character `{}`", c.escape_debug()), format!("write it as {text}"))
             }
             Source::Cookie(_) => {
                 ("a space in a cookie counts as `+`".to_owned(), "write \\+ in place of the space".to_owned())
@@ -119,14 +119,14 @@ impl Source {
 fn find_wrong_escape(literal: &[u8]) -> Option<(String, String)> {
     let mut escapes = literal.windows(3).filter(|bytes| bytes[0] == b'%');
     escapes.find_map(|bytes| {
-        let written = String::from_utf8_lossy(bytes).into_owned();
+        let text = String::from_utf8_lossy(bytes).into_owned();
         let mut right = String::new();
         match hex_byte(bytes[1], bytes[2]) {
             Some(byte) if canonical::is_segment_byte(byte) => right.push(char::from(byte)),
             Some(byte) => push_percent_encoded(&mut right, byte),
             None => right.push_str("%25"),
         }
-        (right != written).then(|| (format!("no path has `{written}`"), format!("write `{right}`")))
+        (right != text).then(|| (format!("no path has `{text}`"), format!("write `{right}`")))
     })
 }
 
@@ -141,11 +141,11 @@ fn find_wrong_scheme(tree: &Hir) -> Option<(String, String)> {
         Some(end) => literal.0.split_at(end),
         None => (&literal.0[..], &b""[..]),
     };
-    let titled = String::from_utf8_lossy(&title_scheme(scheme)?).into_owned();
-    let is_wrong = titled.as_bytes() != scheme || rest.starts_with(b"  ");
+    let title = String::from_utf8_lossy(&title_scheme(scheme)?).into_owned();
+    let is_wrong = title.as_bytes() != scheme || rest.starts_with(b"  ");
     is_wrong.then(|| {
-        let what = format!("the scheme reads `{titled}` here, with one space after it, however clients write it");
-        (what, format!("write \"~ ^{titled} ...\""))
+        let what = format!("the scheme reads `{title}` here, with one space after it, however clients write it");
+        (what, format!("write \"~ ^{title} ...\""))
     })
 }
 

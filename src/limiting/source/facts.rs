@@ -78,8 +78,8 @@ pub enum SourceValue<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// Returns the facts of a request to the route named `route` of which only the client and the headers are known. The
-    /// only place that lists all facts: whoever knows more adds it.
+    /// Returns the facts of a request to the route named `route` of which only the client and the headers are known.
+    /// The only place that lists all facts: whoever knows more adds it.
     pub fn new(client: IpAddr, route: &'a str, headers: &'a HeaderMap) -> Facts<'a> {
         Facts {
             client,
@@ -114,7 +114,7 @@ impl Facts<'_> {
     /// # Errors
     /// The request contains several values, and `repeated` does not choose one.
     pub fn value(&self, source: &Source, repeated: Repeated) -> Result<Option<SourceValue<'_>>, Ambiguous> {
-        let found = match source {
+        let value = match source {
             Source::Ip(_) => return Ok(Some(SourceValue::Ip(self.client))),
             Source::Country => match self.geo {
                 Some(geo) => text_value(geo.find_country(self.client)),
@@ -160,7 +160,7 @@ impl Facts<'_> {
             Source::GraphqlOperation => self.common_value(CallProtocol::Graphql, source),
             Source::Descriptor(name) => find_entry(self.descriptor, name, repeated),
         };
-        Ok(found?.map(SourceValue::Bytes))
+        Ok(value?.map(SourceValue::Bytes))
     }
 }
 

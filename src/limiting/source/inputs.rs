@@ -90,44 +90,46 @@ pub fn remove_parameters(query: &str, names: &[String]) -> String {
         let key = part.split('=').next().unwrap_or_default();
         names.iter().any(|name| compare_names(key.as_bytes(), name) != NameMatch::None)
     };
-    let mut kept = Vec::new();
+    let mut pairs = Vec::new();
     for (index, pair) in query.split('&').enumerate() {
         // Some servers drop these characters at the start of a query, and separate parameters with `;`.
         let whole = if index == 0 { pair.trim_start_matches(['?', '\u{feff}']) } else { pair };
         if !whole.split(';').any(is_removed) {
-            kept.push(pair.to_owned());
+            pairs.push(pair.to_owned());
             continue;
         }
         let parts: Vec<&str> = whole.split(';').filter(|part| !is_removed(part)).collect();
         if !parts.is_empty() {
-            kept.push(parts.join(";"));
+            pairs.push(parts.join(";"));
         }
     }
-    kept.join("&")
+    pairs.join("&")
 }
 
 /// Finds a parameter that must be unique. Some servers also separate parameters with `;`.
 fn find_unique_query<'q>(query: &'q str, name: &str) -> FoundValue<'q> {
-    let mut found = None;
+    let mut parameter = None;
     for pair in query.split('&') {
         for part in pair.split(';').filter(|part| !part.is_empty()) {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
             match compare_names(key.as_bytes(), name) {
                 NameMatch::None => {}
-                NameMatch::Same if part.len() == pair.len() && found.is_none() && is_unambiguous(value.as_bytes()) => {
-                    found = Some(value);
+                NameMatch::Same
+                    if part.len() == pair.len() && parameter.is_none() && is_unambiguous(value.as_bytes()) =>
+                {
+                    parameter = Some(value);
                 }
                 _ => return Err(Ambiguous),
             }
         }
     }
-    Ok(found.map(decode_form_value))
+    Ok(parameter.map(decode_form_value))
 }
 
 /// Finds the cookie `name` and percent-decodes it, without surrounding spaces and one pair of quotes. A `+` remains a
 /// `+`.
 pub fn find_cookie<'h>(headers: &'h HeaderMap, name: &str, repeated: Repeated) -> FoundValue<'h> {
-    let mut found = None;
+    let mut cookie = None;
     for pair in headers.get_all(COOKIE).iter().flat_map(cookie_pairs) {
         let (key, value) = match pair.iter().position(|byte| *byte == b'=') {
             Some(equals) => (pair[..equals].trim_ascii(), Some(pair[equals + 1..].trim_ascii())),
@@ -135,11 +137,11 @@ pub fn find_cookie<'h>(headers: &'h HeaderMap, name: &str, repeated: Repeated) -
         };
         match value.filter(|_| key == name.as_bytes()) {
             Some(value) => match repeated {
-                Repeated::First if found.is_some() => {}
-                Repeated::Refuse if found.is_some() || hides_cookie(pair, name) || !is_unambiguous_cookie(value) => {
+                Repeated::First if cookie.is_some() => {}
+                Repeated::Refuse if cookie.is_some() || hides_cookie(pair, name) || !is_unambiguous_cookie(value) => {
                     return Err(Ambiguous);
                 }
-                _ => found = Some(value),
+                _ => cookie = Some(value),
             },
             None if repeated != Repeated::Refuse => {}
             None if compare_names(trim_non_ascii_space(key), name) != NameMatch::None || hides_cookie(pair, name) => {
@@ -148,7 +150,7 @@ pub fn find_cookie<'h>(headers: &'h HeaderMap, name: &str, repeated: Repeated) -
             None => {}
         }
     }
-    Ok(found.map(|value| percent_decode(trim_quotes(value)).into()))
+    Ok(cookie.map(|value| percent_decode(trim_quotes(value)).into()))
 }
 
 fn cookie_pairs(field: &HeaderValue) -> impl Iterator<Item = &[u8]> {
@@ -187,8 +189,8 @@ fn trim_quotes(value: &[u8]) -> &[u8] {
     }
 }
 
-/// Returns segment `index` of a path, from 0, percent-decoded. Empty segments do not count. Some servers end a segment at `;` or at a zero
-/// byte; such a segment is ambiguous.
+/// Returns segment `index` of a path, from 0, percent-decoded. Empty segments do not count. Some servers end a segment
+/// at `;` or at a zero byte; such a segment is ambiguous.
 pub fn find_segment(path: &str, index: usize, repeated: Repeated) -> FoundValue<'_> {
     let ends = |segment: &str| segment.contains(';') || !is_unambiguous(segment.as_bytes());
     match canonical::find_segment(path, index) {

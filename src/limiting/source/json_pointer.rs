@@ -156,12 +156,12 @@ impl<'de> Visitor<'de> for Walk<'_> {
             }
             return Ok(if self.is_count { Ok(Some(count.to_string())) } else { Err(Ambiguous) });
         };
-        let wanted = token.parse().ok().filter(|index: &usize| index.to_string() == *token);
-        let mut found = Ok(None);
+        let wanted_index = token.parse().ok().filter(|index: &usize| index.to_string() == *token);
+        let mut result = Ok(None);
         for index in 0.. {
-            let more = if wanted == Some(index) {
+            let more = if wanted_index == Some(index) {
                 let item = items.next_element_seed(Walk { tokens: below, ..self })?;
-                item.map(|item| found = item).is_some()
+                item.map(|item| result = item).is_some()
             } else {
                 items.next_element::<IgnoredAny>()?.is_some()
             };
@@ -169,13 +169,13 @@ impl<'de> Visitor<'de> for Walk<'_> {
                 break;
             }
         }
-        Ok(found)
+        Ok(result)
     }
 
     /// Parsers differ in which of two members with the same name they use. Some also ignore case, or what follows a
     /// zero byte.
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<PointerResult, A::Error> {
-        let mut found: Option<PointerResult> = None;
+        let mut result: Option<PointerResult> = None;
         let mut alike = self.tokens.is_empty() && !self.is_count;
         while let Some(name) = members.next_key::<String>()? {
             let Some((_, below)) = self.tokens.split_first().filter(|(token, _)| **token == name) else {
@@ -187,13 +187,13 @@ impl<'de> Visitor<'de> for Walk<'_> {
                 continue;
             };
             let value = members.next_value_seed(Walk { tokens: below, ..self })?;
-            found = Some(match (found, self.repeated) {
+            result = Some(match (result, self.repeated) {
                 (None, _) | (Some(_), Repeated::Last) => value,
                 (Some(first), Repeated::First) => first,
                 (Some(_), Repeated::Refuse) => Err(Ambiguous),
             });
         }
-        Ok(if alike { Err(Ambiguous) } else { found.unwrap_or(Ok(None)) })
+        Ok(if alike { Err(Ambiguous) } else { result.unwrap_or(Ok(None)) })
     }
 }
 

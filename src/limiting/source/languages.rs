@@ -1,4 +1,5 @@
-//! The values that requests can have, by source, as regular expressions. They tell whether a pattern matches any of them.
+//! The values that requests can have, by source, as regular expressions. They tell whether a pattern matches any of
+//! them.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};

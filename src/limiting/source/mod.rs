@@ -108,7 +108,7 @@ sources! {
     /// Path segment that matches `{NAME}` of the route.
     Param(String) = "param": "NAME", Target;
     Header(HeaderName) = "header": "NAME", Fields;
-    /// What a header says about who the client is, `Authorization` unless another is named, in canonical form.
+    /// The credentials in a header, which is `Authorization` unless another is named, in canonical form.
     Credential(HeaderName) = "credential", Fields;
     Cookie(String) = "cookie": "NAME", Fields;
     Query(String) = "query": "NAME", Target;

@@ -1,6 +1,6 @@
 //! Values and patterns that are written in a config or in a call of the admin API: overrides, blocks, tenants,
-//! conditions and sets. Each is brought into the canonical form of its source, so that it is compared with what requests
-//! have. One that no request can have is a mistake: it would match nothing, without a word.
+//! conditions and sets. Each is brought into the canonical form of its source, so that it is compared with what
+//! requests have. One that no request can have is a mistake: it would match nothing, without a word.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -191,13 +191,14 @@ fn check_spaces(value: &[u8]) -> Result<(), TextFault> {
     }
 }
 
-/// Canonicalizes a pattern for a whole `Authorization` header. What stands before the first space or `*` may be a scheme.
+/// Canonicalizes a pattern for a whole `Authorization` header. What stands before the first space or `*` may be a
+/// scheme.
 fn canonicalize_scheme_pattern(pattern: &str) -> String {
     if let Some((start, rest)) = pattern.split_once('*')
         && !start.contains([' ', '\t'])
     {
-        let titled = title_scheme(start.as_bytes()).unwrap_or_else(|| start.as_bytes().to_vec());
-        return format!("{}*{rest}", String::from_utf8_lossy(&titled));
+        let title = title_scheme(start.as_bytes()).unwrap_or_else(|| start.as_bytes().to_vec());
+        return format!("{}*{rest}", String::from_utf8_lossy(&title));
     }
     String::from_utf8_lossy(&canonicalize_scheme(pattern.as_bytes().into())).into_owned()
 }
@@ -274,12 +275,12 @@ fn canonicalize_path_pattern(pattern: &str) -> Result<String, TextFault> {
         return invalid_text("a path has `*` as it is, never as `%2A`", "match it with \"~ regex\", as \\*");
     }
     // The first star may stand for the first slash, too.
-    let opened = if pattern.starts_with('*') { format!("/{pattern}") } else { pattern.to_owned() };
-    let canonical = canonicalize_path(&opened).map_err(|fault| TextFault {
+    let absolute = if pattern.starts_with('*') { format!("/{pattern}") } else { pattern.to_owned() };
+    let canonical = canonicalize_path(&absolute).map_err(|fault| TextFault {
         what: format!("no path is `{pattern}`"),
-        help: if opened == pattern { fault.help } else { fault.help.replacen("`/", "`", 1) },
+        help: if absolute == pattern { fault.help } else { fault.help.replacen("`/", "`", 1) },
     })?;
-    Ok(canonical[opened.len() - pattern.len()..].to_owned())
+    Ok(canonical[absolute.len() - pattern.len()..].to_owned())
 }
 
 /// Canonicalizes a path with its query.
@@ -297,14 +298,15 @@ fn check_query(text: &str) -> Result<(), TextFault> {
     }
 }
 
-/// Checks that a query has no character that requests have encoded only. The query may be a secret, so no message has it.
+/// Checks that a query has no character that requests have encoded only. The query may be a secret, so no message has
+/// it.
 fn check_query_bytes(query: &str) -> Result<(), TextFault> {
     let Some(wrong) = query.chars().find(|c| !c.is_ascii_graphic() || "\"<>#".contains(*c)) else { return Ok(()) };
-    let mut encoded = String::new();
-    wrong.to_string().bytes().for_each(|byte| push_percent_encoded(&mut encoded, byte));
+    let mut text = String::new();
+    wrong.to_string().bytes().for_each(|byte| push_percent_encoded(&mut text, byte));
     invalid_text(
         format!("no query has the character `{}` as it is", wrong.escape_debug()),
-        format!("write it as {encoded}"),
+        format!("write it as {text}"),
     )
 }
 
@@ -319,7 +321,8 @@ mod tests {
         Source::parse(text, SourceKind::ALL).unwrap().unwrap()
     }
 
-    /// What requests cannot have is refused with the right spelling, and what is accepted is stored as requests have it.
+    /// What requests cannot have is refused with the right spelling, and what is accepted is stored as requests have
+    /// it.
     #[test]
     fn written_values_are_canonical_or_refused() {
         for (name, written, result) in [

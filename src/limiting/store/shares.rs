@@ -1,7 +1,7 @@
-//! How many keys in memory each limit may have. Limits share one pool; a limit with its own `max_keys` has that many for
-//! itself. A limit evicts only when the pool is full: then the limit with the most keys gives one up, so none falls below
-//! its equal part of the pool, its floor. Limits that the last reload removed give up their keys first, and have no floor.
-//! The control thread sets the shares with each config.
+//! How many keys in memory each limit may have. Limits share one pool; a limit with its own `max_keys` has that many
+//! for itself. A limit evicts only when the pool is full: then the limit with the most keys gives one up, so none falls
+//! below its equal part of the pool, its floor. Limits that the last reload removed give up their keys first, and have
+//! no floor. The control thread sets the shares with each config.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub struct KeyShare {
     totals: KeyTotals,
 }
 
-/// Where the keys of a limit have their capacity.
+/// The place in which the keys of a limit have their capacity.
 enum Capacity {
     /// The limit has this many keys for itself.
     Own(usize),
@@ -173,8 +173,8 @@ impl KeyShares {
         };
         let bans = limits.iter().filter_map(ban_share_of);
         let current: ShareTable = limits.iter().map(share_of).chain(bans).collect();
-        let gone = self.current.values().filter(|share| !current.contains_key(&share.id));
-        let leaving: ShareTable = gone
+        let closed_shares = self.current.values().filter(|share| !current.contains_key(&share.id));
+        let leaving: ShareTable = closed_shares
             .map(|share| {
                 let own = match share.capacity {
                     Capacity::Own(max_keys) => Some(max_keys),
@@ -206,17 +206,18 @@ impl KeyShares {
     }
 
     /// Returns the limit that gives up a key for a new one of `own`, which already counts it: one that the last reload
-    /// removed, or the one with the most keys, if it has more than `own` and a key that is not spent. Otherwise `own` gives
-    /// up one of its keys. If it has fewer than its floor, the limit with the most keys gives up one, be it spent.
+    /// removed, or the one with the most keys, if it has more than `own` and a key that is not spent. Otherwise `own`
+    /// gives up one of its keys. If it has fewer than its floor, the limit with the most keys gives up one, be it
+    /// spent.
     pub fn find_donor<'s>(&'s self, own: &'s KeyShare) -> &'s KeyShare {
         let Capacity::Pool(pool) = &own.capacity else { return own };
-        let held = own.key_count().len.saturating_sub(1);
+        let key_count = own.key_count().len.saturating_sub(1);
         let Some(donor) = self.compare_limits(pool, LIMITS_COMPARED) else { return own };
         let count = donor.key_count();
-        if donor.gives_up_first(count) || pool.has_spare_key(count) && count.len > held {
+        if donor.gives_up_first(count) || pool.has_spare_key(count) && count.len > key_count {
             return donor;
         }
-        if held >= pool.floor.max(1) {
+        if key_count >= pool.floor.max(1) {
             return own;
         }
         // Not all limits can be at their floors while the pool is full and this one is below, but it may take all to

@@ -12,7 +12,7 @@ use crate::telemetry::metrics::{HeadroomSums, LimitRegistry};
 pub struct HeadroomHistory {
     started: Instant,
     readings: VecDeque<HeadroomReading>,
-    /// The limits in force by name, each with the time since when it has its settings.
+    /// The active limits by name, each with the time since when it has its settings.
     limits: HashMap<String, (Arc<Limit>, Instant)>,
 }
 
@@ -39,7 +39,7 @@ impl HeadroomHistory {
         }
     }
 
-    /// Records which of the limits in force have changed. Limits of the first call are in force since the start.
+    /// Records which of the active limits have changed. Limits of the first call are active since the start.
     pub fn record_limits(&mut self, limits: &LimitTable, now: Instant) {
         self.limits.retain(|name, _| limits.index_of(name).is_some());
         let new_since = if self.limits.is_empty() { self.started } else { now };

@@ -74,7 +74,7 @@ impl UsageMonitor {
         }
     }
 
-    /// Records which limits are in force.
+    /// Records which limits are active.
     pub fn record_limits(&self, limits: &LimitTable) {
         self.headroom.borrow_mut().record_limits(limits, Instant::now());
     }
@@ -184,8 +184,8 @@ impl UsageHistory {
         found
     }
 
-    /// Calls `visit` with the keys of the limit with the id `limit`, as far as the longest window has them. A key may be
-    /// visited several times.
+    /// Calls `visit` with the keys of the limit with the id `limit`, as far as the longest window has them. A key may
+    /// be visited several times.
     pub fn visit_keys(&self, limit: u64, mut visit: impl FnMut(&str)) {
         let parts = self.windows[UsageWindow::TenMinutes as usize].parts.iter();
         for usage in parts.filter_map(|part| part.limits.get(&limit)) {

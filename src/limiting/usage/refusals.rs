@@ -177,11 +177,11 @@ impl RefusalBlock {
     /// Returns the index of a limit, and lists it if need be. A block rarely has more than a few limits, and cloning a
     /// pointer that all workers share would take longer than the rest of the record.
     fn find_or_add_limit(&mut self, limit: &Arc<Limit>) -> u32 {
-        let listed = self.limits.iter().rev().take(LIMITS_COMPARED).position(|listed| Arc::ptr_eq(listed, limit));
-        if listed.is_none() {
+        let place = self.limits.iter().rev().take(LIMITS_COMPARED).position(|place| Arc::ptr_eq(place, limit));
+        if place.is_none() {
             self.limits.push(limit.clone());
         }
-        to_u32(self.limits.len() - 1 - listed.unwrap_or(0))
+        to_u32(self.limits.len() - 1 - place.unwrap_or(0))
     }
 
     /// Copies the refusal with this index. `wall`: the wall clock in ms since 1970, and the same time as an instant.
@@ -265,8 +265,8 @@ impl RefusalLog {
     /// Takes what all workers recorded.
     pub fn collect(&mut self, recorders: &RefusalRecorders) {
         let mut recorders = lock(&recorders.0);
-        let taken = recorders.iter().map(|recorder| std::mem::take(&mut *lock(&recorder.0)));
-        let blocks: Vec<RefusalBlock> = taken.flatten().collect();
+        let batches = recorders.iter().map(|recorder| std::mem::take(&mut *lock(&recorder.0)));
+        let blocks: Vec<RefusalBlock> = batches.flatten().collect();
         recorders.retain(|recorder| Arc::strong_count(recorder) > 1);
         // Copies only those that are kept: many workers may have recorded many times as much.
         let mut newest: Vec<(Instant, &RefusalBlock, usize)> = Vec::new();

@@ -118,8 +118,8 @@ impl FrequentKeys {
 
     /// Counts the key with that hash `weight` times if it is among those counted. Returns false if not.
     pub fn add_known(&mut self, hash: u64, weight: u64) -> bool {
-        let known = self.counts.get_mut(&hash);
-        known.map(|counter| counter.count += weight).is_some()
+        let count = self.counts.get_mut(&hash);
+        count.map(|counter| counter.count += weight).is_some()
     }
 
     /// Counts `key` `weight` times. Equal keys must have equal hashes, and a client must not be able to choose two keys
@@ -177,19 +177,19 @@ impl FrequentKeys {
         let (_, largest_dropped, _) = counts.select_nth_unstable_by_key(capacity, |count| Reverse(*count));
         let less = *largest_dropped;
         self.missed += less;
-        let kept = |count: u64| count.saturating_sub(less);
-        if self.counts.values().all(|counter| kept(counter.count) == 0) {
+        let reduce = |count: u64| count.saturating_sub(less);
+        if self.counts.values().all(|counter| reduce(counter.count) == 0) {
             self.counts.clear();
             self.text.clear();
             return;
         }
-        self.counts.retain(|_, counter| kept(counter.count) > 0);
+        self.counts.retain(|_, counter| reduce(counter.count) > 0);
         let mut text = String::with_capacity(self.text.capacity());
         for counter in self.counts.values_mut() {
             let start = counter.start as usize;
             let at = u32::try_from(text.len()).unwrap_or(u32::MAX);
             text.push_str(self.text.get(start..start + counter.len as usize).unwrap_or_default());
-            (counter.start, counter.count) = (at, kept(counter.count));
+            (counter.start, counter.count) = (at, reduce(counter.count));
         }
         self.text = text;
     }

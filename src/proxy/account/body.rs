@@ -449,15 +449,15 @@ impl Drop for ResponseBody {
             self.end = ResponseEnd::Whole;
         }
         if let BodySource::Upstream { exchange, linger, waits, .. } = &mut self.source {
-            let answered = exchange.borrow().is_complete();
+            let is_complete = exchange.borrow().is_complete();
             let late = self.account.as_ref().and_then(|account| account.deadline().expired_wait());
-            if let (true, false, Some(late)) = (*waits, answered, late) {
+            if let (true, false, Some(late)) = (*waits, is_complete, late) {
                 if late == RequestWait::Stream {
                     self.end = ResponseEnd::Broken(End::ResponseStalled);
                 }
                 exchange.borrow().log_failure(UpstreamFailureKind::Stalled, &End::ResponseStalled.row().text);
             }
-            if let (false, Some(linger)) = (answered, linger.take()) {
+            if let (false, Some(linger)) = (is_complete, linger.take()) {
                 let stream = linger.stream;
                 linger.continue_exchange(exchange::discard_response(exchange.clone(), stream, stream));
             }

@@ -1,8 +1,8 @@
 //! The account of one request. It counts the request in the metrics, feeds its access log entry, settles what the
 //! limits charged, and holds its deadline.
 //!
-//! The account is opened with the request and counts the response once. It ends once: with the response body, which says
-//! how, or when it is dropped, with the tunnel or with a request that got no response because the client left.
+//! The account is opened with the request and counts the response once. It ends once: with the response body, which
+//! says how, or when it is dropped, with the tunnel or with a request that got no response because the client left.
 
 pub(crate) mod body;
 pub(crate) mod linger;
@@ -83,7 +83,7 @@ pub enum ResponseEnd {
     Whole,
     /// The source of the body failed: the upstream server or, for an echo, the client.
     Broken(End),
-    /// Nobody waits for the rest: the client left, or the gateway ended the connection.
+    /// Nobody waits for the rest: the client disconnected, or the gateway ended the connection.
     Abandoned,
 }
 
@@ -292,8 +292,8 @@ impl RequestAccount {
         self.deadline.arm(RequestWait::Tunnel, limit);
     }
 
-    /// Records that a tunnel moved data, `bytes` of them to the client, and `received` from it so far, and arms its next
-    /// deadline.
+    /// Records that a tunnel moved data, `bytes` of them to the client, and `received` from it so far, and arms its
+    /// next deadline.
     pub fn record_tunnel_bytes(&mut self, (bytes, received): (u64, u64), awaited: RequestWait, limit: Duration) {
         self.deadline.arm(awaited, limit);
         if let Some(charges) = &mut self.charges {

@@ -1,7 +1,7 @@
 //! The state of one request: the steps of `request` fill it in, and `finish_response` reads it.
 //!
-//! What a step finds and a later step uses up is passed on by value: an [`Admitted`] request has all that the limits and the
-//! steps before them granted, and a [`Reply`] has the response.
+//! What a step finds and a later step uses up is passed on by value: an [`Admitted`] request has all that the limits
+//! and the steps before them granted, and a [`Reply`] has the response.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -98,8 +98,8 @@ impl<'a> RequestContext<'a> {
 
     /// Returns the route that matches the request, whether the request has entered it or not.
     pub fn found_route(&self) -> Option<&'a Route> {
-        let found = self.found_route.and_then(|index| self.view.snapshot.config.routes.get(index));
-        self.matched_route().or(found)
+        let route = self.found_route.and_then(|index| self.view.snapshot.config.routes.get(index));
+        self.matched_route().or(route)
     }
 
     /// Returns the format in which the client prefers errors.
@@ -113,7 +113,7 @@ impl<'a> RequestContext<'a> {
     }
 }
 
-/// What authentication and limits have found out about a request so far.
+/// The results of authentication and limits for a request so far.
 #[derive(Default)]
 pub struct Admission {
     /// The identity that the route's `auth` verified.
@@ -128,7 +128,8 @@ pub struct Admission {
     pub call_ids: CallIds,
 }
 
-/// A request as it arrived. `forwarded_head` turns its headers into those that are forwarded, before any step reads them.
+/// A request as it arrived. `forwarded_head` turns its headers into those that are forwarded, before any step reads
+/// them.
 pub struct Received {
     pub parts: Parts,
     /// The well-known headers that were received.
@@ -143,7 +144,7 @@ pub enum ClientBody {
     ReadAhead(Upload),
     /// The action of the route reads it.
     Opened(Rc<UploadProgress>),
-    /// It is not to be read any more, or there was none.
+    /// The body must not be read any more, or there was none.
     Gone,
 }
 
@@ -242,12 +243,12 @@ pub struct Admitted<'a> {
 
 /// A response that `finish_response` completes.
 pub enum Reply {
-    /// That of the route, or of the gateway in its place. If the server has switched protocols, the permit is that of the
-    /// tunnel.
+    /// The response of the route, or of the gateway in its place. If the server has switched protocols, the permit is
+    /// that of the tunnel.
     Route(Response<ResponseBody>, Option<TunnelPermit>),
-    /// That to a preflight.
+    /// The response to a preflight.
     Preflight(Response<ResponseBody>),
-    /// That of the auth server, which has refused the request.
+    /// The response of the auth server, which has refused the request.
     AuthServer(Response<ResponseBody>),
     /// The decision for which another proxy asks.
     Decision(Response<ResponseBody>),

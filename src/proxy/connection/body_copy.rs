@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-/// What became of a copy.
+/// The result of a copy.
 #[derive(Debug, PartialEq, Eq)]
 pub enum CopiedBody {
     Whole(Bytes),

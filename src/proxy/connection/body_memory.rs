@@ -1,5 +1,5 @@
-//! Memory of large request bodies that are read before the limits decide. All workers share it. A body for which nothing
-//! is left is not read, like one that is too long.
+//! Memory of large request bodies that are read before the limits decide. All workers share it. A body for which
+//! nothing is left is not read, like one that is too long.
 //!
 //! A body reserves memory as it arrives, so that one that is only announced, or slow, takes nothing from others. It
 //! returns the memory with its bytes, when the server has got them.
@@ -49,8 +49,8 @@ impl BodyPermit {
 
     /// Reserves memory for `bytes` in all. Returns false if too little is left.
     fn grow_to(&mut self, bytes: usize) -> bool {
-        let needed = if bytes <= SMALL_BODY { 0 } else { bytes.next_multiple_of(SMALL_BODY) as u64 };
-        let more = needed.saturating_sub(self.bytes);
+        let needed_bytes = if bytes <= SMALL_BODY { 0 } else { bytes.next_multiple_of(SMALL_BODY) as u64 };
+        let more = needed_bytes.saturating_sub(self.bytes);
         if more == 0 {
             return true;
         }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Default)]
 pub struct ConnectionCount {
     pub(super) all: AtomicUsize,
-    /// By [`client_network`].
+    /// The counts by [`client_network`].
     by_client: Mutex<HashMap<IpAddr, usize>>,
     /// Connections that are closing to make room for others, and that still count.
     pub(super) closing: AtomicUsize,

@@ -90,13 +90,13 @@ impl MinRate {
     }
 
     fn left_ms(&self, now_ms: u64) -> i64 {
-        let spent = self.waits_since_ms.get().map_or(0, |since_ms| now_ms.saturating_sub(since_ms));
-        self.left_ms.get().saturating_sub(i64::try_from(spent).unwrap_or(i64::MAX))
+        let waited_ms = self.waits_since_ms.get().map_or(0, |since_ms| now_ms.saturating_sub(since_ms));
+        self.left_ms.get().saturating_sub(i64::try_from(waited_ms).unwrap_or(i64::MAX))
     }
 }
 
-/// Output to a client's socket: what is still to be written, who waits for that, and the minimum rate at which the client
-/// must read it.
+/// Output to a client's socket: what is still to be written, who waits for that, and the minimum rate at which the
+/// client must read it.
 pub(super) struct Output {
     is_flushed: Cell<bool>,
     /// Bytes that the socket has accepted since all was flushed or a wait began: they are credited at the end of

@@ -30,8 +30,8 @@
 //! | `Resting` | 2 kB, over TLS 10 kB | the same, but at most 16 MiB over all connections of a worker |
 //! | `Upgraded` | 64 KiB, nothing while it is silent | the same |
 //!
-//! HTTP/3 has the bounds of HTTP/2, with 1 MiB for the responses of a connection (`server::quic::settings`), and no phase
-//! `Head`.
+//! HTTP/3 has the bounds of HTTP/2, with 1 MiB for the responses of a connection (`server::quic::settings`), and no
+//! phase `Head`.
 //!
 //! `max_connections`, `max_connections_per_ip` and `max_streams` multiply these.
 //!
@@ -40,8 +40,8 @@
 //! - `request_deadline`: a request's handle on its own state and that of its connection
 //! - `timeouts`: the coarse clock and its timers; `min_rate`: minimum rates of bodies and responses
 //! - `stream`: the byte stream; `upgrade`: upgraded connections
-//! - `body`: request bodies that the HTTP library receives, and their rest after the response; `upload`: their way to the
-//!   action of the route; `body_memory`: memory of large ones
+//! - `body`: request bodies that the HTTP library receives, and their rest after the response; `upload`: their way to
+//!   the action of the route; `body_memory`: memory of large ones
 //! - `registry`: all connections of a worker; `connection_count`: their number over all workers
 //! - `settings`: the settings of a connection
 //!

@@ -80,7 +80,7 @@ pub(super) enum GoAway {
     No,
     /// The connection accepts no new streams, and ends after its last one.
     Graceful,
-    /// The client has violated the protocol: all requests end, also those without a mistake.
+    /// The client has violated the protocol: all requests end, also those without an error.
     Error,
 }
 

@@ -22,7 +22,7 @@ use crate::proxy::connection::timeouts::Ticks;
 /// had at once, because the HTTP/2 library keeps about 2 KiB for each of them until the connection ends. Beyond that,
 /// the worker closes the connections that have been idle for the longest time.
 const IDLE_STREAMS: usize = 8192;
-/// At `max_connections`, so many idle connections are selected at once, because that looks at all of them.
+/// The number of idle connections that are selected at once at `max_connections`, because each selection reads all.
 const SELECTED: usize = 32;
 /// The part of `max_connections` that may be closing to make room. So many connections more may be open for a moment.
 const CLOSING_PART: usize = 2;
@@ -69,8 +69,8 @@ impl ConnectionRegistry {
         })
     }
 
-    /// Registers a connection of `peer`. If there are `max` connections already, an idle one closes. Returns whether one
-    /// does.
+    /// Registers a connection of `peer`. If there are `max` connections already, an idle one closes. Returns whether
+    /// one does.
     ///
     /// # Errors
     /// There are `max` connections already and none is idle, or `max_per_ip` of that client.
@@ -88,9 +88,9 @@ impl ConnectionRegistry {
         let counted = counted?;
         let state = Rc::new(ConnectionState::new(self.ticks.clone()));
         let opened_ms = self.ticks.get();
-        let registered = Rc::new(Registered { state, peer: Cell::new(peer), opened_ms, makes_room: Cell::new(false) });
-        let key = self.states.borrow_mut().insert(registered.clone());
-        Ok((ConnectionTicket { connections: self.clone(), registered, key, counted }, makes_room))
+        let entry = Rc::new(Registered { state, peer: Cell::new(peer), opened_ms, makes_room: Cell::new(false) });
+        let key = self.states.borrow_mut().insert(entry.clone());
+        Ok((ConnectionTicket { connections: self.clone(), registered: entry, key, counted }, makes_room))
     }
 
     /// Advances the worker's coarse clock to `now_ms`, and checks the timers of all connections.
@@ -134,13 +134,13 @@ impl ConnectionRegistry {
     /// been idle for the longest time. Returns false if none is idle.
     fn close_selected(&self) -> bool {
         let now_ms = self.ticks.get();
-        let mut selected = self.selected.borrow_mut();
+        let mut selection = self.selected.borrow_mut();
         for is_fresh in [false, true] {
             if is_fresh && self.none_idle_ms.get() != Some(now_ms) {
-                *selected = self.select_idle(now_ms);
-                self.none_idle_ms.set(selected.is_empty().then_some(now_ms));
+                *selection = self.select_idle(now_ms);
+                self.none_idle_ms.set(selection.is_empty().then_some(now_ms));
             }
-            while let Some(registered) = selected.pop() {
+            while let Some(registered) = selection.pop() {
                 if registered.upgrade().is_some_and(|registered| registered.close_if_idle(now_ms)) {
                     self.count.closing.fetch_add(1, Ordering::Relaxed);
                     return true;
@@ -238,9 +238,9 @@ impl ConnectionRegistry {
 }
 
 impl Registered {
-    /// Returns a sort key for a connection that may close to make room: the lowest one closes first. `None` if it is not
-    /// idle. Connections that rest come first, then those that have just become idle. The last are those that have not
-    /// had a request for a while since they were opened.
+    /// Returns a sort key for a connection that may close to make room: the lowest one closes first. `None` if it is
+    /// not idle. Connections that rest come first, then those that have just become idle. The last are those that have
+    /// not had a request for a while since they were opened.
     fn idleness(&self, now_ms: u64) -> Option<(u8, u64)> {
         let Registered { state, .. } = self;
         let is_silent = || {

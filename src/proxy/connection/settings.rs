@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::config::ServerSettings;
 
-/// Settings of `[server]` for the connections that are accepted while they are in force.
+/// Settings of `[server]` for the connections that are accepted while they are active.
 pub struct ConnectionSettings {
     pub header_timeout: Duration,
     pub keepalive_timeout: Duration,

@@ -305,9 +305,9 @@ impl ConnectionState {
 
     // Half-close.
 
-    /// Records that the client has shut down its side. Returns true if the end of its stream is withheld from the parser,
-    /// which would drop what it has not written: while a request is under way that does not need the client, for at most
-    /// `limit`, and then until the client has read the response, subject to the minimum rate.
+    /// Records that the client has shut down its side. Returns true if the end of its stream is withheld from the
+    /// parser, which would drop what it has not written: while a request is under way that does not need the client,
+    /// for at most `limit`, and then until the client has read the response, subject to the minimum rate.
     pub fn half_close(&self, limit: Duration) -> bool {
         let is_withheld = if self.phase().has_requests() {
             !limit.is_zero() && !self.requests.borrow().iter().any(|request| request.needs_client())

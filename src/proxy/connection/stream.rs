@@ -27,8 +27,8 @@ const EARLY_MAX: usize = 4 * 1024;
 const USUAL_WRITE: usize = 64 * 1024;
 /// Larger writes cost less for each byte: the client and this process wake each other less often.
 pub const LARGE_WRITE: usize = 256 * 1024;
-/// The most connections of a worker that hold more than the usual number of bytes for their sockets. A client may read fast and
-/// then stop, so the number is bounded.
+/// The most connections of a worker that hold more than the usual number of bytes for their sockets. A client may read
+/// fast and then stop, so the number is bounded.
 const LARGE_WRITES_MAX: usize = 16;
 
 /// Permits of a worker for large writes.
@@ -84,8 +84,8 @@ impl TlsTransport {
         TlsTransport { stream, early: Vec::new(), sent: 0, large_writes, permit: None }
     }
 
-    /// Returns ready once the client has left, with the error. Reads ahead of the handshake for that, because the end of
-    /// the stream shows behind all bytes of the client.
+    /// Returns ready once the client has left, with the error. Reads ahead of the handshake for that, because the end
+    /// of the stream shows behind all bytes of the client.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         while self.early.len() < EARLY_MAX {
             let mut bytes = [MaybeUninit::uninit(); EARLY_MAX];
@@ -199,8 +199,8 @@ impl Stream {
         bufs: &[IoSlice<'_>],
         buffer: &RefCell<Vec<u8>>,
     ) -> Poll<io::Result<usize>> {
-        let mut filled = bufs.iter().filter(|buf| !buf.is_empty());
-        let (first, second) = (filled.next(), filled.next());
+        let mut nonempty = bufs.iter().filter(|buf| !buf.is_empty());
+        let (first, second) = (nonempty.next(), nonempty.next());
         let length: usize = bufs.iter().map(|buf| buf.len()).sum();
         match (first, second) {
             (Some(only), None) => Pin::new(self).poll_write(cx, only),

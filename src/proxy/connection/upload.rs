@@ -202,8 +202,8 @@ impl UploadProgress {
 
     /// Sets the deadline for an upstream server that accepts no more data at the moment.
     pub fn wait_for_upstream(&self) {
-        let taken = self.sent_bytes.get();
-        let wait = Some(WaitingSide::Upstream(taken));
+        let sent_bytes = self.sent_bytes.get();
+        let wait = Some(WaitingSide::Upstream(sent_bytes));
         if matches!(self.stage.get(), ResponseStage::Answering) || self.wait.get() == wait {
             return;
         }
@@ -317,8 +317,8 @@ impl Upload {
         frames.rev().for_each(|frame| self.ahead.push_front(frame));
     }
 
-    /// Reads the body to its end. Returns `None` as soon as more than `max` bytes have arrived, or more than `memory` has
-    /// room for. The next reader still gets the whole body.
+    /// Reads the body to its end. Returns `None` as soon as more than `max` bytes have arrived, or more than `memory`
+    /// has room for. The next reader still gets the whole body.
     ///
     /// # Errors
     /// The body did not arrive completely.
@@ -457,8 +457,8 @@ impl Upload {
         self.ahead.iter().filter_map(Frame::data_ref).map(|data| data.len() as u64).sum()
     }
 
-    /// Reads and discards the rest, within the bounds for that. Closing the connection at once would reset it, and the client
-    /// could lose the response.
+    /// Reads and discards the rest, within the bounds for that. Closing the connection at once would reset it, and the
+    /// client could lose the response.
     pub async fn discard(mut self) {
         if self.on_stream.is_some() {
             // The connection discards the rest of a body that is dropped.

@@ -9,7 +9,7 @@ use http::{HeaderMap, Version};
 
 use crate::proxy::context::ListenerContext;
 
-/// For so long clients are told that HTTP/3 is gone. It is the default of `max_age`.
+/// The time for which responses say that HTTP/3 is gone. It is the default of `max_age`.
 const WITHDRAWN_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// The listeners that have or had HTTP/3. Empty for a gateway without it.

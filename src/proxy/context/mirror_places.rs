@@ -16,9 +16,9 @@ pub struct MirrorPlace(Rc<MirrorPlaces>);
 impl MirrorPlaces {
     /// Returns a place, or `None` if all of them are taken.
     pub fn take_place(self: &Rc<Self>) -> Option<MirrorPlace> {
-        let taken = self.0.get();
-        (taken < PLACES).then(|| {
-            self.0.set(taken + 1);
+        let count = self.0.get();
+        (count < PLACES).then(|| {
+            self.0.set(count + 1);
             MirrorPlace(self.clone())
         })
     }

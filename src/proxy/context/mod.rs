@@ -2,8 +2,9 @@
 //! ([`WorkerState`]), per worker and config snapshot ([`WorkerSnapshot`]), per worker and listener
 //! ([`ListenerContext`]), and per client connection ([`ClientConnection`]). The workers create it.
 //!
-//! `worker_context` is what connections need of their worker; `alt_services` states which listeners have HTTP/3; `recent` keeps answers to other proxies, and
-//! `recorded_answer` their text in a shared store. State of a wider scope goes to the widest struct that needs it.
+//! `worker_context` is what connections need of their worker; `alt_services` states which listeners have HTTP/3;
+//! `recent` keeps answers to other proxies, and `recorded_answer` their text in a shared store. State of a wider scope
+//! goes to the widest struct that needs it.
 
 pub(crate) mod alt_services;
 pub(crate) mod mirror_places;
@@ -60,7 +61,7 @@ use crate::tls::TlsPeer;
 /// State that all workers share. Each worker has a clone.
 #[derive(Clone)]
 pub struct ProcessState {
-    /// The config snapshot in force.
+    /// The active config snapshot.
     pub current: CurrentSnapshot,
     pub metrics: Metrics,
     pub stores: Stores,
@@ -109,7 +110,7 @@ pub struct WorkerState {
     pub tunnel_buffer: RefCell<Vec<u8>>,
     /// Records requests that limits refuse.
     pub refusals: Arc<RefusalRecorder>,
-    /// Cached snapshot in force. Reading it writes no memory that other workers read.
+    /// Cached active snapshot. Reading it writes no memory that other workers read.
     current: RefCell<Cache<CurrentSnapshot, Arc<Snapshot>>>,
     view: RefCell<Rc<WorkerSnapshot>>,
     /// Store opened in advance for the next snapshot.
@@ -142,7 +143,7 @@ pub struct WorkerSnapshot {
 pub struct ListenerContext {
     /// Address of the listener, as in the log and the metrics.
     pub name: Rc<str>,
-    /// The settings in force, or the last ones until the listener is closed.
+    /// The active settings, or the last ones until the listener is closed.
     pub settings: Arc<ListenerSettings>,
     /// Reports forwarding headers that this listener ignores.
     pub untrusted: Rc<UntrustedForwarding>,
@@ -171,8 +172,8 @@ pub struct ClientConnection {
     pub local_addr: SocketAddr,
     /// Result of the TLS handshake. `None` without TLS.
     pub tls: Option<Box<TlsPeer>>,
-    /// Reads the bytes of the connection to find what the HTTP parser repairs, and the names of headers. Only if some route
-    /// or the server has `strictness = "strict"`, or with `header_case = "keep"`.
+    /// Reads the bytes of the connection to find what the HTTP parser repairs, and the names of headers. Only if some
+    /// route or the server has `strictness = "strict"`, or with `header_case = "keep"`.
     pub inspector: Option<Box<RefCell<Inspector>>>,
     /// Interim response (103) to write before the final one, as long as nothing of that is written.
     pub interim: RefCell<Vec<u8>>,
@@ -297,7 +298,7 @@ impl WorkerState {
         }
     }
 
-    /// Returns the worker's state for the snapshot in force. Builds it if a reload has happened since the last call.
+    /// Returns the worker's state for the active snapshot. Builds it if a reload has happened since the last call.
     pub fn view(&self) -> Rc<WorkerSnapshot> {
         let mut view = self.view.borrow_mut();
         let mut current = self.current.borrow_mut();
@@ -356,12 +357,14 @@ impl WorkerSnapshot {
         let ProcessState { stores, metrics, .. } = process;
         pools.limit_receive_buffers(snapshot.config.server.max_unread);
         let settings = &snapshot.config.store;
-        let kept = previous.filter(|view| view.snapshot.config.store.is_same_but_tls(settings));
-        let opened = opened.filter(|(with, _)| with.is_same_but_tls(settings)).map(|(_, store)| store);
-        let store =
-            kept.map(|view| view.limiter.charges().store.clone()).or(opened).unwrap_or_else(|| stores.open(settings));
+        let previous_view = previous.filter(|view| view.snapshot.config.store.is_same_but_tls(settings));
+        let opened_store = opened.filter(|(with, _)| with.is_same_but_tls(settings)).map(|(_, store)| store);
+        let store = previous_view
+            .map(|view| view.limiter.charges().store.clone())
+            .or(opened_store)
+            .unwrap_or_else(|| stores.open(settings));
         store.apply_settings(settings);
-        let previous = kept.map(|view| &view.limiter);
+        let previous = previous_view.map(|view| &view.limiter);
         let limiter = Limiter::new(store, previous, stores, &settings.prefix);
         limiter.charges().apply_limits(&snapshot.config.limits);
         WorkerSnapshot {

@@ -123,12 +123,12 @@ pub async fn find_or_claim(answers: &Arc<RecentAnswers>, shared: SharedAnswers<'
 
 /// Claims the answer for all gateways that share the store, if there are any.
 async fn share_claim(SharedAnswers { store, prefix, route }: SharedAnswers<'_>, mut claim: AnswerClaim) -> Recent {
-    let shared = format!("{prefix}:{{once={}}}:answer", hex::encode(claim.key));
+    let store_key = format!("{prefix}:{{once={}}}:answer", hex::encode(claim.key));
     let start = Instant::now();
     loop {
-        match store.claim_answer(&shared, KNOWN_FOR).await {
+        match store.claim_answer(&store_key, KNOWN_FOR).await {
             Some(Ok(AnswerState::Claimed)) => {
-                claim.shared = Some(shared);
+                claim.shared = Some(store_key);
                 return Recent::Claimed(claim);
             }
             Some(Ok(AnswerState::Published(text))) => {
@@ -145,9 +145,9 @@ async fn share_claim(SharedAnswers { store, prefix, route }: SharedAnswers<'_>, 
 impl AnswerClaim {
     /// Publishes the answer to all workers, and to the gateways that share the store.
     pub async fn publish(self, SharedAnswers { store, route, .. }: SharedAnswers<'_>, answer: RecentAnswer) {
-        let shared = self.shared.clone().map(|key| (key, recorded_answer::write_answer(&answer, route)));
+        let entry = self.shared.clone().map(|key| (key, recorded_answer::write_answer(&answer, route)));
         self.publish_here(answer);
-        if let Some((key, text)) = shared {
+        if let Some((key, text)) = entry {
             store.publish_answer(&key, &text, KNOWN_FOR).await;
         }
     }

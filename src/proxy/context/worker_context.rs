@@ -1,4 +1,4 @@
-//! The part of a worker that its connections use: the settings in force, the registry of connections, the drain stage
+//! The part of a worker that its connections use: the active settings, the registry of connections, the drain stage
 //! and metrics. Connections do not know the worker itself.
 
 use std::cell::{Cell, RefCell};
@@ -61,8 +61,8 @@ impl WorkerContext {
         })
     }
 
-    /// Registers a new connection, for which an idle one may close. `None` if `max_connections` or `max_connections_per_ip` is reached, which is counted
-    /// and logged.
+    /// Registers a new connection, for which an idle one may close. `None` if `max_connections` or
+    /// `max_connections_per_ip` is reached, which is counted and logged.
     pub fn register_connection(&self, peer: IpAddr, listener: &str) -> Option<ConnectionTicket> {
         let view = self.state.view();
         let server = &view.snapshot.config.server;
@@ -141,7 +141,7 @@ impl WorkerContext {
         OpenGauge(gauge)
     }
 
-    /// Returns the settings of the listener at `addr` in the config that is in force. `None` if it is not in the
+    /// Returns the settings of the listener at `addr` in the active config. `None` if it is not in the
     /// config.
     pub fn listener_settings(&self, addr: &ListenAddr) -> Option<Arc<ListenerSettings>> {
         self.state.view().snapshot.config.listener(addr).cloned()

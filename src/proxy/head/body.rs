@@ -29,7 +29,7 @@ pub trait BodyStream {
 pub enum BodyFault {
     /// The client has violated the framing of the body. Over HTTP/2, its stream has been reset.
     Malformed,
-    /// The client has left, or the connection has failed.
+    /// The client has disconnected, or the connection has failed.
     CutOff,
 }
 

@@ -1,8 +1,9 @@
-//! Parses the head of a request that another proxy describes: in a question (`decide`), or in a check of Envoy (`grpc`).
+//! Parses the head of a request that another proxy describes: in a question (`decide`), or in a check of Envoy
+//! (`grpc`).
 //!
 //! The client of that proxy chose the bytes of the head, and the proxy may accept bytes that the parser of this gateway
-//! refuses. So a head that cannot be parsed is a reason to refuse the request. It is never an error of the asking proxy,
-//! which would take that for a failure of the gateway, and might let the request pass.
+//! refuses. So a head that cannot be parsed is a reason to refuse the request. It is never an error of the asking
+//! proxy, which would take that for a failure of the gateway, and might let the request pass.
 
 use http::{Method, Uri};
 
@@ -38,14 +39,14 @@ pub fn parse_target(text: &[u8]) -> Result<(Uri, Option<End>), End> {
 
 /// Percent-encodes control characters and spaces.
 fn encode_controls(text: &[u8]) -> Vec<u8> {
-    let mut encoded = Vec::with_capacity(text.len() + 16);
+    let mut target = Vec::with_capacity(text.len() + 16);
     for byte in text {
         match byte {
-            0..=b' ' | 0x7f => encoded.extend_from_slice(format!("%{byte:02X}").as_bytes()),
-            _ => encoded.push(*byte),
+            0..=b' ' | 0x7f => target.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+            _ => target.push(*byte),
         }
     }
-    encoded
+    target
 }
 
 #[cfg(test)]

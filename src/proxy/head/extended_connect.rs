@@ -1,6 +1,6 @@
-//! Extended CONNECT (RFC 8441), which turns an HTTP/2 stream into a tunnel. The gateway translates it into the
-//! equivalent HTTP/1.1 upgrade request, including the WebSocket handshake, so that the rest of the code knows one kind
-//! of upgrade. For a server over HTTP/2, it translates an upgrade request into an extended CONNECT, and the response
+//! Extended CONNECT (RFC 8441, RFC 9220), which turns a stream of HTTP/2 or HTTP/3 into a tunnel. The gateway translates
+//! it into the equivalent HTTP/1.1 upgrade request, including the WebSocket handshake, so that the rest of the code knows
+//! one kind of upgrade. For a server over HTTP/2, it translates an upgrade request into an extended CONNECT, and the response
 //! back.
 
 use http::header::{CONNECTION, CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
@@ -38,6 +38,14 @@ pub fn is_valid_response(request: &Parts, status: StatusCode, headers: &HeaderMa
     let Some(key) = request.headers.get(SEC_WEBSOCKET_KEY) else { return true };
     let accept = headers.get(SEC_WEBSOCKET_ACCEPT).map(|accept| accept.as_bytes());
     accept == Some(websocket_accept(key.as_bytes()).as_bytes())
+}
+
+/// Turns the 101 response to a translated extended CONNECT into the 200 response that the client expects.
+pub fn translate_to_success<B>(response: &mut Response<B>) {
+    *response.status_mut() = StatusCode::OK;
+    for of_handshake in [CONNECTION, UPGRADE, SEC_WEBSOCKET_ACCEPT] {
+        response.headers_mut().remove(of_handshake);
+    }
 }
 
 /// Turns the response to an extended CONNECT into one that switches to `protocol`. `key`: the `Sec-WebSocket-Key` of

@@ -69,8 +69,8 @@ impl FieldKind {
             // The parser removes a fragment in silence.
             b"path" if memchr(b'#', value).is_none() && PathAndQuery::try_from(value).is_ok() => Some(FieldKind::Path),
             b"path" => {
-                let encoded = raw_target::encode_target(value);
-                PathAndQuery::try_from(encoded.as_deref().unwrap_or(value)).ok().map(|_| FieldKind::RawPath)
+                let target = raw_target::encode_target(value);
+                PathAndQuery::try_from(target.as_deref().unwrap_or(value)).ok().map(|_| FieldKind::RawPath)
             }
             b"protocol" => {
                 let is_token = !value.is_empty() && value.iter().all(u8::is_ascii_graphic);

@@ -9,8 +9,8 @@ pub const SETTINGS: u8 = 4;
 pub const END_STREAM: u8 = 1;
 pub const PADDED: u8 = 8;
 
-/// The most frames that a peer has earned and not sent yet: those for 250,000 pieces that it has not acknowledged. About
-/// a tenth of a second of work.
+/// The most frames that a peer has earned and not sent yet: those for 250,000 pieces that it has not acknowledged.
+/// About a tenth of a second of work.
 pub const EARNED_MAX: u32 = 1_000_000;
 
 /// The head of a frame.

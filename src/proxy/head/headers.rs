@@ -18,8 +18,8 @@ use crate::route::HeaderEdit;
 
 /// Cleans the headers of a request for the next hop:
 /// 1. Hop-by-hop headers are removed, and the headers that `Connection` names. `TE: trailers` and `Trailer` stay.
-/// 2. Headers whose names contain other characters than letters, digits and `-` are removed. Servers that map headers to
-///    variables would confuse `x_real_ip` with `x-real-ip`. Those that `is_kept` names stay.
+/// 2. Headers whose names contain other characters than letters, digits and `-` are removed. Servers that map headers
+///    to variables would confuse `x_real_ip` with `x-real-ip`. Those that `is_kept` names stay.
 /// 3. Headers that name the client are removed, unless a trusted peer sent them. `Forwarded` is always removed, because
 ///    the gateway writes it anew.
 /// 4. `Host` is replaced by its canonical form. A request without a host gets none.
@@ -155,8 +155,8 @@ pub fn apply_edits(headers: &mut HeaderMap, edit: &HeaderEdit) {
     }
 }
 
-/// Removes the headers of a request that servers could confuse with one that the route sets, such as `X-User` beside `X_User`.
-/// `has_ambiguous_names`: the head may have such names itself.
+/// Removes the headers of a request that servers could confuse with one that the route sets, such as `X-User` beside
+/// `X_User`. `has_ambiguous_names`: the head may have such names itself.
 pub fn remove_aliases(headers: &mut HeaderMap, edit: &HeaderEdit, has_ambiguous_names: bool) {
     for name in edit.set_names().filter(|name| has_ambiguous_names || is_ambiguous_name(name.as_str())) {
         let aliases: Vec<HeaderName> = headers.keys().filter(|other| is_header_alias(name, other)).cloned().collect();
@@ -187,8 +187,8 @@ const HANDLED_SEPARATELY: [KnownHeader; 4] =
     [KnownHeader::Te, KnownHeader::Trailer, KnownHeader::Via, KnownHeader::Expect];
 
 fn is_hop_by_hop(name: &str) -> bool {
-    let known = KnownHeader::from_name(name);
-    known.is_some_and(|known| HANDLED_SEPARATELY.contains(&known) || HOP_BY_HOP.contains(&known))
+    let header = KnownHeader::from_name(name);
+    header.is_some_and(|header| HANDLED_SEPARATELY.contains(&header) || HOP_BY_HOP.contains(&header))
 }
 
 fn remove_hop_by_hop(headers: &mut HeaderMap, fields: HeaderSet, remove: Vec<HeaderName>) {

@@ -38,8 +38,8 @@ impl ClientAddress {
         ClientAddress { ip, trusted_peer, read: ReadHeader::None, is_named: false }
     }
 
-    /// Returns whether the header at this index of the headers of one address names the client. The others are not to be
-    /// believed: a proxy passes on what its client wrote there.
+    /// Returns whether the header at this index of the headers of one address names the client. The others are not to
+    /// be believed: a proxy passes on what its client wrote there.
     pub fn is_named_in_single(&self, index: usize) -> bool {
         self.is_named && self.read == ReadHeader::Single(index)
     }
@@ -62,9 +62,9 @@ const HOPS_MAX: usize = 32;
 
 /// Determines the client's address. The first header of the rules that the request has names it.
 ///
-/// In a list of hops, each trusted hop names the hop before it, starting at the peer; the first hop that is not trusted is
-/// the client. If a trusted hop wrote something that is not an address, that hop is the client. Likewise, the peer is the
-/// client if a header of one address occurs twice or is none.
+/// In a list of hops, each trusted hop names the hop before it, starting at the peer; the first hop that is not trusted
+/// is the client. If a trusted hop wrote something that is not an address, that hop is the client. Likewise, the peer
+/// is the client if a header of one address occurs twice or is none.
 pub fn identify(peer: IpAddr, headers: &HeaderMap, rules: &ClientAddressRules) -> ClientAddress {
     identify_by_hops(peer, headers, rules, |_| {})
 }
@@ -168,7 +168,7 @@ pub fn parse_address(text: &str) -> Option<IpAddr> {
 /// Returns the address in `for=` of one `Forwarded` element (RFC 7239). Every pair of the element must be well-formed,
 /// and `for` must appear exactly once.
 fn parse_forwarded_for(element: &str) -> Option<IpAddr> {
-    let mut found = None;
+    let mut address = None;
     for pair in element.split(';') {
         let (name, value) = pair.trim().split_once('=')?;
         if name.is_empty() || !name.bytes().all(is_token) {
@@ -176,13 +176,13 @@ fn parse_forwarded_for(element: &str) -> Option<IpAddr> {
         }
         let value = unquote(value)?;
         if name.eq_ignore_ascii_case("for") {
-            if found.is_some() {
+            if address.is_some() {
                 return None;
             }
-            found = Some(parse_address(value)?);
+            address = Some(parse_address(value)?);
         }
     }
-    found
+    address
 }
 
 /// Returns the value of a token or a quoted string. Tokens may contain brackets and ports, which are often sent

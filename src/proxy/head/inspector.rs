@@ -1,7 +1,7 @@
 //! Finds what the HTTP/1.1 parser repairs before validation can see it: bare line feeds, `Content-Length` beside
-//! `Transfer-Encoding` or sent twice, and a fragment or raw bytes in the target. The inspector reads all bytes of a client
-//! connection from head to head. It is used only if some route or the server has `strictness = "strict"`, or if header
-//! names keep their case (`header_case`): then it remembers them.
+//! `Transfer-Encoding` or sent twice, and a fragment or raw bytes in the target. The inspector reads all bytes of a
+//! client connection from head to head. It is used only if some route or the server has `strictness = "strict"`, or if
+//! header names keep their case (`header_case`): then it remembers them.
 
 use crate::ends::End;
 use crate::proxy::head::reject::find_raw_target_fault;

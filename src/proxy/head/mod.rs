@@ -1,8 +1,8 @@
 //! Reading requests strictly: what the client sent, who the client is, and what is refused as ambiguous.
 //!
-//! Input: the head and body of a request. Output: its canonical host, path and method, the client's address, or a
-//! an [`End`](crate::ends::End). Nothing here depends on routes, except for the strictness with which a route judges faults, and its
-//! `rewrite`.
+//! Input: the head and body of a request. Output: its canonical host, path and method, the client's address, or a an
+//! [`End`](crate::ends::End). Nothing here depends on routes, except for the strictness with which a route judges
+//! faults, and its `rewrite`.
 //!
 //! - `validate`: checks a head; `canonical` and `method`: canonical host, path and method
 //! - `rewritten`: the target that a route's `rewrite` makes of the canonical one

@@ -1,6 +1,6 @@
-//! Percent-encodes the characters of a request target that the `http` crate refuses, although curl, ad servers and other
-//! programs send them as they are: quotes, angle brackets, backticks, and bytes that are not UTF-8. All servers read the
-//! encoded form alike. The filters of HTTP/1.1 and HTTP/2 encode them before the parser sees them.
+//! Percent-encodes the characters of a request target that the `http` crate refuses, although curl, ad servers and
+//! other programs send them as they are: quotes, angle brackets, backticks, and bytes that are not UTF-8. All servers
+//! read the encoded form alike. The filters of HTTP/1.1 and HTTP/2 encode them before the parser sees them.
 
 use memchr::memchr;
 
@@ -14,8 +14,8 @@ pub fn encode_request_line(head: &[u8]) -> Option<Vec<u8>> {
     let line = &head[start..start + memchr(b'\n', &head[start..])?];
     let target_start = start + memchr(b' ', line)? + 1;
     let target_end = target_start + memchr(b' ', &head[target_start..start + line.len()])?;
-    let encoded = encode_target(&head[target_start..target_end])?;
-    Some([&head[..target_start], &encoded, &head[target_end..]].concat())
+    let encoded_target = encode_target(&head[target_start..target_end])?;
+    Some([&head[..target_start], &encoded_target, &head[target_end..]].concat())
 }
 
 /// Returns whether `bytes` may be the beginning of a request line: a method, with what follows.
@@ -36,7 +36,7 @@ pub fn encode_target(target: &[u8]) -> Option<Vec<u8>> {
     }
     let is_text = str::from_utf8(target).is_ok();
     let query_start = memchr(b'?', target).unwrap_or(target.len());
-    let mut encoded = Vec::with_capacity(target.len() + 16);
+    let mut output = Vec::with_capacity(target.len() + 16);
     for (i, byte) in target.iter().copied().enumerate() {
         // Paths may have quotes and queries backticks. Both are forwarded, paths in their canonical form.
         let is_refused = match byte {
@@ -46,11 +46,11 @@ pub fn encode_target(target: &[u8]) -> Option<Vec<u8>> {
             _ => !is_text && !byte.is_ascii(),
         };
         match is_refused {
-            true => encoded.extend_from_slice(format!("%{byte:02X}").as_bytes()),
-            false => encoded.push(byte),
+            true => output.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+            false => output.push(byte),
         }
     }
-    (encoded.len() > target.len()).then_some(encoded)
+    (output.len() > target.len()).then_some(output)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! Makes the target that `rewrite.path` and `rewrite.query` of a route have for a request, once, before anything is decided
-//! about it. The result is judged as a received path is, so that no request is charged whose target cannot be sent.
+//! Makes the target that `rewrite.path` and `rewrite.query` of a route have for a request, once, before anything is
+//! decided about it. The result is judged as a received path is, so that no request is charged whose target cannot be
+//! sent.
 
 use crate::canonical::{self, PathFault};
 use crate::config::Strictness;

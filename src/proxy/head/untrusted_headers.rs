@@ -45,8 +45,8 @@ impl UntrustedForwarding {
         }
     }
 
-    /// Reports the headers of a request from `peer`, which is not a trusted proxy. `is_reported`: whether this connection
-    /// has been reported already; its peer never changes.
+    /// Reports the headers of a request from `peer`, which is not a trusted proxy. `is_reported`: whether this
+    /// connection has been reported already; its peer never changes.
     pub fn report_headers(
         &self,
         headers: &HeaderMap,

@@ -7,8 +7,8 @@ use crate::proxy::words::known_headers::{HeaderSet, KnownHeader, list_elements};
 use crate::route::Upgrades;
 
 /// The protocol that a client offers, as a value of `Upgrade`: the first of its list that is not HTTP, in one spelling.
-/// Conditions of routes, limits and the server all see this one. If a route does not allow it, no other takes its place,
-/// because a limit that reads `Upgrade` could miss that.
+/// Conditions of routes, limits and the server all see this one. If a route does not allow it, no other takes its
+/// place, because a limit that reads `Upgrade` could miss that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpgradeOffer {
     protocol: HeaderValue,
@@ -28,10 +28,10 @@ impl UpgradeOffer {
         if !fields.has(KnownHeader::Upgrade) || !fields.has(KnownHeader::Connection) {
             return None;
         }
-        let named = |token: &[u8]| token.eq_ignore_ascii_case(b"upgrade");
+        let is_upgrade = |token: &[u8]| token.eq_ignore_ascii_case(b"upgrade");
         // On a stream, such a request is a translated extended CONNECT.
         let has_upgrades = matches!(version, Version::HTTP_11 | Version::HTTP_2 | Version::HTTP_3);
-        if !has_upgrades || !list_elements(headers, &CONNECTION).any(named) {
+        if !has_upgrades || !list_elements(headers, &CONNECTION).any(is_upgrade) {
             return None;
         }
         let mut protocols = list_elements(headers, &UPGRADE).filter_map(|protocol| str::from_utf8(protocol).ok());
@@ -56,13 +56,14 @@ impl UpgradeOffer {
         &self.protocol
     }
 
-    /// Returns whether the request means nothing without its tunnel: an extended CONNECT, or the handshake of a WebSocket, which
-    /// is a GET without a body. A server may serve every other request and ignore the offer.
+    /// Returns whether the request means nothing without its tunnel: an extended CONNECT, or the handshake of a
+    /// WebSocket, which is a GET without a body. A server may serve every other request and ignore the offer.
     pub fn needs_tunnel(&self, method: &Method, has_body: bool) -> bool {
         self.is_connect || self.protocol == WEBSOCKET && method == Method::GET && !has_body
     }
 
-    /// Returns true if a 101 response with these headers switches to the protocol that was offered, and to nothing else.
+    /// Returns true if a 101 response with these headers switches to the protocol that was offered, and to nothing
+    /// else.
     pub fn is_accepted_by(&self, answer: &HeaderMap) -> bool {
         let mut protocols = list_elements(answer, &UPGRADE).peekable();
         protocols.peek().is_some() && protocols.all(|protocol| self.protocol.as_bytes().eq_ignore_ascii_case(protocol))

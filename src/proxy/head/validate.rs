@@ -60,8 +60,8 @@ impl ValidatedHead {
         &self.method
     }
 
-    /// Returns the canonical path, see [`canonicalize_path`]. `*` for `OPTIONS *`. A route that keeps repeated slashes has them
-    /// here, too.
+    /// Returns the canonical path, see [`canonicalize_path`]. `*` for `OPTIONS *`. A route that keeps repeated slashes
+    /// has them here, too.
     pub fn path(&self) -> &str {
         self.forwarded_path().to_read(self.target.path())
     }

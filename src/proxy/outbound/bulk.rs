@@ -1,10 +1,10 @@
-//! Bulk transfers: HTTP/1.1 connections on which a response arrives at a high rate, because its client keeps up. They are
-//! read in larger steps, into buffers that the connections of a worker share, and their sockets get a larger receive
-//! buffer. So a large response needs fewer system calls, and its server and its client are woken less often.
+//! Bulk transfers: HTTP/1.1 connections on which a response arrives at a high rate, because its client keeps up. They
+//! are read in larger steps, into buffers that the connections of a worker share, and their sockets get a larger
+//! receive buffer. So a large response needs fewer system calls, and its server and its client are woken less often.
 //!
-//! A client that stops reading leaves a large buffer in use, and the socket's receive buffer full. So both are bounded for
-//! all connections of a worker together ([`CONNECTIONS_MAX`], [`SHARES`]), and a connection at a lower rate loses them.
-//! Called by `dial` for each read.
+//! A client that stops reading leaves a large buffer in use, and the socket's receive buffer full. So both are bounded
+//! for all connections of a worker together ([`CONNECTIONS_MAX`], [`SHARES`]), and a connection at a lower rate loses
+//! them. Called by `dial` for each read.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -35,8 +35,9 @@ struct TcpWindowClamp;
 /// Sets the size of a socket's receive buffer, and lets its window use all of it. The kernel derives the largest window
 /// from the size that the buffer has when the first large packet arrives, and a later size alone does not change that.
 pub fn set_receive_buffer(socket: &Socket, size: usize) {
-    // The options are a C `int`. Errors are harmless: the kernel then uses its default. It doubles the size of the buffer,
-    // so the clamp bounds less than the buffer: below a packet, the server could send only when its timer expires.
+    // The options are a C `int`. Errors are harmless: the kernel then uses its default. It doubles the size of the
+    // buffer, so the clamp bounds less than the buffer: below a packet, the server could send only when its timer
+    // expires.
     let size = size.min(i32::MAX as usize / 2);
     let _ = socket.set_recv_buffer_size(size);
     let _ = TcpWindowClamp.set(socket, &(2 * size));
@@ -85,8 +86,8 @@ impl BulkBudget {
         BulkBudget { now_ms, max_unread, free, free_shares, buffers: RefCell::default() }
     }
 
-    /// Takes a permit: one share, and a quarter of those that the other permits do not need. So a single transfer gets a
-    /// large buffer, and none is left without. Returns the number of shares, or `None` if no permit is left.
+    /// Takes a permit: one share, and a quarter of those that the other permits do not need. So a single transfer gets
+    /// a large buffer, and none is left without. Returns the number of shares, or `None` if no permit is left.
     fn take_permit(&self) -> Option<usize> {
         let (free, free_shares) = (self.free.get(), self.free_shares.get());
         let left = free.checked_sub(1)?;
@@ -155,8 +156,8 @@ impl BulkMeter {
         Some(max_unread).filter(|max| *max > 0)
     }
 
-    /// Called after each read of `count` bytes. If the rate suffices for a bulk connection and there is a permit, begins
-    /// that and returns the size that the socket's receive buffer may now have.
+    /// Called after each read of `count` bytes. If the rate suffices for a bulk connection and there is a permit,
+    /// begins that and returns the size that the socket's receive buffer may now have.
     pub fn record(&mut self, count: usize) -> Option<usize> {
         self.received += count;
         if let BulkPhase::Draining(left) = self.phase {

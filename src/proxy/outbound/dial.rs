@@ -176,16 +176,16 @@ impl UpstreamConnection {
                 UpstreamStream::Unix(stream)
             }
         };
-        let chosen = match &stream {
+        let alpn = match &stream {
             UpstreamStream::Tls(stream) => Some(stream.get_ref().1.alpn_protocol() == Some(b"h2")),
             _ => None,
         };
-        let http2 = match (origin.protocol(), chosen) {
+        let http2 = match (origin.protocol(), alpn) {
             (WireProtocol::Http2, Some(false)) => {
                 let reason = io::Error::other("the server did not choose HTTP/2 (ALPN)");
                 return Err(ConnectError { end: End::ConnectProtocol, reason });
             }
-            (protocol, chosen) => chosen.unwrap_or(protocol == WireProtocol::Http2),
+            (protocol, alpn) => alpn.unwrap_or(protocol == WireProtocol::Http2),
         };
         Ok(UpstreamConnection {
             stream,
@@ -388,7 +388,11 @@ async fn handshake_tls(tls: &UpstreamTls, host: &str, tcp: TcpStream) -> Result<
     let failed = |reason| ConnectError { end: End::ConnectTls, reason };
     let name = match &tls.server_name {
         Some(name) => name.clone(),
-        None => ServerName::try_from(host.to_owned()).map_err(|error| failed(io::Error::other(error)))?,
+        None => {
+            // Certificates have no dot at the end of a name.
+            let host = host.strip_suffix('.').unwrap_or(host).to_owned();
+            ServerName::try_from(host).map_err(|error| failed(io::Error::other(error)))?
+        }
     };
     TlsConnector::from(tls.config.clone()).connect(name, tcp).await.map_err(failed)
 }

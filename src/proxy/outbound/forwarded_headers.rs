@@ -77,8 +77,8 @@ impl ForwardedHeadersWriter<'_> {
         if fields.has(ForwardedHeader::Via) {
             headers.append(VIA, via.header_value(*version).clone());
         }
-        let named = identity.trusted_peer && headers.contains_key(X_REQUEST_ID);
-        if fields.has(ForwardedHeader::XRequestId) && !named {
+        let has_id = identity.trusted_peer && headers.contains_key(X_REQUEST_ID);
+        if fields.has(ForwardedHeader::XRequestId) && !has_id {
             headers.insert(X_REQUEST_ID, self.request_id.cloned().unwrap_or_else(request_id::new_id));
         }
         if let Some(element) = element {
@@ -91,15 +91,15 @@ impl ForwardedHeadersWriter<'_> {
     pub fn write_lines(&self, out: &mut Vec<u8>, authority: &HeaderValue) {
         let none = HeaderMap::new();
         let port = self.client_port(&none, authority);
-        let mut cached = self.hop.cached_lines.borrow_mut();
-        match &*cached {
-            Some(cached) if cached.fields == self.fields && *cached.port == *port => {
-                out.extend_from_slice(&cached.lines);
+        let mut cache = self.hop.cached_lines.borrow_mut();
+        match &*cache {
+            Some(cache) if cache.fields == self.fields && *cache.port == *port => {
+                out.extend_from_slice(&cache.lines);
             }
             _ => {
                 let lines = self.connection_lines(authority);
                 out.extend_from_slice(&lines);
-                *cached = Some(ForwardingLines { fields: self.fields, port: port.into(), lines });
+                *cache = Some(ForwardingLines { fields: self.fields, port: port.into(), lines });
             }
         }
         if self.fields.has(ForwardedHeader::XForwardedHost) && !authority.is_empty() {
@@ -134,8 +134,8 @@ impl ForwardedHeadersWriter<'_> {
         lines.into()
     }
 
-    /// Returns the port that the client used: the one in the host, else that of the scheme. The port of the listener may
-    /// be another one, behind a published port of a container or a load balancer.
+    /// Returns the port that the client used: the one in the host, else that of the scheme. The port of the listener
+    /// may be another one, behind a published port of a container or a load balancer.
     fn client_port<'h>(&self, headers: &'h HeaderMap, authority: &'h HeaderValue) -> &'h [u8] {
         let said = |name: HeaderName| headers.get(name).filter(|_| self.identity.trusted_peer);
         if let Some(port) = find_port(said(X_FORWARDED_HOST).unwrap_or(authority).as_bytes()) {

@@ -174,11 +174,11 @@ impl Exchange for Http1Exchange {
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ProtocolFault>>> {
-        let mut ended = false;
+        let mut is_at_end = false;
         loop {
             let Some(lease) = &mut self.lease else { return Poll::Ready(None) };
             let connection = &mut lease.connection;
-            match self.body.next_piece(&mut connection.received, ended) {
+            match self.body.next_piece(&mut connection.received, is_at_end) {
                 Ok(BodyPiece::End) => {
                     self.complete_response();
                     return Poll::Ready(None);
@@ -195,7 +195,7 @@ impl Exchange for Http1Exchange {
                     return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
                 }
                 Ok(BodyPiece::More) => match ready!(connection.poll_receive(cx)) {
-                    Ok(0) => ended = true,
+                    Ok(0) => is_at_end = true,
                     Ok(_) => {}
                     Err(_) => return self.fail_body(ProtocolFault::CutOff),
                 },

@@ -63,7 +63,7 @@ pub struct Http2Exchange {
     failure_log: Rc<UpstreamFailureLog>,
 }
 
-/// What a request that opens a tunnel needs of its head for the response.
+/// The parts of the head of a request that opens a tunnel which the response needs.
 struct TunnelHandshake {
     offer: UpgradeOffer,
     /// The `Sec-WebSocket-Key` of the client.
@@ -78,7 +78,7 @@ impl Http2Exchange {
         offer: Option<UpgradeOffer>,
         failure_log: Rc<UpstreamFailureLog>,
     ) -> Http2Exchange {
-        let held = sender.is_held().then(|| ContinueTimer::new(true));
+        let continue_timer = sender.is_held().then(|| ContinueTimer::new(true));
         let (head, upload, announced) = sender.into_parts();
         if let Some(upload) = &upload {
             upload.progress().start_http2_stream();
@@ -103,7 +103,7 @@ impl Http2Exchange {
             body: None,
             left: None,
             interims: InterimResponses::default(),
-            held,
+            held: continue_timer,
             opened: false,
             refused: false,
             complete: false,
@@ -188,13 +188,13 @@ impl Http2Exchange {
             Err(fault) => return Err(self.reset_for_fault(fault)),
         };
         // Such a response is complete, even if the server ends the stream only with a later frame.
-        let ended = body.is_end_stream() || self.is_head || never_has_body(parts.status);
-        if ended {
+        let has_no_body = body.is_end_stream() || self.is_head || never_has_body(parts.status);
+        if has_no_body {
             self.left = Some(0);
         }
         self.body = self.place.as_ref().map(|place| place.connection().open_response(body));
         self.upload.replay = None;
-        if ended {
+        if has_no_body {
             self.complete_response();
         }
         Ok(Response::from_parts(parts, ()))
@@ -218,8 +218,8 @@ impl Http2Exchange {
 
     /// Returns why there is no response. A GOAWAY fails only those streams that the server has not processed.
     fn convert_error(&mut self, error: &h2::Error) -> Refusal {
-        let refused = error.is_go_away() || (error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM));
-        if error.is_remote() && refused {
+        let is_unprocessed = error.is_go_away() || (error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM));
+        if error.is_remote() && is_unprocessed {
             return self.mark_not_processed(error);
         }
         tracing::debug!(%error, "a request over HTTP/2 failed");
@@ -262,8 +262,8 @@ impl Exchange for Http2Exchange {
         if self.held.as_mut().is_some_and(|timer| timer.poll_expired(cx)) {
             self.held = None;
         }
-        let held = self.held.is_some();
-        let mut answer = if held { self.poll_response(cx) } else { Poll::Pending };
+        let is_held = self.held.is_some();
+        let mut answer = if is_held { self.poll_response(cx) } else { Poll::Pending };
         // `100 Continue` may have arrived just now.
         if self.held.is_none() && answer.is_pending() {
             if let Poll::Ready(SendEnd::Upload) = self.upload.poll(cx) {

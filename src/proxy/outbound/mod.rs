@@ -8,8 +8,8 @@
 //! - `pools`, `pool`, `dial`: the connections of one worker, and how they are opened; `bulk`: larger reads at high
 //!   rates
 //! - `exchange`: one request and its response on one connection, implemented by `http1_exchange` and `http2_exchange`
-//!   over the protocols in `http1` and `http2`; `sender`: the bytes of an HTTP/1.1 request; `continue_timer`: the wait for
-//!   `100 Continue`; `send_clock`: when a request was sent
+//!   over the protocols in `http1` and `http2`; `sender`: the bytes of an HTTP/1.1 request; `continue_timer`: the wait
+//!   for `100 Continue`; `send_clock`: when a request was sent
 //! - `interim`: interim responses; `switched`: a server that has switched protocols
 //! - `health_check`: one check of one server
 //!

@@ -258,8 +258,8 @@ impl ServerPool {
 
     fn take_stream(self: &Rc<ServerPool>, since_ms: Option<u64>) -> Option<PooledStream> {
         let place = self.streams.take_stream(&self.shared.now_ms, since_ms.unwrap_or(0))?;
-        let reused = place.connection.served.replace(true);
-        Some(PooledStream { place, reused, counted: None, load: self.count_request() })
+        let is_reused = place.connection.served.replace(true);
+        Some(PooledStream { place, reused: is_reused, counted: None, load: self.count_request() })
     }
 
     fn count_request(self: &Rc<ServerPool>) -> RequestCount {

@@ -28,13 +28,13 @@ impl SendClock {
     /// Returns since when only the server keeps the request. `None` while the client still sends its body, or no
     /// attempt has begun. Called whenever the request has moved, so that it notices the end of the body.
     pub fn waiting_since(&self) -> Option<Instant> {
-        let begun = self.begun.get()?;
-        let Some(upload) = &self.upload else { return Some(begun) };
+        let start = self.begun.get()?;
+        let Some(upload) = &self.upload else { return Some(start) };
         if upload.state() != UploadState::Done {
             return None;
         }
-        let uploaded = self.uploaded.get().unwrap_or_else(Instant::now);
-        self.uploaded.set(Some(uploaded));
-        Some(begun.max(uploaded))
+        let end = self.uploaded.get().unwrap_or_else(Instant::now);
+        self.uploaded.set(Some(end));
+        Some(start.max(end))
     }
 }

@@ -283,9 +283,9 @@ impl RequestSender {
             }
             self.close_chunk();
             self.bytes.extend_from_slice(b"0\r\n");
-            let announced = self.chunked.as_deref().unwrap_or_default();
+            let trailer_names = self.chunked.as_deref().unwrap_or_default();
             for (name, value) in trailers.iter().flatten() {
-                if announced.contains(name) {
+                if trailer_names.contains(name) {
                     write_header(&mut self.bytes, name, value);
                 }
             }

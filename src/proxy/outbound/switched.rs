@@ -73,8 +73,8 @@ impl AsyncWrite for SwitchedStream {
         }
         let count = bytes.len().min(self.sender.capacity()).min(WRITE_MAX);
         self.place.connection().frames.record_sent_data(count);
-        let sent = self.sender.send_data(Bytes::copy_from_slice(&bytes[..count]), false);
-        Poll::Ready(sent.map(|()| count).map_err(io::Error::other))
+        let result = self.sender.send_data(Bytes::copy_from_slice(&bytes[..count]), false);
+        Poll::Ready(result.map(|()| count).map_err(io::Error::other))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {

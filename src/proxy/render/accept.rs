@@ -52,16 +52,16 @@ fn negotiate_lines<'h>(lines: impl Iterator<Item = &'h [u8]>) -> PageFormat {
             }
         }
     }
-    let mut chosen = (PageFormat::Json, 0, Specificity::Any, 0);
+    let mut choice = (PageFormat::Json, 0, Specificity::Any, 0);
     for (format, best) in FORMATS.into_iter().zip(best) {
         let Some((specificity, quality, place)) = best.filter(|(_, quality, _)| *quality > 0) else { continue };
-        let (_, quality_chosen, specificity_chosen, place_chosen) = chosen;
+        let (_, quality_chosen, specificity_chosen, place_chosen) = choice;
         let order = (quality, specificity).cmp(&(quality_chosen, specificity_chosen)).then(place_chosen.cmp(&place));
         if order.is_gt() {
-            chosen = (format, quality, specificity, place);
+            choice = (format, quality, specificity, place);
         }
     }
-    chosen.0
+    choice.0
 }
 
 /// Splits `type/subtype;q=0.5` into the media range and its quality in thousandths. `None` if it is malformed.

@@ -12,7 +12,7 @@ const ERRORS_MAX: usize = 100;
 /// Longest id that is repeated, in bytes of JSON.
 const ID_MAX: usize = 128;
 
-/// What the response to a refused request has to name.
+/// The calls that the response to a refused request names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CallIds {
     /// No call that expects a response is known: the error has the id `null`.
@@ -20,11 +20,11 @@ pub enum CallIds {
     Unknown,
     /// The id as the request has it, in JSON: a number may have more digits than a number here.
     One(Box<str>),
-    /// Those of a batch, as far as they expect a response; never empty.
+    /// The calls of a batch that expect a response; never empty.
     Batch(Vec<Box<str>>),
 }
 
-/// What is read of a call.
+/// The members that are read of a call.
 #[derive(Deserialize)]
 struct CallHead<'b> {
     #[serde(borrow)]
@@ -82,7 +82,7 @@ impl<'de> Visitor<'de> for BatchVisitor {
 impl CallIds {
     /// Reads the ids in a JSON document.
     pub fn read(document: &[u8]) -> CallIds {
-        let found = match document.trim_ascii_start().first() {
+        let calls = match document.trim_ascii_start().first() {
             Some(b'[') => {
                 let batch: Option<BatchIds> = serde_json::from_slice(document).ok();
                 batch.and_then(|batch| batch.0).map(CallIds::Batch)
@@ -93,7 +93,7 @@ impl CallIds {
             }
             _ => None,
         };
-        found.unwrap_or_default()
+        calls.unwrap_or_default()
     }
 
     /// Returns the response to the calls: this error for each of them.

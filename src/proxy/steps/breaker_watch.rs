@@ -47,12 +47,12 @@ pub async fn watch(
     forward: impl Future<Output = Result<ForwardedResponse, Refusal>>,
 ) -> Result<ForwardedResponse, Refusal> {
     let mut forward = pin!(forward);
-    let watched = permits.iter_mut().map(|permit| WatchedPermit { permit, timer: None, is_reported_slow: false });
-    let mut watched: Vec<WatchedPermit> = watched.collect();
+    let watches = permits.iter_mut().map(|permit| WatchedPermit { permit, timer: None, is_reported_slow: false });
+    let mut watches: Vec<WatchedPermit> = watches.collect();
     let result = poll_fn(|cx| {
         let poll = forward.as_mut().poll(cx);
         if let (Poll::Pending, Some(since)) = (&poll, clock.waiting_since()) {
-            watched.iter_mut().for_each(|watched| watched.poll_slow(since, &now_ms, cx));
+            watches.iter_mut().for_each(|watches| watches.poll_slow(since, &now_ms, cx));
         }
         poll
     })
@@ -65,7 +65,7 @@ pub async fn watch(
         },
     };
     let wait = clock.waiting_since().map(|since| since.elapsed());
-    for WatchedPermit { permit, .. } in watched {
+    for WatchedPermit { permit, .. } in watches {
         let is_slow = wait.zip(permit.slow_after()).is_some_and(|(wait, slow)| wait >= slow);
         permit.report_end(now_ms(), is_slow, is_error);
     }

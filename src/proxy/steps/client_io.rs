@@ -115,8 +115,8 @@ impl<R> ClientIo<R> {
         let poll = self.stream.poll_write_gathered(cx, &slices, &self.client.worker.write_buffer);
         self.report_write(sent_before, &poll);
         if is_head {
-            let written = if let Poll::Ready(Ok(count)) = poll { count } else { 0 };
-            spelling.rest.drain(..written.min(spelling.rest.len()));
+            let byte_count = if let Poll::Ready(Ok(count)) = poll { count } else { 0 };
+            spelling.rest.drain(..byte_count.min(spelling.rest.len()));
             if !spelling.rest.is_empty() {
                 self.client.spelling.set(Some(spelling));
             }

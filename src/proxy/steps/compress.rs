@@ -54,8 +54,8 @@ pub fn compress_response(
 
 /// Returns the length of the body, if it is known. The response to HEAD has no body, but may state the length.
 fn find_length(response: &Response<ResponseBody>, is_head: bool) -> Option<u64> {
-    let stated = || response.headers().get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
-    response.body().size_hint().exact().filter(|length| !is_head || *length > 0).or_else(stated)
+    let content_length = || response.headers().get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
+    response.body().size_hint().exact().filter(|length| !is_head || *length > 0).or_else(content_length)
 }
 
 /// Replaces the body by a compressed one. Returns false if the memory for that is used up; the body is unchanged then.

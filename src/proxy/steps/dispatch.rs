@@ -1,5 +1,6 @@
 //! Runs the route's action for a request that the limits have admitted. The headers are rewritten for the next hop, the
-//! body is opened, and the request goes to an upstream server, the echo server or the route's fixed response, or is answered with a file.
+//! body is opened, and the request goes to an upstream server, the echo server or the route's fixed response, or is
+//! answered with a file.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -119,11 +120,11 @@ pub async fn dispatch(
     }
 }
 
-/// What the gateway does with a request that the limits have admitted.
+/// The action for a request that the limits have admitted.
 #[derive(Clone, Copy)]
 pub enum AdmittedAction<'r> {
-    /// Sends it to a server of the upstream at this index. `is_diverted`: the upstream was not known before the limits had
-    /// decided, because a limit replaces that of the route (`over`), or the route has several (`split`).
+    /// Sends it to a server of the upstream at this index. `is_diverted`: the upstream was not known before the limits
+    /// had decided, because a limit replaces that of the route (`over`), or the route has several (`split`).
     Forward {
         upstream: usize,
         is_diverted: bool,
@@ -197,7 +198,7 @@ fn rewrite_headers<'f>(
     let RoutedRequest { route, head, identity } = routed;
     // Found before the headers change, because a claim may be that of a token in them.
     let is_stated = !route.request_headers.stated.is_empty();
-    let stated = is_stated.then(|| stated_headers::find_values(request, routed, forwarding.request_id));
+    let stated_values = is_stated.then(|| stated_headers::find_values(request, routed, forwarding.request_id));
     let headers = &mut request.received.parts.headers;
     if route.request_headers.edits(&ACCEPT) {
         request.accepted_format = Some(accept::negotiate(headers));
@@ -223,8 +224,8 @@ fn rewrite_headers<'f>(
     }
     headers::apply_edits(headers, &route.request_headers);
     headers::remove_aliases(headers, &route.request_headers, request.received.header_set.has_ambiguous_names);
-    if let Some(stated) = stated {
-        for (name, value) in stated {
+    if let Some(stated_values) = stated_values {
+        for (name, value) in stated_values {
             match value {
                 Some(value) => drop(headers.insert(name, value)),
                 None => drop(headers.remove(name)),
@@ -350,17 +351,17 @@ fn map_locations(
         return;
     }
     let RoutedRequest { route, head, identity } = routed;
-    let sent = &request.received.parts.headers;
+    let request_headers = &request.received.parts.headers;
     let text = |host: &HeaderValue| host.to_str().unwrap_or_default().to_owned();
     let own = text(&server.pool.host);
-    let sent_host = if route.rewrite.upstream_host { None } else { sent.get(HOST).map(text) };
+    let sent_host = if route.rewrite.upstream_host { None } else { request_headers.get(HOST).map(text) };
     let is_secure = server.pool.is_https();
     let client = text(head.authority());
     let map = LocationMap {
         server: [&own, sent_host.as_ref().unwrap_or(&own)]
             .map(|authority| UrlOrigin { is_https: is_secure, authority }),
         client: UrlOrigin {
-            is_https: is_https(sent, identity.trusted_peer, request.client.tls.is_some()),
+            is_https: is_https(request_headers, identity.trusted_peer, request.client.tls.is_some()),
             authority: &client,
         },
         paths: PathMap::new(&route.rewrite, &route.matcher.path, head.matched_path(), head.sent_path()),

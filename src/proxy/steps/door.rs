@@ -1,8 +1,8 @@
-//! The interface between the steps and the door through which a request comes. The steps are generic over it, so that there
-//! is one list of them for all doors.
+//! The interface between the steps and the door through which a request comes. The steps are generic over it, so that
+//! there is one list of them for all doors.
 //!
-//! - Requests of clients, questions of other proxies and checks of Envoy come in a `RequestContext` (`live`): it counts,
-//!   logs, charges and holds what the request uses.
+//! - Requests of clients, questions of other proxies and checks of Envoy come in a `RequestContext` (`live`): it
+//!   counts, logs, charges and holds what the request uses.
 //! - Explanations and test cases record what each step finds. They hold nothing, and a live store charges them nothing.
 //! - Requests of an access log are replayed in the time of the log, and counted.
 //!
@@ -65,6 +65,8 @@ pub struct LimitDelay<'r> {
 
 /// A door as limits see it.
 pub trait LimitDoor<'a> {
+    /// The owner of the limits: a route, or the list that a caller names.
+    type Limits: AsRef<[Arc<Limit>]> + ?Sized;
     /// The part of a decision that the door notes while the facts are known.
     type Note;
 
@@ -91,15 +93,15 @@ pub trait LimitDoor<'a> {
     /// Records that the request waited for a store since `begun`.
     fn add_wait(&self, _begun: Instant) {}
 
-    /// Counts a decision, whose indexes are those of the limits of the route.
-    fn count_decision(&self, _route: &Route, _verdict: &Verdict) {}
+    /// Counts a decision, whose indexes are those of `limits`.
+    fn count_decision(&self, _limits: &Self::Limits, _verdict: &Verdict) {}
 
-    /// Notes what logs or explanations show of the limits from index `first` on. `verdict` also has the results of those
-    /// that decided before.
-    fn note_decision(&self, route: &Route, first: usize, facts: &Facts<'_>, verdict: &Verdict) -> Self::Note;
+    /// Notes what logs or explanations show of the limits from index `first` on. `verdict` also has the results of
+    /// those that decided before.
+    fn note_decision(&self, limits: &Self::Limits, first: usize, facts: &Facts<'_>, verdict: &Verdict) -> Self::Note;
 
     /// Records the verdict of all limits that have decided so far.
-    fn record_decision(&mut self, route: &Route, identity: &ClientAddress, verdict: Verdict, note: Self::Note);
+    fn record_decision(&mut self, limits: &Self::Limits, client: &ClientAddress, verdict: Verdict, note: Self::Note);
 
     /// Waits until it is the request's turn. Called only for a door that reserves slots.
     fn wait_for_turn(&mut self, _delay: LimitDelay<'_>) -> impl Future<Output = ()> {
@@ -112,8 +114,8 @@ pub trait LimitDoor<'a> {
 
 /// Observes what the steps find besides the decisions of limits.
 pub trait Trace {
-    /// The route at this index matches, if one does. `method`: the one by which it was found, which is not that of the head for
-    /// a preflight.
+    /// The route at this index matches, if one does. `method`: the one by which it was found, which is not that of the
+    /// head for a preflight.
     fn observe_route(&mut self, found: Option<usize>, head: &ValidatedHead, method: &Method);
 
     /// The gateway answers a preflight.
@@ -124,7 +126,7 @@ pub trait Trace {
 }
 
 /// A door as the steps of a request see it, in the order in which they use it.
-pub trait Door<'a>: LimitDoor<'a> + Trace {
+pub trait Door<'a>: LimitDoor<'a, Limits = Route> + Trace {
     fn config(&self) -> &'a Config;
 
     /// The time of the request for conditions, in ms since 1970, if it is not the present.
@@ -137,10 +139,10 @@ pub trait Door<'a>: LimitDoor<'a> + Trace {
 
     fn headers_mut(&mut self) -> &mut HeaderMap;
 
-    /// What is known about the head that was received.
+    /// Returns the facts about the head that was received.
     fn received_facts(&self, identity: ClientAddress) -> ReceivedFacts<'a>;
 
-    /// What authentication and limits have found so far.
+    /// Returns the results of authentication and limits so far.
     fn admission(&self) -> &Admission;
 
     fn admission_mut(&mut self) -> &mut Admission;
@@ -243,8 +245,8 @@ pub trait Door<'a>: LimitDoor<'a> + Trace {
     /// Reads a body of at most `max` bytes for the keys of limits.
     fn read_key_body(&mut self, route: &Route, max: usize) -> impl Future<Output = Result<KeyBody, Refusal>>;
 
-    /// A limit has refused the request, and `body` is what the limits have read of it. Reads the calls that the response
-    /// names.
+    /// A limit has refused the request, and `body` is what the limits have read of it. Reads the calls that the
+    /// response names.
     fn read_refused_calls(&mut self, _route: &Route, _body: KeyBody) -> impl Future<Output = ()> {
         async {}
     }

@@ -70,8 +70,8 @@ pub fn finish_response(mut request: RequestContext<'_>, result: Result<Reply, Re
     response
 }
 
-/// Settles the charges of the limits according to the response, and applies the route's `response_headers`. `is_refused`:
-/// the response is that of the auth server, which has not allowed the request.
+/// Settles the charges of the limits according to the response, and applies the route's `response_headers`.
+/// `is_refused`: the response is that of the auth server, which has not allowed the request.
 fn settle_response(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>, is_refused: bool) {
     if let Some(permit) = request.account.overload_permit() {
         permit.record_head(true);
@@ -219,8 +219,8 @@ fn add_alt_svc(request: &RequestContext<'_>, response: &mut Response<ResponseBod
     worker.alt_services.write_header(response.headers_mut(), &client.listener, version, now);
 }
 
-/// Adds the headers that let the page read the response, if `cors` allows it. A request without a route has the `cors` of
-/// `[server]`. Decisions for other proxies get none: those proxies answer the page.
+/// Adds the headers that let the page read the response, if `cors` allows it. A request without a route has the `cors`
+/// of `[server]`. Decisions for other proxies get none: those proxies answer the page.
 fn add_cors_headers(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
     let config = &request.view.snapshot.config;
     if !config.has_cors || request.client.listener.settings.service != Service::Http {

@@ -391,8 +391,8 @@ impl ServerAttempt<'_> {
             return;
         }
         let now = Instant::now();
-        let passed = now.saturating_duration_since(*self.extended_since.get_or_insert(now));
-        let left = limit.saturating_mul(EXTENSIONS).saturating_sub(passed).min(limit);
+        let elapsed = now.saturating_duration_since(*self.extended_since.get_or_insert(now));
+        let left = limit.saturating_mul(EXTENSIONS).saturating_sub(elapsed).min(limit);
         deadline.arm(RequestWait::Response, left);
         if let Some((_, due)) = &mut self.linger {
             *due = now + left;

@@ -1,13 +1,15 @@
 //! Makes the head that the server gets, once, before anything reads it: routes, `auth`, limits, the access log, auth
 //! servers and explanations read what is forwarded. Otherwise a client could show a limit one request, and the server
-//! another: by naming a header in `Connection`, by listing protocols in `Upgrade`, or by repeating a header as a trailer.
+//! another: by naming a header in `Connection`, by listing protocols in `Upgrade`, or by repeating a header as a
+//! trailer.
 //!
 //! Input: the headers of a valid head. Output: the same map without what concerns only the connection of the client.
 //! After that, only the headers that the gateway itself states and the operator's edits change it, in `dispatch`.
 //!
 //! - [`make_forwarded_head`] is for all requests, before their route is known.
 //! - [`fit_head_to_route`] applies what depends on the route.
-//! - [`check_described_head`] is for heads that other proxies describe. These proxies forward them, so nothing is removed.
+//! - [`check_described_head`] is for heads that other proxies describe. These proxies forward them, so nothing is
+//!   removed.
 
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, TRAILER, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
@@ -98,8 +100,8 @@ fn check_aliases(headers: &HeaderMap, config: &Config, policy: &mut FaultPolicy)
     Ok(())
 }
 
-/// Returns whether a header with an ambiguous name is forwarded: `underscore_headers` says so, and no server can confuse it
-/// with a header that the gateway reads or writes.
+/// Returns whether a header with an ambiguous name is forwarded: `underscore_headers` says so, and no server can
+/// confuse it with a header that the gateway reads or writes.
 fn is_kept(name: &HeaderName, config: &Config) -> bool {
     config.server.underscore_headers == UnderscoreHeaders::Keep
         && may_keep_underscores(name.as_str())
@@ -119,8 +121,8 @@ pub fn remove_own_headers(headers: &mut HeaderMap, config: &Config) {
     }
 }
 
-/// Removes the headers that may name the client in this config, but do not name it in this request: those of other peers
-/// are forged, and a trusted proxy may pass on what its client wrote in a header that it does not write itself.
+/// Removes the headers that may name the client in this config, but do not name it in this request: those of other
+/// peers are forged, and a trusted proxy may pass on what its client wrote in a header that it does not write itself.
 /// `Forwarded` has been removed already.
 fn remove_unread_addresses(headers: &mut HeaderMap, identity: ClientAddress, config: &Config) {
     let rules = &config.server.client_address.headers;
@@ -193,13 +195,13 @@ fn remove_stated_requests(headers: &mut HeaderMap) {
 }
 
 /// Has `Trailer` list the trailers that may follow. Without `guarded`, none may. Some servers merge trailers with the
-/// headers, so no trailer may have the name of a header of the request, of one that the config reads or states, or of one
-/// that states another request.
+/// headers, so no trailer may have the name of a header of the request, of one that the config reads or states, or of
+/// one that states another request.
 fn announce_trailers(headers: &mut HeaderMap, guarded: Option<&Vec<HeaderName>>) {
     let mut names: Vec<HeaderName> = Vec::new();
     if let Some(guarded) = guarded {
-        let announced = headers::announced_trailers(headers);
-        for name in announced {
+        let trailer_names = headers::announced_trailers(headers);
+        for name in trailer_names {
             let is_guarded = headers.contains_key(&name) || guarded.contains(&name) || states_request(&name);
             if !is_guarded && !names.contains(&name) {
                 names.push(name);

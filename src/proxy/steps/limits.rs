@@ -1,6 +1,7 @@
 //! Makes the facts of a request, decides its limits, and records the decision. Every door passes here, whether the
 //! request is to be served, answered, explained or tested.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,20 +20,20 @@ use crate::proxy::steps::door::{Ask, Door, LimitDelay, LimitDoor};
 use crate::proxy::steps::request_body::KeyBody;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
-use crate::upstream::hash;
+use crate::upstream::balance;
 
 /// Limits of a route that decide together, evaluated as far as that is possible without a store.
 pub struct EvaluatedLimits<'f> {
     pub facts: Facts<'f>,
-    /// Index of the first of them on the route.
+    /// Index of the first of them among the limits of the route.
     first: usize,
     pub evaluations: Vec<Evaluation>,
 }
 
 impl<'f> EvaluatedLimits<'f> {
-    fn evaluate<'a, D: LimitDoor<'a>>(door: &D, route: &Route, indexes: Range<usize>, facts: Facts<'f>) -> Self {
+    fn evaluate<'a, D: LimitDoor<'a>>(door: &D, limits: &D::Limits, indexes: Range<usize>, facts: Facts<'f>) -> Self {
         let first = indexes.start;
-        let evaluations = door.evaluate(&route.limits[indexes], &facts);
+        let evaluations = door.evaluate(&limits.as_ref()[indexes], &facts);
         EvaluatedLimits { facts, first, evaluations }
     }
 }
@@ -95,8 +96,8 @@ pub async fn apply_auth_limits<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequ
     }
 }
 
-/// Applies all limits of the route to a request that another proxy describes, unless the client is on the route's `allow`
-/// list.
+/// Applies all limits of the route to a request that another proxy describes, unless the client is on the route's
+/// `allow` list.
 pub async fn apply_described_limits<'a, D: Door<'a>>(
     door: &mut D,
     routed: RoutedRequest<'_>,
@@ -112,8 +113,22 @@ pub async fn apply_described_limits<'a, D: Door<'a>>(
     apply_decision(door, route, routed.identity, decision).await
 }
 
-/// Returns whether no limit at these indexes applies: there is none, or the client is on the route's `allow` list, which
-/// is recorded.
+/// Applies limits that a caller names. The door knows the values that they read.
+pub async fn apply_named_limits<'a, D: LimitDoor<'a>>(
+    door: &mut D,
+    named: &D::Limits,
+    ask: Ask,
+) -> Result<(), Refusal> {
+    let no_headers = HeaderMap::new();
+    let facts = Facts::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), "", &no_headers);
+    let client = ClientAddress::of_peer(facts.client, true);
+    let limits = EvaluatedLimits::evaluate(door, named, 0..named.as_ref().len(), facts);
+    let decision = decide_limits(door, named, limits, ask, None).await;
+    apply_decision(door, named, &client, decision).await
+}
+
+/// Returns whether no limit at these indexes applies: there is none, or the client is on the route's `allow` list,
+/// which is recorded.
 pub fn is_exempt<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequest<'_>, indexes: Range<usize>) -> bool {
     if indexes.is_empty() {
         return true;
@@ -125,16 +140,16 @@ pub fn is_exempt<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequest<'_>, index
     is_allowed
 }
 
-/// Decides limits of the route, and records how long the request waits for a store outside this process. `earlier`: the
-/// verdict of the limits before them.
+/// Decides limits of a route or list, and records how long the request waits for a store outside this process.
+/// `earlier`: the verdict of the limits before them.
 pub async fn decide_limits<'r, 'a, D: LimitDoor<'a>>(
     door: &D,
-    route: &'r Route,
+    all: &'r D::Limits,
     EvaluatedLimits { facts, first, evaluations }: EvaluatedLimits<'_>,
     ask: Ask,
     earlier: Option<Verdict>,
 ) -> LimitDecision<'r, D::Note> {
-    let limits = &route.limits[first..first + evaluations.len()];
+    let limits = &all.as_ref()[first..first + evaluations.len()];
     // The request reserves its waiting slot before the decision. Otherwise the store could assign a queue position to a
     // request that cannot wait.
     let (mut verdict, slot) = match door.reserve_slots(limits, &evaluations) {
@@ -152,37 +167,37 @@ pub async fn decide_limits<'r, 'a, D: LimitDoor<'a>>(
         slot,
     });
     verdict.shift_indexes(first);
-    LimitDecision { delay, ..note_verdict(door, route, first, &facts, (verdict, earlier)) }
+    LimitDecision { delay, ..note_verdict(door, all, first, &facts, (verdict, earlier)) }
 }
 
-/// Counts the verdict of the limits from index `first` on, and notes what logs or explanations show of it. `earlier`: the
-/// verdict of the limits before them.
+/// Counts the verdict of the limits from index `first` on, and notes what logs or explanations show of it. `earlier`:
+/// the verdict of the limits before them.
 pub fn note_verdict<'r, 'a, D: LimitDoor<'a>>(
     door: &D,
-    route: &Route,
+    limits: &D::Limits,
     first: usize,
     facts: &Facts<'_>,
     (verdict, earlier): (Verdict, Option<Verdict>),
 ) -> LimitDecision<'r, D::Note> {
-    door.count_decision(route, &verdict);
+    door.count_decision(limits, &verdict);
     let verdict = match earlier {
         Some(earlier) => earlier.followed_by(verdict),
         None => verdict,
     };
-    let note = door.note_decision(route, first, facts, &verdict);
+    let note = door.note_decision(limits, first, facts, &verdict);
     LimitDecision { verdict, note, delay: None }
 }
 
 /// Records a decision, and waits if a limit delays the request.
 pub async fn apply_decision<'a, D: LimitDoor<'a>>(
     door: &mut D,
-    route: &Route,
-    identity: &ClientAddress,
+    limits: &D::Limits,
+    client: &ClientAddress,
     decision: LimitDecision<'_, D::Note>,
 ) -> Result<(), Refusal> {
     let LimitDecision { verdict, note, delay } = decision;
-    let (is_refused, end) = (verdict.refused, verdict.end(&route.limits));
-    door.record_decision(route, identity, verdict, note);
+    let (is_refused, end) = (verdict.refused, verdict.end(limits.as_ref()));
+    door.record_decision(limits, client, verdict, note);
     if is_refused {
         return Err(end.into());
     }
@@ -237,7 +252,7 @@ pub fn hash_key(request: &RequestContext<'_>, routed: RoutedRequest<'_>, index: 
 /// Returns the hash of a key that reads nothing of the body. `None` if the request lacks a part of it.
 pub fn hash_of_key<'a, D: Door<'a>>(door: &D, routed: RoutedRequest<'_>, key: &Key) -> Option<u64> {
     let needs_claims = key.sources().any(|source| source.kind().origin() == SourceOrigin::Token);
-    hash::hash_key(key, &request_facts(door, routed, needs_claims))
+    balance::hash_key(key, &request_facts(door, routed, needs_claims))
 }
 
 /// Returns the facts that keys and conditions can read from the request, without its body.
@@ -254,8 +269,8 @@ pub fn request_facts<'f, 'a: 'f, D: Door<'a>>(door: &'f D, routed: RoutedRequest
     }
 }
 
-/// Evaluates all limits of the route for a request that another proxy describes. Certificate and body of the question are
-/// those of that proxy.
+/// Evaluates all limits of the route for a request that another proxy describes. Certificate and body of the question
+/// are those of that proxy.
 pub fn evaluate_described<'f, 'a: 'f, D: Door<'a>>(door: &'f D, routed: RoutedRequest<'f>) -> EvaluatedLimits<'f> {
     let route = routed.route;
     let needs_claims = needs_claims(door, &route.limits);

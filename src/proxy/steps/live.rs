@@ -44,6 +44,7 @@ use crate::upstream::breaker::BreakerPermit;
 const REFUSED_BODY_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl<'a> LimitDoor<'a> for RequestContext<'a> {
+    type Limits = Route;
     type Note = ShownKeys;
 
     fn limiter(&self) -> &'a Limiter {

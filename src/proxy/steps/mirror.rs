@@ -1,12 +1,12 @@
 //! Copies of requests for another upstream (`mirror`).
 //!
-//! Input: a request that the limits have admitted, as it goes to its server. Output: a task that sends the copy once all of the
-//! request has arrived, and discards the response. The request itself neither waits for the copy nor fails with it: the copy
-//! has its own head, body, deadline and connection, and limits, charges and the log do not know it.
+//! Input: a request that the limits have admitted, as it goes to its server. Output: a task that sends the copy once
+//! all of the request has arrived, and discards the response. The request itself neither waits for the copy nor fails
+//! with it: the copy has its own head, body, deadline and connection, and limits, charges and the log do not know it.
 //!
-//! Each worker makes at most [`PLACES`](crate::proxy::context::mirror_places::PLACES) copies at a time, those whose bodies still
-//! arrive included. So copies take bounded memory and connections, however slow the other upstream is; requests beyond them are
-//! not copied.
+//! Each worker makes at most [`PLACES`](crate::proxy::context::mirror_places::PLACES) copies at a time, those whose
+//! bodies still arrive included. So copies take bounded memory and connections, however slow the other upstream is;
+//! requests beyond them are not copied.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -57,8 +57,8 @@ struct RequestCopy {
     _place: MirrorPlace,
 }
 
-/// Copies a share of the requests. `unwritten`: the forwarding headers, if those of the request do not contain them. A request
-/// that offers to switch protocols is not copied: nobody would speak the other protocol.
+/// Copies a share of the requests. `unwritten`: the forwarding headers, if those of the request do not contain them. A
+/// request that offers to switch protocols is not copied: nobody would speak the other protocol.
 pub fn copy_request(
     request: &RequestContext<'_>,
     routed: RoutedRequest<'_>,

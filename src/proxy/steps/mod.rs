@@ -1,14 +1,14 @@
 //! The steps of a request, one file or directory for each.
 //!
-//! - `pipeline`: the list of the steps from a head to the decision; `door`: what the steps need from the door through which
-//!   the request came; `live`: how requests of clients and questions of other proxies pass
-//! - `arrival`: the first steps of every received request; `forwarded_head`: makes the head that everything reads and the
-//!   server gets
+//! - `pipeline`: the list of the steps from a head to the decision; `door`: what the steps need from the door through
+//!   which the request came; `live`: how requests of clients and questions of other proxies pass
+//! - `arrival`: the first steps of every received request; `forwarded_head`: makes the head that everything reads and
+//!   the server gets
 //! - `auth`: authenticates the client
 //! - `shedding`: refuses requests because of the process rule or a circuit breaker
 //! - `limits`: applies the route's limits; `request_body`: reads and opens the body
-//! - `dispatch`: runs the route's action; `stated_headers`: what it tells the server of the client; `serve_file`: answers with
-//!   a file
+//! - `dispatch`: runs the route's action; `stated_headers`: what it tells the server of the client; `serve_file`:
+//!   answers with a file
 //! - `outgoing_request`: the request as servers get it; `forward`: the flow of one request over all of its attempts;
 //!   `select`: from an upstream to a connection; `breaker_watch`: reports the results to circuit breakers;
 //!   `mirror`: copies of requests for another upstream

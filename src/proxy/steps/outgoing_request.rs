@@ -117,10 +117,10 @@ pub fn rewrite_target<'a>(admitted: &'a ValidatedHead, rewrite: &Rewrite) -> Cow
         return Cow::Owned(query(made.to_owned()));
     }
     let path = admitted.sent_path();
-    let matched = admitted.matched_path();
-    let rest = match matched.strip_prefix(rewrite.strip_prefix.as_str()) {
+    let matched_path = admitted.matched_path();
+    let rest = match matched_path.strip_prefix(rewrite.strip_prefix.as_str()) {
         Some(rest) if !rewrite.strip_prefix.is_empty() && (rest.is_empty() || rest.starts_with('/')) => {
-            find_sent_piece(matched, path, rewrite.strip_prefix.len(), matched.len())
+            find_sent_piece(matched_path, path, rewrite.strip_prefix.len(), matched_path.len())
         }
         _ => path,
     };

@@ -1,8 +1,8 @@
 //! The list of the steps from a head to the decision about it. HTTP, questions of other proxies, checks of Envoy,
 //! explanations, test cases and replays all take these steps, each through its [`Door`].
 //!
-//! [`arrive`] makes an [`Arrival`] of a received head, and [`admit`] an [`Admitted`] request of that. A head that another
-//! proxy describes takes the steps of [`decide_described`], which are fewer: that proxy serves the request.
+//! [`arrive`] makes an [`Arrival`] of a received head, and [`admit`] an [`Admitted`] request of that. A head that
+//! another proxy describes takes the steps of [`decide_described`], which are fewer: that proxy serves the request.
 
 use http::{HeaderMap, Response};
 
@@ -126,8 +126,8 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
     Ok(Passage::Admitted(Admitted { route, offer, tunnel, breakers }))
 }
 
-/// Takes a request that another proxy describes and forwards from its head to its limits. `repaired`: what was repaired to
-/// read it. An error is the reason to refuse it.
+/// Takes a request that another proxy describes and forwards from its head to its limits. `repaired`: what was repaired
+/// to read it. An error is the reason to refuse it.
 pub fn admit_described<'a, D: Door<'a>>(
     door: &mut D,
     route: &Route,

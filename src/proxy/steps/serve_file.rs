@@ -1,7 +1,7 @@
 //! Answers a request with a file of the route's folder (`files`).
 //!
-//! Input: an admitted request. Output: the response with the file or a part of it, or what the client's conditions make of that.
-//! `crate::files` has the rules; this is their order, and the head of the response.
+//! Input: an admitted request. Output: the response with the file or a part of it, or what the client's conditions make
+//! of that. `crate::files` has the rules; this is their order, and the head of the response.
 
 use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
@@ -41,8 +41,8 @@ static COMPRESSIBLE: LazyLock<CompressSettings> = LazyLock::new(CompressSettings
 /// Which file a request asks for.
 pub struct FileQuestion {
     pub candidates: Vec<Candidate>,
-    /// A folder is served by its index. Otherwise the client is first led to the path with a slash at its end, so that the
-    /// relative links of the page lead into the folder.
+    /// A folder is served by its index. Otherwise the client is first led to the path with a slash at its end, so that
+    /// the relative links of the page lead into the folder.
     pub has_slash: bool,
 }
 
@@ -88,8 +88,8 @@ pub async fn serve_file(
     let job = FileJob::start(move || {
         let FileQuestion { candidates, has_slash } = question;
         let suffixes = |media_type: &HeaderValue| if has_copies(media_type) { suffixes.clone() } else { Vec::new() };
-        let found = find_file(&sought.path, &candidates, has_slash, |name| suffixes(&find_media_type(name)));
-        (found, descriptor)
+        let file_result = find_file(&sought.path, &candidates, has_slash, |name| suffixes(&find_media_type(name)));
+        (file_result, descriptor)
     });
     let opened = timeout(routed.route.timeouts.response, job).await;
     let (found, descriptor) = match opened {

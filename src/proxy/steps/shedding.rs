@@ -33,8 +33,8 @@ pub fn check_overload(request: &mut RequestContext<'_>) -> Result<(), Refusal> {
     }
 }
 
-/// Refuses the request if the breaker of its upstream or of its route does. Otherwise returns their permits, which return
-/// the place of a probe if the request does not reach a server.
+/// Refuses the request if the breaker of its upstream or of its route does. Otherwise returns their permits, which
+/// return the place of a probe if the request does not reach a server.
 pub fn check_breakers(request: &RequestContext<'_>, routed: RoutedRequest<'_>) -> Result<Vec<BreakerPermit>, Refusal> {
     let (view, Some((index, _))) = (request.view, request.route) else { return Ok(Vec::new()) };
     let Action::Upstream(upstream) = routed.route.action else { return Ok(Vec::new()) };

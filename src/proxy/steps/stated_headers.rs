@@ -23,12 +23,12 @@ pub fn find_values<'a, D: Door<'a>>(
     routed: RoutedRequest<'_>,
     request_id: Option<&HeaderValue>,
 ) -> Vec<(HeaderName, Option<HeaderValue>)> {
-    let stated = &routed.route.request_headers.stated;
+    let headers = &routed.route.request_headers.stated;
     let is_claim =
         |fact: &ClientFact| matches!(fact, ClientFact::Source(source) if source.kind().origin() == SourceOrigin::Token);
-    let needs_claims = stated.iter().any(|(_, text)| text.placeholders().any(is_claim));
+    let needs_claims = headers.iter().any(|(_, text)| text.placeholders().any(is_claim));
     let facts = request_facts(door, routed, needs_claims);
-    stated.iter().map(|header| (header.0.clone(), render(header, &facts, request_id))).collect()
+    headers.iter().map(|header| (header.0.clone(), render(header, &facts, request_id))).collect()
 }
 
 fn render((_, text): &StatedHeader, facts: &Facts<'_>, request_id: Option<&HeaderValue>) -> Option<HeaderValue> {
@@ -105,8 +105,8 @@ fn push_certificate(out: &mut String, der: &[u8], form: CertificateForm) {
     }
 }
 
-/// Appends a value that others have chosen. What a header may not contain is percent-encoded, and `%` itself, so that it
-/// can be decoded; also spaces at the ends, which servers remove.
+/// Appends a value that others have chosen. What a header may not contain is percent-encoded, and `%` itself, so that
+/// it can be decoded; also spaces at the ends, which servers remove.
 fn push_value(out: &mut String, value: &[u8]) {
     let inner = value.trim_ascii();
     for (at, byte) in value.iter().enumerate() {

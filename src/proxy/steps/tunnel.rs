@@ -87,14 +87,14 @@ impl Tunnel {
             let upstream = &mut self.upstream;
             let ends =
                 [up.poll(&mut stream, upstream, &mut buffer, cx), down.poll(upstream, &mut stream, &mut buffer, cx)];
-            let carried = down.total - down_before.0;
-            let taken = stream.sent_bytes().zip(sent_before).map_or(carried, |(now, before)| now - before);
-            self.apply_min_rate(&pace, taken, down.waits);
-            let has_moved = up_before != up.progress() || down_before != down.progress() || taken > 0;
+            let bytes = down.total - down_before.0;
+            let sent_bytes = stream.sent_bytes().zip(sent_before).map_or(bytes, |(now, before)| now - before);
+            self.apply_min_rate(&pace, sent_bytes, down.waits);
+            let has_moved = up_before != up.progress() || down_before != down.progress() || sent_bytes > 0;
             if has_moved || waited != pace.is_waiting() {
                 let is_half_open = [&up, &down].iter().any(|flow| flow.state == FlowState::Ended);
                 let (awaited, limit) = self.next_wait(&pace, is_half_open);
-                self.account.record_tunnel_bytes((carried, up.total), awaited, limit);
+                self.account.record_tunnel_bytes((bytes, up.total), awaited, limit);
             }
             match ends {
                 [Poll::Ready(Err(_)), _] | [_, Poll::Ready(Err(_))] | [Poll::Ready(_), Poll::Ready(_)] => {

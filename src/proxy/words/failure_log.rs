@@ -160,7 +160,8 @@ impl RejectedClients {
         }
     }
 
-    /// Returns the clients whose lines were left out most often since the last call, each with its number: `192.0.2.7: 35`.
+    /// Returns the clients whose lines were left out most often since the last call, each with its number: `192.0.2.7:
+    /// 35`.
     fn take_most(&self) -> Option<String> {
         let counts = std::mem::take(&mut *self.left_out.lock().unwrap_or_else(PoisonError::into_inner));
         let mut counts: Vec<(IpAddr, u64)> = counts.into_iter().collect();

@@ -15,11 +15,11 @@ pub struct Refusal {
     context: RefusalContext,
 }
 
-/// What the table cannot say.
+/// The facts that the table of ends does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RefusalContext {
     Nothing,
-    /// The client is told this where the table has no text. Otherwise it is for the log.
+    /// The text for the client where the table has none. Otherwise it is for the log.
     Text(&'static str),
     /// The client may try again after this time.
     RetryAfter(Duration),

@@ -62,13 +62,13 @@ impl ShownKeys {
 
 fn describe_all(display: &KeyDisplay, route: &Route, facts: &Facts) -> String {
     let mut text = String::with_capacity(128);
-    let mut written = Vec::new();
+    let mut shown_parts = Vec::new();
     for limit in &route.limits {
         for part in &limit.counted_key().0 {
-            if written.contains(&part) || text.len() > ALL_MAX || !is_known(limit, part, facts) {
+            if shown_parts.contains(&part) || text.len() > ALL_MAX || !is_known(limit, part, facts) {
                 continue;
             }
-            written.push(part);
+            shown_parts.push(part);
             let start = text.len();
             if start > 0 {
                 text.push(',');

@@ -1,6 +1,6 @@
-//! Header names in the case in which a client or a server has written them (`header_case`, HTTP/1.1 only). Everything in
-//! the gateway has names in lower case; a head gets its spelling back as bytes, when it is written. A name in another case
-//! has the same length.
+//! Header names in the case in which a client or a server has written them (`header_case`, HTTP/1.1 only). Everything
+//! in the gateway has names in lower case; a head gets its spelling back as bytes, when it is written. A name in
+//! another case has the same length.
 
 use memchr::{memchr, memmem};
 
@@ -23,8 +23,8 @@ impl SpelledNames {
         self.0.is_empty()
     }
 
-    /// Writes the names to the lines of a head, which begins with its first line. Other names stay in lower case, and so
-    /// does what follows the head. Of several spellings of a name, the first counts.
+    /// Writes the names to the lines of a head, which begins with its first line. Other names stay in lower case, and
+    /// so does what follows the head. Of several spellings of a name, the first counts.
     pub fn respell_head(&self, head: &mut [u8]) {
         let mut at = 0;
         while let Some(end) = memchr(b'\n', &head[at..]) {
@@ -46,7 +46,7 @@ impl SpelledNames {
 #[derive(Debug)]
 pub struct ResponseSpelling {
     names: SpelledNames,
-    /// What is left of a head that has been written in part.
+    /// The rest of a head that has been written in part.
     pub rest: Vec<u8>,
 }
 

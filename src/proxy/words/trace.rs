@@ -29,9 +29,9 @@ pub fn open_span(settings: &Arc<SpanSettings>, headers: &HeaderMap) -> Option<Op
     let Some(ParsedTraceparent { trace_id: id, span, flags }) = parse_traceparent(headers) else {
         return OpenSpan::sample_trace(settings);
     };
-    let sampled = u8::from_str_radix(flags, 16).is_ok_and(|flags| flags & 1 == 1);
+    let is_sampled = u8::from_str_radix(flags, 16).is_ok_and(|flags| flags & 1 == 1);
     let (id, span) = (u128::from_str_radix(id, 16).ok()?, u64::from_str_radix(span, 16).ok()?);
-    sampled.then(|| OpenSpan::continue_trace(settings, id, span))
+    is_sampled.then(|| OpenSpan::continue_trace(settings, id, span))
 }
 
 /// Makes `span` the parent of the request to the upstream.
@@ -52,13 +52,17 @@ fn parse_traceparent(headers: &HeaderMap) -> Option<ParsedTraceparent<'_>> {
     let (version, id, span, rest) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     // Later versions may add fields after the flags.
     let (flags, more) = rest.split_once('-').map_or((rest, false), |(flags, _)| (flags, true));
-    let sized = version.len() == 2 && id.len() == 32 && span.len() == 16 && flags.len() == 2;
+    let has_lengths = version.len() == 2 && id.len() == 32 && span.len() == 16 && flags.len() == 2;
     let hex = [version, id, span, flags]
         .iter()
         .all(|part| part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')));
-    let known = version != "ff" && (version != "00" || !more);
+    let is_known_version = version != "ff" && (version != "00" || !more);
     let zero = |part: &str| part.bytes().all(|byte| byte == b'0');
-    (sized && hex && known && !zero(id) && !zero(span)).then_some(ParsedTraceparent { trace_id: id, span, flags })
+    (has_lengths && hex && is_known_version && !zero(id) && !zero(span)).then_some(ParsedTraceparent {
+        trace_id: id,
+        span,
+        flags,
+    })
 }
 
 /// Starts a trace if there is none. `sampled`: the flag of the new trace. It is true unless the gateway itself exports

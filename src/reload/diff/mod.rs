@@ -1,5 +1,5 @@
 //! Difference of two configs, for the log, the response of `POST /-/reload` and `sluicegate diff`. Called by the
-//! reloader with the config in force and the new one.
+//! reloader with the active config and the new one.
 //!
 //! The compiled configs decide whether a section differs, so defaults, order and comments never count. What is written
 //! then shows which of its options do: `options` makes a line of each, `weaker` marks those that weaken protection, and
@@ -37,7 +37,7 @@ pub struct Diff {
     rls: Changes,
     /// Sections that exist once, such as `server`.
     settings: Changes,
-    /// What changed in the files of sets.
+    /// The changes in the files of sets.
     sets: Vec<String>,
     /// Kinds and names of sections that differ only by these sets.
     by_sets: HashSet<(&'static str, String)>,
@@ -205,71 +205,24 @@ fn route_contents(config: &Config) -> BTreeMap<String, impl PartialEq> {
 
 /// Returns everything that a route contains, with names in place of items that have their own entry in the diff.
 fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + use<'c> {
-    let Route {
-        name: _,
-        matcher,
-        // Derived from the path.
-        params: _,
-        action,
-        limits,
-        auth,
-        allow,
-        deny,
-        rewrite,
-        request_headers,
-        response_headers,
-        max_body,
-        max_in_flight,
-        breaker,
-        priority,
-        key_body,
-        timeouts,
-        refuse,
-        error_pages,
-        ratelimit_headers,
-        upgrades,
-        request_trailers,
-        compress,
-        cors,
-        parsing: reading,
-        split,
-        mirror,
-        // Only explanations show them.
-        timeout_origins: _,
-    } = route;
     let name_of = |index: usize| config.upstreams.get(index).map(|upstream| &upstream.name);
-    let action = match action {
+    let action = match &route.action {
         Action::Upstream(index) => Err(name_of(*index)),
         other => Ok(other),
     };
-    let split = split.as_ref().map(|split| {
+    let split = route.split.as_ref().map(|split| {
         let branches = split.branches.iter().map(|branch| (name_of(branch.upstream), branch.weight));
         (branches.collect::<Vec<_>>(), &split.key)
     });
-    let mirror = mirror.as_ref().map(|mirror| (name_of(mirror.upstream), mirror.percent, mirror.max_body));
+    let mirror = route.mirror.as_ref().map(|mirror| (name_of(mirror.upstream), mirror.percent, mirror.max_body));
     // Candidates and wider tiers are added by themselves.
-    let limits = limits.iter().filter(|limit| limit.candidate_of.is_none() && !limit.is_wider_tier());
+    let limits = route.limits.iter().filter(|limit| limit.candidate_of.is_none() && !limit.is_wider_tier());
     let price_of = |limit: &Limit| {
         let own = config.limits.find(&limit.name).is_some_and(|own| own.cost == limit.cost);
         (!own).then(|| limit.cost.clone())
     };
     let limits: Vec<(&str, Option<Cost>)> = limits.map(|limit| (limit.name.as_str(), price_of(limit))).collect();
-    (
-        (matcher_content(matcher), action, auth, limits, allow, deny, rewrite),
-        (
-            request_headers,
-            response_headers,
-            max_body,
-            (max_in_flight, breaker, priority),
-            key_body,
-            timeouts,
-            (refuse, error_pages),
-            ratelimit_headers,
-            (upgrades, request_trailers, split, mirror),
-            (compress, cors),
-            reading,
-        ),
-    )
+    ((matcher_content(&route.matcher), action, limits), (split, mirror), route.own_settings())
 }
 
 /// Returns the conditions of a route, without the order of alternatives.

@@ -63,7 +63,7 @@ struct Comparison<'a> {
 /// The lines of a diff, and what its summary needs.
 pub struct ListedChanges {
     pub lines: Vec<ChangeLine>,
-    /// What changed in the files of sets: `set blocked: added 203.0.113.66`.
+    /// The changes in the files of sets: `set blocked: added 203.0.113.66`.
     pub sets: Vec<String>,
     /// Kinds and names of sections that differ only by these sets.
     pub by_sets: HashSet<(&'static str, String)>,
@@ -239,13 +239,13 @@ impl<'c> Comparison<'c> {
         Some(line.with_note(keeps.then_some("keys keep what they used")))
     }
 
-    /// Returns whether a list of limits lacks one that was in it, without another that replaces it, or has one at a lower
-    /// cost.
+    /// Returns whether a list of limits lacks one that was in it, without another that replaces it, or has one at a
+    /// lower cost.
     fn has_fewer_limits(&self, before: Option<&WrittenOption>, after: Option<&WrittenOption>) -> bool {
         let (before, after) = (listed_limits(self.old, before), listed_limits(self.new, after));
         before.iter().any(|(name, cost)| {
-            let found = after.iter().find(|(other, _)| other == name || self.replaced.has(name, other));
-            found.is_none_or(|(_, other)| other.zip(*cost).is_some_and(|(other, cost)| other < cost))
+            let counterpart = after.iter().find(|(other, _)| other == name || self.replaced.has(name, other));
+            counterpart.is_none_or(|(_, other)| other.zip(*cost).is_some_and(|(other, cost)| other < cost))
         })
     }
 
@@ -405,8 +405,8 @@ fn listed_limits(config: &Config, option: Option<&WrittenOption>) -> Vec<(String
         let cost = cost.unwrap_or_else(|| own_cost(&name));
         (name, cost)
     };
-    let listed = option.map_or_else(Vec::new, WrittenOption::listed_limits);
-    listed.into_iter().map(with_cost).collect()
+    let limits = option.map_or_else(Vec::new, WrittenOption::listed_limits);
+    limits.into_iter().map(with_cost).collect()
 }
 
 /// Returns why keys of a changed limit start with a full budget; `None` if they keep what they used.

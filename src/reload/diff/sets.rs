@@ -1,4 +1,4 @@
-//! What changed in the files of named sets: one line for each set, however many routes and limits use it.
+//! Lists the changes in the files of named sets: one line for each set, however many routes and limits use it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ const ITEMS_SHOWN: usize = 10;
 
 /// Returns what changed in each set that both configs have, by the name of the set.
 pub fn list_changed_sets(old: &Config, new: &Config) -> BTreeMap<String, String> {
-    let changed = new.sets.iter().filter_map(|(name, after)| {
+    let lines = new.sets.iter().filter_map(|(name, after)| {
         let before = old.sets.get(name).filter(|before| before.strings != after.strings)?;
         let mut added: Vec<&String> = after.strings.difference(&before.strings).collect();
         let mut removed: Vec<&String> = before.strings.difference(&after.strings).collect();
@@ -30,19 +30,19 @@ pub fn list_changed_sets(old: &Config, new: &Config) -> BTreeMap<String, String>
             .collect();
         Some((name.clone(), texts.join("; ")))
     });
-    changed.collect()
+    lines.collect()
 }
 
 /// Describes items: addresses as logs show them, and the number of other texts, which may be secrets of clients.
 fn describe_items(items: &[&String], display: &KeyDisplay) -> String {
     let is_shown = |item: &&&String| parse_network(item).is_some() && shows_address(item, display);
-    let shown: Vec<&str> = items.iter().filter(is_shown).take(ITEMS_SHOWN).map(|item| item.as_str()).collect();
-    let rest = items.len() - shown.len();
+    let names: Vec<&str> = items.iter().filter(is_shown).take(ITEMS_SHOWN).map(|item| item.as_str()).collect();
+    let rest = items.len() - names.len();
     let noun = if rest == 1 { "item" } else { "items" };
-    match (shown.is_empty(), rest) {
+    match (names.is_empty(), rest) {
         (true, rest) => format!("{rest} {noun}"),
-        (false, 0) => shown.join(", "),
-        (false, rest) => format!("{} and {rest} more", shown.join(", ")),
+        (false, 0) => names.join(", "),
+        (false, rest) => format!("{} and {rest} more", names.join(", ")),
     }
 }
 

@@ -46,8 +46,8 @@ pub fn weakens(kind: &str, keys: &[&str], before: Option<&WrittenOption>, after:
 /// The amount of a missing bound.
 const UNBOUNDED: &str = "inf";
 
-/// Returns the amount in a canonical text: a number, the place of a word, or 0 and 1 for `false` and `true`. A rate counts
-/// per millisecond. 0 of an option that is unbounded without a value means the same as no value.
+/// Returns the amount in a canonical text: a number, the place of a word, or 0 and 1 for `false` and `true`. A rate
+/// counts per millisecond. 0 of an option that is unbounded without a value means the same as no value.
 fn amount(text: &str, words: &[&str], unset: &str) -> f64 {
     const UNITS: [(&str, f64); 5] =
         [("hour", 3.6e6), ("day", 8.64e7), ("week", 6.048e8), ("month", 2.592e9), ("year", 3.1536e10)];
@@ -108,7 +108,7 @@ impl WeakerOptions {
         for limit in new.limits.iter().filter(|limit| !limit.is_wider_tier()) {
             if let Some(before) = old.limits.find(&limit.name) {
                 let mut options = weaker_limit_options(before, limit);
-                // The limit that it is a candidate of is in force in its place.
+                // The limit that it is a candidate of is active in its place.
                 let incumbent = limit.candidate_of.as_deref();
                 if incumbent.is_some_and(|incumbent| replaced.has(&limit.name, incumbent)) {
                     options
@@ -269,8 +269,8 @@ fn has_cheaper_limit(before: &Route, after: &Route) -> bool {
     before.limits.iter().any(|old| find(&old.name).is_some_and(|new| new.cost.max_cost() < old.cost.max_cost()))
 }
 
-/// Returns whether limits read fewer bytes of a body for the cost of a request. With a key in the body, they refuse what
-/// they do not read, which is stricter.
+/// Returns whether limits read fewer bytes of a body for the cost of a request. With a key in the body, they refuse
+/// what they do not read, which is stricter.
 fn reads_less(before: &Route, after: &Route) -> bool {
     let refuses_rest = after.limits.iter().any(|limit| limit.has_key_in_body() || limit.reads_calls());
     matches!((before.key_body, after.key_body), (Some(before), Some(after)) if after < before) && !refuses_rest

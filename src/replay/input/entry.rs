@@ -62,7 +62,7 @@ impl LoggedHeaders {
     }
 }
 
-/// What a line says about the proxies before the server that wrote it.
+/// The part of a line about the proxies before the server that wrote it.
 #[derive(Debug, Default, PartialEq)]
 pub enum LoggedForwarding {
     /// Nothing.
@@ -76,7 +76,7 @@ pub enum LoggedForwarding {
     Chain(HeaderValue),
 }
 
-/// Where the address of the client comes from.
+/// The origin of the client's address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientOrigin {
     /// The line starts with it.
@@ -120,8 +120,8 @@ pub enum AccessLogFormat {
 }
 
 impl LoggedForwarding {
-    /// Reads the `X-Forwarded-For` of a log that has `-` or nothing if the request had none. A text that does not end with
-    /// an address is something else.
+    /// Reads the `X-Forwarded-For` of a log that has `-` or nothing if the request had none. A text that does not end
+    /// with an address is something else.
     pub fn from_chain(text: &str) -> LoggedForwarding {
         if matches!(text, "" | "-") {
             return LoggedForwarding::Absent;

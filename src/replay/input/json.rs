@@ -52,11 +52,12 @@ fn parse_caddy(
         }
     }
     let (method, uri) = (text(request, &["method"]), text(request, &["uri"]));
-    let mut found = method.zip(uri).and_then(|(method, uri)| parse_request(method.as_bytes(), uri, kept));
-    if let Some(found) = &mut found {
-        found.host = text(request, &["host"]).and_then(|host| canonical_host(host.as_bytes())).or(found.host.take());
+    let mut request_line = method.zip(uri).and_then(|(method, uri)| parse_request(method.as_bytes(), uri, kept));
+    if let Some(request_line) = &mut request_line {
+        request_line.host =
+            text(request, &["host"]).and_then(|host| canonical_host(host.as_bytes())).or(request_line.host.take());
     }
-    let mut entry = ReplayEntry::new(client, end_ms, found, AccessLogFormat::Caddy);
+    let mut entry = ReplayEntry::new(client, end_ms, request_line, AccessLogFormat::Caddy);
     entry.coarse = false;
     entry.forwarded = match named.is_some() && named != peer {
         true => LoggedForwarding::Applied,
@@ -80,17 +81,17 @@ fn parse_traefik(fields: &Map<String, Value>, wanted: bool) -> Result<ReplayEntr
     let client = peer.or_else(|| parse_address(host)).ok_or("no `ClientAddr` with an address")?;
     let start = text(fields, &["StartUTC", "StartLocal", "time"]).and_then(read_text_time);
     let start_ms = start.ok_or("no `StartUTC`")?;
-    let kept = collect_headers(fields, "request_", wanted);
+    let (listed, headers) = collect_headers(fields, "request_", wanted);
     let (method, path) = (text(fields, &["RequestMethod"]), text(fields, &["RequestPath"]));
-    let (listed, kept) = kept;
-    let mut found = method.zip(path).and_then(|(method, path)| parse_request(method.as_bytes(), path, kept));
-    if let Some(found) = &mut found {
+    let mut request_line = method.zip(path).and_then(|(method, path)| parse_request(method.as_bytes(), path, headers));
+    if let Some(request_line) = &mut request_line {
         let name = text(fields, &["RequestHost", "RequestAddr"]);
-        found.host = name.and_then(|name| canonical_host(name.as_bytes())).or(found.host.take());
+        request_line.host = name.and_then(|name| canonical_host(name.as_bytes())).or(request_line.host.take());
     }
     // Traefik logs nanoseconds.
     let duration_ms = number(fields, &["Duration"]).and_then(|nanos| round_millis(nanos / 1e6));
-    let mut entry = ReplayEntry::new(client, start_ms + duration_ms.unwrap_or(0), found, AccessLogFormat::Traefik);
+    let mut entry =
+        ReplayEntry::new(client, start_ms + duration_ms.unwrap_or(0), request_line, AccessLogFormat::Traefik);
     entry.coarse = !fields.contains_key("StartUTC") && !fields.contains_key("StartLocal");
     let is_chain = peer.is_some() && parse_address(host) != peer;
     entry.forwarded = match peer {
@@ -120,17 +121,17 @@ fn parse_nginx(fields: &Map<String, Value>, wanted: bool) -> Result<ReplayEntry,
     if line.is_none() && (method.is_none() || target.is_none()) {
         return Err("no `request`, and no `request_method` with `request_uri`");
     }
-    let mut found = match (method, target) {
+    let mut request_line = match (method, target) {
         (Some(method), Some(target)) => parse_request(method.as_bytes(), target, kept),
         _ => line.and_then(|line| parse_request_line(line.as_bytes(), kept)),
     };
-    if let Some(found) = &mut found {
+    if let Some(request_line) = &mut request_line {
         let query = text(fields, &["args", "query_string"]).filter(|query| !query.is_empty());
-        found.query = found.query.take().or_else(|| query.map(str::to_owned));
+        request_line.query = request_line.query.take().or_else(|| query.map(str::to_owned));
         let name = text(fields, &["http_host", "host", "server_name"]);
-        found.host = name.and_then(|name| canonical_host(name.as_bytes())).or(found.host.take());
+        request_line.host = name.and_then(|name| canonical_host(name.as_bytes())).or(request_line.host.take());
     }
-    let mut entry = ReplayEntry::new(client, end_ms, found, AccessLogFormat::NginxJson);
+    let mut entry = ReplayEntry::new(client, end_ms, request_line, AccessLogFormat::NginxJson);
     entry.coarse = end_ms % 1000 == 0 && msec.is_none();
     entry.forwarded = match text(fields, &["http_x_forwarded_for", "x_forwarded_for"]) {
         Some(chain) => LoggedForwarding::from_chain(chain),

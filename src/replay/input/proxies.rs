@@ -1,4 +1,5 @@
-//! Lines of HAProxy, Nginx Proxy Manager, AWS load balancers and CloudFront. Called by `line`; the input may be any bytes.
+//! Lines of HAProxy, Nginx Proxy Manager, AWS load balancers and CloudFront. Called by `line`; the input may be any
+//! bytes.
 
 use std::borrow::Cow;
 use std::net::IpAddr;

@@ -170,11 +170,11 @@ impl LogSource {
 impl LogSource {
     fn describe_unreadable(&self, error: &io::Error) -> String {
         let LogSource { name, lines, gzip, .. } = self;
-        let damaged = matches!(
+        let is_damaged = matches!(
             error.kind(),
             io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData
         );
-        if *gzip && damaged {
+        if *gzip && is_damaged {
             let how =
                 if error.kind() == io::ErrorKind::UnexpectedEof { "ends in the middle of" } else { "is damaged in" };
             return format!(
@@ -205,8 +205,8 @@ fn read_line(reader: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<Option<
         if whole {
             line.extend_from_slice(part);
         }
-        let used = part.len() + usize::from(end.is_some());
-        reader.consume(used);
+        let used_bytes = part.len() + usize::from(end.is_some());
+        reader.consume(used_bytes);
         if end.is_some() {
             if line.last() == Some(&b'\r') {
                 line.pop();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::limiting::limit::Mode;
 use crate::replay::counts::Counts;
 use crate::replay::outcome::ReplayOutcome;
-use crate::replay::report::units::format_time_of;
+use crate::replay::report::format_time_of;
 use crate::replay::tally::Tally;
 use crate::replay::tightest::NeededNumber;
 use crate::telemetry::metrics::CandidateEffect;
@@ -27,11 +27,11 @@ impl ReplayOutcome {
             ..
         } = &self.counts;
         let logs = self.sources.iter().map(|source| {
-            let shown: Vec<Value> =
+            let names: Vec<Value> =
                 source.shown.iter().map(|(line, wrong)| json!({ "line": line, "error": wrong })).collect();
             json!({
                 "name": source.name, "format": source.format.map(|format| format.name()), "lines": source.lines,
-                "bad": source.bad, "first_bad": shown,
+                "bad": source.bad, "first_bad": names,
             })
         });
         let late_first =
@@ -66,7 +66,8 @@ impl ReplayOutcome {
             tally.absent_sources().into_iter().map(|(name, (_, count))| (name, count)).collect();
         let unknown: BTreeMap<_, _> =
             missing.unknown.iter().map(|(source, count)| (source.to_string(), count)).collect();
-        let logged: BTreeMap<_, _> = tally.logged_parts().map(|(part, count)| (part.to_string(), count)).collect();
+        let logged_parts: BTreeMap<_, _> =
+            tally.logged_parts().map(|(part, count)| (part.to_string(), count)).collect();
         let settle = limit.charge_rules.as_ref().is_some_and(|rules| rules.settle.is_some());
         let compared = CandidateEffect::ALL.iter().map(|effect| (effect.label(), tally.effects[*effect as usize]));
         let compared = limit.candidate_of.as_ref().map(|_| compared.collect::<BTreeMap<_, _>>());
@@ -75,7 +76,7 @@ impl ReplayOutcome {
             "candidate_of": limit.candidate_of, "compared": compared,
             "shadow": limit.mode == Mode::Shadow, "over": limit.over.text(), "requests": tally.seen,
             "not_evaluated": { "requests": tally.count_unknown(), "sources": unknown },
-            "by_logged_keys": logged,
+            "by_logged_keys": logged_parts,
             "refused": tally.can_judge().then_some(tally.refused), "refused_by_others": tally.refused_by_others,
             "delayed": tally.delayed, "longest_delay_ms": tally.longest_delay_ms, "returned": tally.returned,
             "keys": count(tally.keys.estimate_count()), "refused_keys": count(tally.refused_keys.estimate_count()),

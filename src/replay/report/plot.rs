@@ -4,9 +4,8 @@ use std::fmt::Write;
 
 use crate::limiting::algorithm::describe::format_duration;
 use crate::replay::outcome::ReplayOutcome;
-use crate::replay::report::ticks;
 use crate::replay::report::ticks::group_digits;
-use crate::replay::report::units::format_percent;
+use crate::replay::report::{format_percent, ticks};
 use crate::replay::series::Series;
 
 const WIDTH: f64 = 960.0;
@@ -145,7 +144,7 @@ fn draw_bars(out: &mut String, series: &Series, scale: &Scale) {
                 tooltips,
                 "<rect x=\"{x:.2}\" y=\"{y:.2}\" width=\"{across:.2}\" height=\"{height:.2}\"><title>{}: {} admitted, {} \
                  refused</title></rect>",
-                super::units::format_time_of(at_ms),
+                super::format_time_of(at_ms),
                 group_digits(*admitted),
                 group_digits(*refused)
             );

@@ -9,7 +9,7 @@ use crate::limiting::source::Source;
 use crate::replay::counts::Counts;
 use crate::replay::input::entry::AccessLogFormat;
 use crate::replay::outcome::ReplayOutcome;
-use crate::replay::report::units::{format_percent, format_time_of};
+use crate::replay::report::{format_percent, format_time_of};
 use crate::replay::tally::{MissingData, Tally};
 use crate::replay::tightest::NeededNumber;
 
@@ -17,7 +17,8 @@ use crate::replay::tightest::NeededNumber;
 const ALL_MAX: usize = 20;
 
 impl ReplayOutcome {
-    /// Returns the report as text. `only`: the limit that it is about; of many limits, it is about those that did something.
+    /// Returns the report as text. `only`: the limit that it is about; of many limits, it is about those that did
+    /// something.
     pub fn to_text(&self, only: Option<&str>) -> String {
         let mut text = String::new();
         for source in &self.sources {

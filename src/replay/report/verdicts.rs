@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::limiting::Verdict;
 use crate::limiting::limit::Mode;
-use crate::replay::report::units::format_time_of;
+use crate::replay::report::format_time_of;
 use crate::route::Route;
 
 pub struct Verdicts {

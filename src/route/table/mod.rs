@@ -227,7 +227,7 @@ impl RegexRoutes {
     }
 
     fn find(&self, routes: &[Route], path: &str, accepts: &impl Fn(ListedRoute) -> bool) -> Option<usize> {
-        let found = match &self.set {
+        let pattern_place = match &self.set {
             Some(set) => {
                 let matched = set.matches(path);
                 matched.iter().filter_map(|at| self.routes.get(at).copied()).find(|listed| accepts(*listed))
@@ -240,7 +240,7 @@ impl RegexRoutes {
                 self.routes.iter().copied().find(|listed| accepts(*listed) && matches(*listed))
             }
         };
-        found.map(ListedRoute::index)
+        pattern_place.map(ListedRoute::index)
     }
 }
 

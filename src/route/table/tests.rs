@@ -1,16 +1,13 @@
 use std::cmp::Reverse;
-use std::sync::Arc;
 
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue};
 use proptest::prelude::*;
 use regex::Regex;
 
 use super::*;
-use crate::limiting::limit::refuse::Refuse;
 use crate::route::matcher::{HeaderPattern, HostPattern, Matcher, Segment};
 use crate::route::order::rank_routes;
-use crate::route::{Action, ParsingRules, Strictness, TimeoutOrigins, Timeouts, Upgrades};
-use crate::upstream::priority::Priority;
+use crate::route::{Action, ParsingRules, Strictness, Timeouts};
 
 const ZERO: std::time::Duration = std::time::Duration::ZERO;
 const X_V: HeaderName = HeaderName::from_static("x-v");
@@ -21,6 +18,15 @@ fn route(host: &str, path: &str, methods: &str, version: Option<&str>) -> Route 
         (None, Some(prefix)) => HostPattern::Prefix(prefix.to_owned()),
         (None, None) => HostPattern::Exact(host.to_owned()),
     });
+    let timeouts = Timeouts {
+        body: ZERO,
+        min_body_rate: 0,
+        min_response_rate: 0,
+        connect: ZERO,
+        response: ZERO,
+        stream: ZERO,
+        tunnel: ZERO,
+    };
     Route {
         name: format!("{host} {path}"),
         matcher: Matcher {
@@ -34,44 +40,7 @@ fn route(host: &str, path: &str, methods: &str, version: Option<&str>) -> Route 
         },
         params: Vec::new(),
         action: Action::Echo,
-        split: None,
-        mirror: None,
-        limits: Vec::new(),
-        auth: None,
-        allow: Arc::default(),
-        deny: Arc::default(),
-        rewrite: Arc::default(),
-        request_headers: Arc::default(),
-        response_headers: Arc::default(),
-        parsing: ParsingRules::new(Strictness::Strict, None),
-        max_body: 0,
-        max_in_flight: None,
-        breaker: None,
-        priority: Priority::default(),
-        key_body: None,
-        timeout_origins: TimeoutOrigins::DEFAULT,
-        timeouts: Arc::new(Timeouts {
-            body: ZERO,
-            min_body_rate: 0,
-            min_response_rate: 0,
-            connect: ZERO,
-            response: ZERO,
-            stream: ZERO,
-            tunnel: ZERO,
-        }),
-        refuse: Arc::new(Refuse {
-            status: StatusCode::OK,
-            body: None,
-            content_type: HeaderValue::from_static("a/b"),
-            dialect: None,
-            headers: Vec::new(),
-        }),
-        error_pages: None,
-        ratelimit_headers: None,
-        compress: None,
-        upgrades: Upgrades::Any,
-        request_trailers: false,
-        cors: None,
+        ..Route::bare(timeouts, ParsingRules::new(Strictness::Strict, None))
     }
 }
 

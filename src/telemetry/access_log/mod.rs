@@ -5,8 +5,8 @@
 //! thread writes it. Neither a slow reader nor a full disk blocks a worker: the queue is bounded, and lines that do
 //! not fit are dropped and counted. `control` opens and reopens the target.
 //!
-//! To add a field, add it to `template` and to `LogRecord` (`record`), fill it in `proxy::account::log_entry`, format it
-//! in `line` and describe it in `docs/reference/log-fields.md`.
+//! To add a field, add it to `template` and to `LogRecord` (`record`), fill it in `proxy::account::log_entry`, format
+//! it in `line` and describe it in `docs/reference/log-fields.md`.
 
 mod line;
 mod mask;

@@ -1,5 +1,5 @@
-//! Fields of an access log line, and the template of a line: text with their names in braces. `config` parses it; `line`
-//! fills it in.
+//! Fields of an access log line, and the template of a line: text with their names in braces. `config` parses it;
+//! `line` fills it in.
 
 use crate::labels::labels;
 

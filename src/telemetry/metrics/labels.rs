@@ -46,7 +46,7 @@ labels! {
 }
 
 labels! {
-    /// What became of the copy of a request; the `outcome` label of `mirror_total`.
+    /// The outcome of the copy of a request; the `outcome` label of `mirror_total`.
     MirrorOutcome:
     /// A server responded, with any status.
     Answered = "answered",
@@ -55,7 +55,7 @@ labels! {
     BodyTooLarge = "body_too_large",
     /// The client did not send its whole body, or the server did not want it.
     BodyIncomplete = "body_incomplete",
-    /// As many copies as possible were on their way.
+    /// The worker made as many copies as it may at a time.
     Busy = "busy",
 }
 
@@ -76,7 +76,7 @@ labels! {
     /// An earlier session was resumed; neither side sent a certificate.
     Resumed = "resumed",
     Timeout = "timeout",
-    /// The client left before the handshake completed.
+    /// The client disconnected before the handshake completed.
     Aborted = "aborted",
     /// The first bytes were not TLS; most often they are plain HTTP.
     NotTls = "not_tls",

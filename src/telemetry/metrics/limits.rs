@@ -17,9 +17,9 @@ labels! {
     LeftOver:
     /// Refused, or nothing left.
     Nothing = "none",
-    /// At most a tenth is left.
+    /// Keys have at most a tenth left.
     Tenth = "10",
-    /// At most a fifth: envoyproxy/ratelimit counts that as near the limit.
+    /// Keys have at most a fifth left: envoyproxy/ratelimit counts that as near the limit.
     Fifth = "20",
     Quarter = "25",
     Half = "50",

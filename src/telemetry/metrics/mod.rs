@@ -3,8 +3,8 @@
 //! Label values come from config names and closed enums (`labels`), never from request bytes, so the config bounds the
 //! number of series. Input: workers count into per-worker shards (`shards`, `counter`, `counts`) without locks;
 //! `routes` and `limits` hold the series of routes and limits (`record_families`), and `traffic` adds them up; `store`,
-//! `tls`, `passwords`, `tokens`, `settlements` and `process` hold those of the parts they are named after. Output: [`Metrics::render`]
-//! adds the shards up (`exposition`).
+//! `tls`, `passwords`, `tokens`, `settlements` and `process` hold those of the parts they are named after. Output:
+//! [`Metrics::render`] adds the shards up (`exposition`).
 //!
 //! To add a metric, add a field to [`Metrics`], create and register it in [`Metrics::new`], count it where the event
 //! happens, and describe it in `docs/reference/metrics.md`. A metric of each route or limit is a row in `routes` or
@@ -111,7 +111,7 @@ pub struct Metrics {
     /// 1 if the last config load succeeded, else 0.
     pub reload_successful: IntGauge,
     pub reload_success_timestamp: Gauge,
-    /// 1 while a rollback holds the config in force, else 0.
+    /// 1 while a rollback holds the active config, else 0.
     pub config_pinned: IntGauge,
     /// Forwarding headers ignored because the peer is not trusted, by listener.
     forwarding_ignored: Counters,
@@ -298,7 +298,7 @@ impl Metrics {
         families
     }
 
-    /// Exports the config in force, loaded at `since`.
+    /// Exports the active config, loaded at `since`.
     pub fn record_config(&self, hash: &str, generation: u64, since: SystemTime) {
         self.config_info.reset();
         self.config_info.with_label_values(&[hash, &generation.to_string()]).set(1);

@@ -60,7 +60,7 @@ pub struct StoreMetrics {
     pub rejected_rows: IntGaugeVec,
     /// Decisions whose usage by day could not be kept, by limit.
     pub usage_lost: IntCounterVec,
-    /// Whether Redis may evict budgets in use.
+    /// 1 if Redis may evict budgets in use.
     pub may_evict: IntGauge,
     pub(super) errors: IntCounterVec,
     pub(super) denial_cache_hits: Counters,

@@ -38,7 +38,7 @@ const QUANTILE: f64 = 0.9;
 const RISE_PER_MINUTE: f64 = 1.1;
 /// How far the baseline moves towards a shorter response time in one window.
 const FALL: f64 = 0.3;
-/// The limit is in force if at least this fraction of the samples met it.
+/// The limit is active if at least this fraction of the samples met it.
 const FULL_PART: f64 = 0.85;
 /// The elasticity that the limit is steered to: servers that are just busy.
 const KNEE: f64 = 0.14;
@@ -60,7 +60,7 @@ const RISING: f64 = 0.4;
 /// The fraction of the limit that a dip leaves. A dip lasts for one window and shows the response time and throughput
 /// at a lower limit.
 const DIP: f64 = 0.9;
-/// After this many windows in a row with the limit in force and a short queue, the limit is multiplied by `PROBE`,
+/// After this many windows in a row with the active limit and a short queue, the limit is multiplied by `PROBE`,
 /// although the elasticity does not suggest it: the estimate may be that of servers which had less capacity.
 const PROBE_INTERVAL: u32 = 3;
 const PROBE: f64 = 1.2;
@@ -127,7 +127,7 @@ impl Controller {
         }
     }
 
-    /// Returns the limit in force.
+    /// Returns the active limit.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the limit is from `min` to `max`")]
     pub fn limit(&self) -> u32 {
         let limit = if self.is_dipping { (self.limit * DIP).ceil() } else { self.limit };
@@ -206,7 +206,7 @@ impl Controller {
     }
 
     /// Moves the baseline towards the response time of a window. It falls fast, and rises by at most a tenth in a
-    /// minute. While the limit is in force, longer response times may be those of a queue: then it rises only if the
+    /// minute. While the limit is active, longer response times may be those of a queue: then it rises only if the
     /// throughput rises with the requests in flight.
     fn move_baseline(&mut self, response_us: f64, seconds: f64, is_full: bool) {
         if self.rule.fixed_baseline_us.is_some() || response_us <= 0.0 {

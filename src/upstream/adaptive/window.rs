@@ -37,7 +37,7 @@ pub enum SampleKind {
     Response,
     /// No response arrived in time.
     Timeout,
-    /// The client left after it had waited longer than most requests.
+    /// The client disconnected after it had waited longer than most requests.
     ClientLeft,
 }
 
@@ -106,9 +106,9 @@ impl SampleWindow {
 
 /// Returns the bucket of a response time.
 fn bucket(response_us: u64) -> usize {
-    let bounded = response_us.clamp(MIN_US, MIN_US << OCTAVES);
-    let octave = u64::from(bounded.ilog2() - MIN_US.ilog2());
-    let within = (bounded - (MIN_US << octave)) * PER_OCTAVE / (MIN_US << octave);
+    let bounded_us = response_us.clamp(MIN_US, MIN_US << OCTAVES);
+    let octave = u64::from(bounded_us.ilog2() - MIN_US.ilog2());
+    let within = (bounded_us - (MIN_US << octave)) * PER_OCTAVE / (MIN_US << octave);
     usize::try_from(octave * PER_OCTAVE + within).unwrap_or(BUCKETS).min(BUCKETS - 1)
 }
 

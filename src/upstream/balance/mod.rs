@@ -9,6 +9,8 @@ mod tests;
 
 use std::cell::Cell;
 
+use crate::limiting::key::{Key, KeyPart};
+use crate::limiting::source::{Facts, Repeated, SourceValue};
 use crate::upstream::Balance;
 use crate::upstream::fair_shares::{FULL_RAMP, FairShares};
 use crate::upstream::round_robin::compute_turns;
@@ -236,4 +238,21 @@ fn splitmix64(number: u64) -> u64 {
 
 fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Returns the hash of `key`, or `None` if the request lacks a part of it. Of a repeated header or parameter the first
+/// value counts, because every server can serve the request.
+pub fn hash_key(key: &Key, facts: &Facts) -> Option<u64> {
+    key.0.iter().try_fold(HASH_START, |hash, part| match part {
+        KeyPart::All => Some(hash),
+        KeyPart::Source(source) => Some(fnv1a(hash, &facts.text(source, Repeated::First).ok()??)),
+        KeyPart::Alternatives(sources) => {
+            let value = sources.iter().find_map(|source| facts.text(source, Repeated::First).ok()?);
+            Some(fnv1a(hash, &value?))
+        }
+        KeyPart::Normalized(_) => match part.value(facts, Repeated::First).ok()?? {
+            SourceValue::Bytes(value) => Some(fnv1a(hash, &value)),
+            SourceValue::Ip(_) | SourceValue::Digest(_) => None,
+        },
+    })
 }

@@ -201,8 +201,8 @@ impl BreakerMachine {
             MachinePhase::HalfOpen { results, running, since_ms, .. } => {
                 let begins_late = is_suspect && now_ms < since_ms.saturating_add(rule.open_for_ms);
                 running.retain(|(_, free_ms)| now_ms < *free_ms);
-                let taken = results.requests + running.len() as u64;
-                if taken >= u64::from(rule.probes) || begins_late {
+                let request_count = results.requests + running.len() as u64;
+                if request_count >= u64::from(rule.probes) || begins_late {
                     return Admission::Refused { wait_ms: SHORT_WAIT_MS };
                 }
                 self.next_probe += 1;

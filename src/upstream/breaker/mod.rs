@@ -70,7 +70,7 @@ impl CircuitBreaker {
         CircuitBreaker { kind, name: name.to_owned(), admits_all, state: Mutex::new(state), refused: AtomicU64::new(0) }
     }
 
-    /// Applies the rule of a config that is in force from `now_ms` on. The phase stays; the results are forgotten if
+    /// Applies the rule of a config that is active from `now_ms` on. The phase stays; the results are forgotten if
     /// the rule has changed.
     pub fn apply_rule(&self, rule: BreakerRule, now_ms: u64) {
         let mut state = self.lock();

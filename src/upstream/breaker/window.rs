@@ -97,11 +97,11 @@ impl CallWindow {
     fn advance(&mut self, window_ms: u64, now_ms: u64) {
         let part_ms = (window_ms / PARTS as u64).max(1);
         let number = now_ms / part_ms;
-        let passed = number.saturating_sub(self.current);
-        if passed >= PARTS as u64 {
+        let interval_count = number.saturating_sub(self.current);
+        if interval_count >= PARTS as u64 {
             self.parts = Default::default();
         } else {
-            (1..=passed).for_each(|step| self.parts[place_of(self.current + step)] = CallCounts::default());
+            (1..=interval_count).for_each(|step| self.parts[place_of(self.current + step)] = CallCounts::default());
         }
         self.current = self.current.max(number);
     }

@@ -1,6 +1,6 @@
-//! Opens the UDP sockets of a listener. As long as another process has the port, such as the predecessor of this one, or
-//! the sockets of an earlier config still serve their last requests, the opening is tried again: until then clients use
-//! HTTP/2.
+//! Opens the UDP sockets of a listener. As long as another process has the port, such as the predecessor of this one,
+//! or the sockets of an earlier config still serve their last requests, the opening is tried again: until then clients
+//! use HTTP/2.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
 /// Packets that wait for a worker that has their connection.
 const RELAYED_MAX: usize = 1024;
 
-/// What one worker needs for a listener.
+/// The socket and settings that one worker needs for a listener.
 pub struct WorkerSocket {
     /// Address of the listener, as in the config.
     pub addr: ListenAddr,

@@ -150,11 +150,9 @@ impl QuicListener {
         stride: usize,
     ) {
         let ecn = ecn.and_then(|ecn| EcnCodepoint::from_bits(ecn as u8));
-        let datagrams: Vec<BytesMut> = match stride {
-            0 => Vec::new(),
-            _ => self.buffer[..length.min(RECEIVE_SIZE)].chunks(stride).map(BytesMut::from).collect(),
-        };
-        for bytes in datagrams {
+        let length = length.min(RECEIVE_SIZE);
+        for start in (0..length).step_by(stride.max(1)) {
+            let bytes = BytesMut::from(&self.buffer[start..length.min(start + stride)]);
             self.receive(Datagram { remote, local_ip, ecn, bytes });
         }
     }
@@ -167,7 +165,7 @@ impl QuicListener {
         }
     }
 
-    /// Returns the settings of the next connection, which are those of the config in force. `None`: there is none.
+    /// Returns the settings of the next connection, which are those of the active config. `None`: there is none.
     pub(super) fn current_config(&mut self) -> Option<Arc<ServerConfig>> {
         let settings = self.worker.listener_settings(&self.addr)?;
         settings.http3.as_ref()?;

@@ -50,12 +50,14 @@ pub fn check_candidates(
                 "name the active limit; several candidates may name the same",
             );
         }
-        let chained = [name, incumbent.as_str()]
+        let chained_name = [name, incumbent.as_str()]
             .into_iter()
             .find(|limit| after.contains_key(limit) || after.values().any(|At { value: base, .. }| base == limit));
-        if let Some(chained) = chained {
+        if let Some(chained_name) = chained_name {
             report(
-                &format!("`{chained}` is part of a chain (`after`), and decides only together with the rest of it"),
+                &format!(
+                    "`{chained_name}` is part of a chain (`after`), and decides only together with the rest of it"
+                ),
                 "try the new numbers with mode = \"shadow\" in a chain of its own",
             );
         }

@@ -1,5 +1,5 @@
-//! Options that act on the outcome of a request: `charge_on`, `refund_on`, `clear_on`, `settle`, `max_delayed`, `linger`. Called
-//! by `limits`.
+//! Options that act on the outcome of a request: `charge_on`, `refund_on`, `clear_on`, `settle`, `max_delayed`,
+//! `linger`. Called by `limits`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -84,9 +84,9 @@ fn compile_table(section: &Section, weights: Option<Arc<ModelWeights>>) -> Optio
     let cost = section.read_section(&limit::COST)?;
     let kinds: [&ConfigOption; 5] =
         [&limit::cost::RESERVE, &limit::cost::METHOD, &limit::cost::STATUS, &limit::cost::COUNT, &limit::cost::GRAPHQL];
-    let written: Vec<(&ConfigOption, &Node)> =
+    let cost_options: Vec<(&ConfigOption, &Node)> =
         kinds.into_iter().filter_map(|kind| Some((kind, cost.node(kind)?))).collect();
-    let compiled = match written.as_slice() {
+    let cost_result = match cost_options.as_slice() {
         [] => cost.report_missing(
             "`cost` says nothing of the cost",
             "write cost = { method = { GET = 1, POST = 5 } }, { status = { \"4xx\" = 5, default = 1 } }, \
@@ -113,12 +113,12 @@ fn compile_table(section: &Section, weights: Option<Arc<ModelWeights>>) -> Optio
             weights.and_then(|weights| compile_reserve(&cost, weights)).map(|reserve| Cost::Reserved(Box::new(reserve)))
         }
         [_, (kind, node), ..] => {
-            let what = format!("cannot be combined with {}", written[0].0.name);
+            let what = format!("cannot be combined with {}", cost_options[0].0.name);
             cost.report_fault(kind.name, node, &what, "keep one: a cost has one reason")
         }
     };
     cost.report_unread_keys();
-    compiled
+    cost_result
 }
 
 /// Compiles the estimate of GraphQL queries.
@@ -223,7 +223,7 @@ fn parse_status_pattern(text: &str) -> Result<StatusPattern, TextFault> {
     }
 }
 
-/// What a limit does besides its cost.
+/// The parts of a limit that its cost depends on.
 #[derive(Clone, Copy)]
 pub struct CostContext<'a> {
     pub rule: &'a Rule,

@@ -1,5 +1,5 @@
-//! Option `distinct` of limits: what is counted in place of requests. Called by `limits` for the values, and by `rule` for
-//! the numbers.
+//! Option `distinct` of limits: what is counted in place of requests. Called by `limits` for the values, and by `rule`
+//! for the numbers.
 
 use crate::config::compile::context::LimitContext;
 use crate::config::compile::limits::compile_key_option;

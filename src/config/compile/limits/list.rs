@@ -1,5 +1,5 @@
-//! Lists of limits: `limits` of a route, of its `auth`, and of services. An entry is the name of a limit, or a table with
-//! the name and the `cost` of the requests of this list. Called by `routes`, `decide` and `rls`.
+//! Lists of limits: `limits` of a route, of its `auth`, and of services. An entry is the name of a limit, or a table
+//! with the name and the `cost` of the requests of this list. Called by `routes`, `decide` and `rls`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -53,8 +53,8 @@ pub fn compile_limit_list(
         }
         limits.push(all.find(section.sources, *place, value));
     }
-    let ordered = order_chain(section, &names, limits.into_iter().collect::<Option<_>>()?)?;
-    let limits = companions.add_to_list(section, &names, ordered)?;
+    let ordered_limits = order_chain(section, &names, limits.into_iter().collect::<Option<_>>()?)?;
+    let limits = companions.add_to_list(section, &names, ordered_limits)?;
     if limits.len() > LIMITS_MAX {
         let what = format!("{} limits with their candidates and tiers", limits.len());
         let place = section.node(&route::LIMITS).map_or(section.place, |node| node.place);

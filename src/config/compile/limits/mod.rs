@@ -3,9 +3,10 @@
 //! Input: the sections and facts from other sections (`LimitContext`). Output: compiled limits. `rule` reads the
 //! options that an algorithm declares and `dates` those of calendars; `when` compiles conditions and `schedule` those
 //! about the time, `overrides` budgets of single keys and rates that requests state, `fair` the tenants that share a
-//! budget, `distinct` values that are counted, `cost` what a request costs, `charges` what its outcome changes, `settlement` costs that responses report, `lease` leases of hot keys, `ban`
-//! longer refusals, `refuse` the refusal, `over` what else can happen, `candidates` which limit may replace which, `tiers`
-//! limits that count several networks of a client, `list` lists of limits.
+//! budget, `distinct` values that are counted, `cost` what a request costs, `charges` what its outcome changes,
+//! `settlement` costs that responses report, `lease` leases of hot keys, `ban` longer refusals, `refuse` the refusal,
+//! `over` what else can happen, `candidates` which limit may replace which, `tiers` limits that count several networks
+//! of a client, `list` lists of limits.
 //!
 //! An option of an algorithm is declared by the algorithm (`limiting::algorithm`) and needs no code here.
 
@@ -389,8 +390,8 @@ pub fn compile_key_option(
     let mut key: Vec<KeyPart> = Vec::with_capacity(parts.len());
     for At { place, value: part } in parts {
         for source in part.sources() {
-            let checked = context.check_readable(source.clone());
-            if let Err(TextFault { what, help }) = checked.and_then(|source| check_key_claim(&source)) {
+            let readable = context.check_readable(source.clone());
+            if let Err(TextFault { what, help }) = readable.and_then(|source| check_key_claim(&source)) {
                 return section.report_fault_at(option.name, place, &what, &help);
             }
         }

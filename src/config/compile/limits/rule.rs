@@ -30,7 +30,8 @@ pub fn compile_rule(section: &Section, spec: &Spec) -> Option<(Rule, OptionValue
         is_valid &= value.is_some() || node(param).is_none();
         values.push((param.name, value));
     }
-    let options = OptionValues::new(values, may_be_corrected(section));
+    let may_be_corrected = find_outcome_option(section).is_some();
+    let options = OptionValues::new(values, may_be_corrected);
     match (spec.build)(&options) {
         Ok(rule) if is_valid => {
             let rule = share_rule(section, rule).and_then(|rule| count_values(section, rule))?;
@@ -114,11 +115,6 @@ pub fn param_example(param: &Param) -> &'static str {
         ParamKind::TimeOfDay => "\"00:00\"",
         ParamKind::Weekday => "\"monday\"",
     }
-}
-
-/// Returns whether the outcome of a request may change its charge.
-fn may_be_corrected(section: &Section) -> bool {
-    find_outcome_option(section).is_some()
 }
 
 /// Reports options that belong to other algorithms.

@@ -1,6 +1,6 @@
-//! The key part `ip6tiers`: one limit that counts an IPv6 client in several networks at once. Such a section is compiled
-//! several times, as the limit itself and as one limit for each wider network, with multiples of its numbers. All of
-//! them are decided together. Called by `limits`.
+//! The key part `ip6tiers`: one limit that counts an IPv6 client in several networks at once. Such a section is
+//! compiled several times, as the limit itself and as one limit for each wider network, with multiples of its numbers.
+//! All of them are decided together. Called by `limits`.
 
 use crate::config::compile::limits::overrides::has_file;
 use crate::config::compile::limits::rule::has_source;

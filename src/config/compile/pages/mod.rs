@@ -3,7 +3,8 @@
 //! Input: a table of statuses and files. Output: [`ErrorPages`], with parsed templates. `html` finds out where in a
 //! page a placeholder stands, because not every value is safe everywhere.
 //!
-//! To add a placeholder, add it to [`PagePlaceholder`], to `PLACEHOLDERS` here, and to `proxy::steps::response::error_page`.
+//! To add a placeholder, add it to [`PagePlaceholder`], to `PLACEHOLDERS` here, and to
+//! `proxy::steps::response::error_page`.
 
 mod html;
 

@@ -1,4 +1,5 @@
-//! What limits of a route that read bodies mean for it: how much of a request is read, and which tunnels the route opens.
+//! What limits of a route that read bodies mean for it: how much of a request is read, and which tunnels the route
+//! opens.
 
 use std::sync::Arc;
 

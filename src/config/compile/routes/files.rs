@@ -1,7 +1,7 @@
 //! Options `files`, `try` and `cache_control` of a route. Called by `action`.
 //!
-//! The folder is checked when the config loads, because a missing one is nearly always a wrong path. What is in it is looked up
-//! for each request.
+//! The folder is checked when the config loads, because a missing one is nearly always a wrong path. What is in it is
+//! looked up for each request.
 
 use std::fs;
 use std::io::{Error, ErrorKind};
@@ -28,14 +28,14 @@ const CANDIDATES_MAX: usize = 8;
 
 /// Compiles `files` with the options that belong to it. `node`: the value of `files`.
 pub fn compile_files(section: &Section, node: &Node) -> Option<Arc<FileFolder>> {
-    let written = section.read_string(&route::FILES)?;
-    if written.is_empty() {
+    let folder_text = section.read_string(&route::FILES)?;
+    if folder_text.is_empty() {
         return section.report_fault(route::FILES.name, node, "it is empty", "name a folder, such as \"dist\"");
     }
-    let path = section.sources.resolve_absolute(node.place.file, &written);
+    let path = section.sources.resolve_absolute(node.place.file, &folder_text);
     let candidates = compile_candidates(section);
     let cache_control = compile_cache_control(section);
-    check_folder(section, node, (&written, &path))?;
+    check_folder(section, node, (&folder_text, &path))?;
     let candidates = candidates?;
     warn_of_missing_files(section, &path, &candidates);
     let candidates = candidates.into_iter().map(|at| at.value).collect();

@@ -41,8 +41,8 @@ pub fn list_own_headers(routes: &[Route]) -> Arc<[HeaderName]> {
 }
 
 /// Returns the request headers that the config reads, states or removes: in conditions of routes, keys, `when`, costs,
-/// `hash_on`, `split_by`, `auth`, `request_headers` and `client_address`. A server that merges trailers with headers would
-/// otherwise read a value that the gateway has not seen.
+/// `hash_on`, `split_by`, `auth`, `request_headers` and `client_address`. A server that merges trailers with headers
+/// would otherwise read a value that the gateway has not seen.
 pub fn list_guarded_headers(
     (routes, upstreams): (&[Route], &[Upstream]),
     jwt: Option<&TokenVerifier>,

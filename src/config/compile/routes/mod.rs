@@ -1,9 +1,10 @@
 //! Sections `[[route]]`, and checks across routes. Called by `compile`.
 //!
 //! Input: the sections with compiled limits, sets, upstreams and defaults. Output: routes and their table. `action`
-//! compiles what the route does, the files `redirect*` redirects, `files` folders, `rewrite` what servers get instead, `auth` authentication, `header_lists` the headers that
-//! clients must not state, `bodies` what limits that read bodies mean for a route. This file adds limits, timeouts and address
-//! lists, orders chained limits, and reports routes that conflict.
+//! compiles what the route does, the files `redirect*` redirects, `files` folders, `rewrite` what servers get instead,
+//! `auth` authentication, `header_lists` the headers that clients must not state, `bodies` what limits that read bodies
+//! mean for a route. This file adds limits, timeouts and address lists, orders chained limits, and reports routes that
+//! conflict.
 
 pub(crate) mod action;
 pub(crate) mod auth;
@@ -106,8 +107,8 @@ pub fn compile_routes(
     let sections: Vec<Place> = placed.iter().map(|placed| placed.section).collect();
     let (routes, places): (Vec<Route>, Vec<(Place, Option<Place>)>) =
         placed.into_iter().map(|PlacedRoute { route, place, name_place, .. }| (route, (place, name_place))).unzip();
-    let shadowed = RouteTable::find_shadowed(&routes);
-    for (route, by) in &shadowed {
+    let shadowed_routes = RouteTable::find_shadowed(&routes);
+    for (route, by) in &shadowed_routes {
         let message = format!(
             "the route `{}` never matches: `{}` matches all its requests",
             routes[*route].name, routes[*by].name
@@ -123,7 +124,7 @@ pub fn compile_routes(
     for (index, route) in routes.iter().enumerate() {
         let Some(first) = names.insert(&route.name, index) else { continue };
         let (place, name_place) = places[index];
-        if name_place.is_none() && shadowed.iter().any(|(a, b)| [*a, *b].contains(&index)) {
+        if name_place.is_none() && shadowed_routes.iter().any(|(a, b)| [*a, *b].contains(&index)) {
             continue;
         }
         let help = match name_place {

@@ -1,5 +1,5 @@
-//! Options `rewrite` and `rewrite_location` of a route: what the server gets instead of the client's path, query and host.
-//! Called by `routes`.
+//! Options `rewrite` and `rewrite_location` of a route: what the server gets instead of the client's path, query and
+//! host. Called by `routes`.
 
 use crate::canonical::canonicalize_path;
 use crate::config::closest::find_closest;
@@ -20,7 +20,8 @@ use crate::template::TextTemplate;
 /// The options that `path` replaces.
 const PREFIXES: [ConfigOption; 2] = [schema::rewrite::STRIP_PREFIX.option, schema::rewrite::ADD_PREFIX.option];
 
-/// Compiles `rewrite` and `rewrite_location`. `matcher` has the conditions of the route, and is `None` if they have mistakes.
+/// Compiles `rewrite` and `rewrite_location`. `matcher` has the conditions of the route, and is `None` if they have
+/// mistakes.
 pub fn compile_rewrite(section: &Section, matcher: Option<&Matcher>) -> Rewrite {
     let locations = read_locations(section);
     let Some(rewrite) = section.read_section(&route::REWRITE) else {
@@ -109,8 +110,9 @@ fn compile_target(rewrite: &Section, matcher: Option<&Matcher>) -> Option<Target
 fn compile_query_edit(section: Section, names: Option<&CaptureNames>) -> QueryEdit {
     use schema::rewrite::query::{ADD, REMOVE, SET};
     let parse_name = |text: &str| parse_input_name(text, "query parameter");
-    let removed = section.node(&REMOVE).and_then(|_| section.read_strings(&REMOVE, parse_name)).unwrap_or_default();
-    let mut edit = QueryEdit { remove: removed.into_iter().map(|at| at.value).collect(), append: Vec::new() };
+    let removed_names =
+        section.node(&REMOVE).and_then(|_| section.read_strings(&REMOVE, parse_name)).unwrap_or_default();
+    let mut edit = QueryEdit { remove: removed_names.into_iter().map(|at| at.value).collect(), append: Vec::new() };
     for option in [SET, ADD] {
         let table = section.node(&option).and_then(|_| section.read_table(&option));
         for entry in table.map_or(&[][..], |table| &table.entries) {
@@ -175,7 +177,8 @@ impl CaptureNames {
     }
 }
 
-/// Parses a text with captures. `names` is `None` if the path of the route has mistakes: then every capture is accepted.
+/// Parses a text with captures. `names` is `None` if the path of the route has mistakes: then every capture is
+/// accepted.
 fn parse_captures(text: &str, names: Option<&CaptureNames>) -> Result<TextTemplate<Capture>, TextFault> {
     let variable = text.match_indices('$').find_map(|(at, _)| {
         let rest = &text[at + 1..];

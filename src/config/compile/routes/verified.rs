@@ -1,5 +1,5 @@
-//! What the gateway verifies of the clients of a route: whether requests may have claims or a user, and headers whose value no
-//! request can have.
+//! What the gateway verifies of the clients of a route: whether requests may have claims or a user, and headers whose
+//! value no request can have.
 
 use crate::auth::{AuthMethod, RouteAuth};
 use crate::config::compile::routes::RouteContext;

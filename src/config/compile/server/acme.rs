@@ -137,7 +137,7 @@ fn compile_settings(section: &Section) -> Option<AcmeSettings> {
         "" => invalid_text("the path is empty", "name a directory that the gateway may write to"),
         path => Ok(path.to_owned()),
     });
-    let ca = section.read_file(&acme::CA);
+    let ca = section.read_pem(&acme::CA);
     let (dns, challenges) = (read_dns_program(section), read_challenges(section));
     let backoff = section.get(&acme::BACKOFF);
     match section.get(&acme::TERMS_AGREED) {

@@ -264,7 +264,7 @@ fn compile_tls(
         Some(_) => acme.read_names(section),
         None => Some(Vec::new()),
     };
-    let client_ca = section.read_file(&listener::tls::CLIENT_CA);
+    let client_ca = section.read_pem(&listener::tls::CLIENT_CA);
     let is_optional = section.get(&listener::tls::CLIENT_AUTH);
     let min_version = section.get(&listener::tls::MIN_VERSION);
     section.report_unknown();
@@ -365,7 +365,7 @@ fn read_pair(section: &Section, item: &Node) -> Option<Pair> {
     };
     let pair = Section::new(section.sources, &listener::certificate::TABLE, "`certificates`", table);
     let file = |option: &ConfigOption| match pair.node(option) {
-        Some(node) => pair.read_file(option).map(|value| At { place: node.place, value }),
+        Some(node) => pair.read_pem(option).map(|value| At { place: node.place, value }),
         None => pair.report_missing(format!("a certificate has no `{}`", option.name), PAIR_HELP),
     };
     let (cert, key) = (file(&listener::certificate::CERT), file(&listener::certificate::KEY));

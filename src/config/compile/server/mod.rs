@@ -389,7 +389,7 @@ fn read_store_tls(section: &Section, kind: &StoreKind) -> RedisTls {
                 "use a `rediss` URL, or remove this",
             );
         }
-        section.read_file(option)
+        section.read_pem(option)
     };
     let files =
         TlsFiles { ca: file(&store::CA), client_cert: file(&store::CLIENT_CERT), client_key: file(&store::CLIENT_KEY) };
@@ -435,7 +435,7 @@ pub fn read_dialects(section: &Section, option: &ConfigOption) -> Option<Vec<Dia
         ("off", None),
     ];
     let items = section.read_strings(option, |text| find_choice(text, &words))?;
-    let mut chosen = Vec::new();
+    let mut dialects = Vec::new();
     for (i, At { place, value }) in items.iter().enumerate() {
         if items[..i].iter().any(|earlier| earlier.value == *value) {
             section.report_fault_at::<()>(option.name, *place, "this format occurs twice", "remove one of the two");
@@ -450,7 +450,7 @@ pub fn read_dialects(section: &Section, option: &ConfigOption) -> Option<Vec<Dia
                 );
             }
             None => {}
-            Some(dialect) => chosen.push(*dialect),
+            Some(dialect) => dialects.push(*dialect),
         }
     }
     let find = |dialect: Dialect| items.iter().find(|item| item.value == Some(dialect));
@@ -464,5 +464,5 @@ pub fn read_dialects(section: &Section, option: &ConfigOption) -> Option<Vec<Dia
         let help = "choose one of the two: `epoch` has the time of the reset, `legacy` the seconds until then";
         section.report_fault_at::<()>(option.name, *place, what, help);
     }
-    Some(chosen)
+    Some(dialects)
 }

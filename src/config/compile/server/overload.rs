@@ -1,6 +1,6 @@
 //! `overload` of `[server]`: when the process refuses requests. Called by `compile_server`.
 
-use crate::config::compile::numbers::to_millis;
+use crate::config::compile::to_millis;
 use crate::config::reader::Section;
 use crate::config::schema::server;
 use crate::overload::OverloadRule;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::compile::numbers::to_millis;
+use crate::config::compile::to_millis;
 use crate::config::reader::Section;
 use crate::config::schema::row::{ConfigOption, Row};
 use crate::config::schema::upstream;

@@ -1,7 +1,7 @@
 //! `health` of an upstream: active checks. Called by `upstreams`.
 
 use crate::config::compile::edit::read_editable_pairs;
-use crate::config::compile::numbers::to_millis;
+use crate::config::compile::to_millis;
 use crate::config::reader::Section;
 use crate::config::schema::row::ConfigOption;
 use crate::config::schema::upstream;

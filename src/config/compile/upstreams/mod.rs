@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use crate::config::compile::context::LimitContext;
 use crate::config::compile::limits::compile_key_option;
 use crate::config::compile::names::{Definitions, NamedSection};
-use crate::config::compile::numbers::to_millis;
+use crate::config::compile::to_millis;
 use crate::config::compile::upstreams::breaker::compile_breaker;
 use crate::config::compile::upstreams::caps::{compile_adaptive, compile_caps, compile_server_caps};
 use crate::config::compile::upstreams::health::compile_health;

@@ -140,7 +140,7 @@ fn read_tls_file(section: &Section, option: &ConfigOption) -> Option<Option<Stri
     match section.node(option) {
         None => Some(None),
         Some(_) if section.read_string(option)?.is_empty() => Some(None),
-        Some(_) => section.read_file(option).map(Some),
+        Some(_) => section.read_pem(option).map(Some),
     }
 }
 

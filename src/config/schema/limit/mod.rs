@@ -1,8 +1,8 @@
 //! Options of `[limit.NAME]`. Algorithms declare the types of their own options.
 //!
-//! `when` has the conditions of a limit, `overrides` the entries with other numbers, and `override_key` the keys of these.
-//! To add an option, add a row here or there, and read it in `config::compile::limits`. Tables of the manual, `help`, the
-//! JSON Schema, the effective config and differences read the row.
+//! `when` has the conditions of a limit, `overrides` the entries with other numbers, and `override_key` the keys of
+//! these. To add an option, add a row here or there, and read it in `config::compile::limits`. Tables of the manual,
+//! `help`, the JSON Schema, the effective config and differences read the row.
 
 pub mod override_key;
 pub mod overrides;

@@ -1,15 +1,15 @@
 //! Distinct values: at most `limit` different values of a source for each key and window. Twin of `lua/distinct.lua`:
 //! same names, same order.
 //!
-//! A value that counts already is admitted however often it comes. A new one is admitted while fewer than `limit` count.
-//! The windows are those of the algorithm that the limit names:
+//! A value that counts already is admitted however often it comes. A new one is admitted while fewer than `limit`
+//! count. The windows are those of the algorithm that the limit names:
 //!
 //! - `sliding_log`: a value counts for the window after its last request. So any interval of that length has at most
 //!   `limit` values, and a refused one has to wait until the oldest has not been used for that long.
 //! - `fixed_window`, `calendar`: a value counts until the end of the window, and all leave together.
 //!
-//! The state has the hash of each value with the time of its last request, under every rule. Rules with other windows or
-//! limits therefore count the same values. It never has more values than the largest limit that used it.
+//! The state has the hash of each value with the time of its last request, under every rule. Rules with other windows
+//! or limits therefore count the same values. It never has more values than the largest limit that used it.
 
 mod values;
 
@@ -36,13 +36,13 @@ pub struct Distinct {
 /// How long a value counts.
 #[derive(Clone, Debug, PartialEq)]
 enum ValueWindows {
-    /// For so many ms after its last request.
+    /// A value counts for so many ms after its last request.
     Sliding(i64),
-    /// Until the end of a window of so many ms, which began with the first value after the window before.
+    /// Values count until the end of a window of so many ms, which began with the first value after the window before.
     FirstHit(i64),
-    /// Until the next multiple of so many ms since the epoch.
+    /// Values count until the next multiple of so many ms since the epoch.
     Clock(i64),
-    /// Until the end of a window of the calendar.
+    /// Values count until the end of a window of the calendar.
     Calendar(Box<Calendar>),
 }
 
@@ -61,8 +61,8 @@ struct CurrentWindow {
     stop: Option<i64>,
     /// Start of the window to store.
     start: i64,
-    /// Times in the state come from a clock that was wrong. Those ahead have to be moved to now and stored, or they would
-    /// use up the limit until that time comes.
+    /// Times in the state come from a clock that was wrong. Those ahead have to be moved to now and stored, or they
+    /// would use up the limit until that time comes.
     is_repaired: bool,
 }
 

@@ -40,7 +40,7 @@ pub struct Use {
     pub is_new: bool,
 }
 
-/// What a decision stores.
+/// The change that a decision stores.
 pub struct NewState {
     /// Times after this one are moved to it.
     pub moved_to: Option<i64>,
@@ -135,8 +135,8 @@ impl ValueState {
     }
 }
 
-/// Hashes a value to a number of [`VALUES`]. The key of the state is part of the hash: whoever finds two values with the
-/// same hash has found them for one key only. Of 1000 values, two have the same hash with a probability of 10^-10.
+/// Hashes a value to a number of [`VALUES`]. The key of the state is part of the hash: whoever finds two values with
+/// the same hash has found them for one key only. Of 1000 values, two have the same hash with a probability of 10^-10.
 pub fn hash_value(state_key: &str, value: &str) -> i64 {
     let count = VALUES.end() - VALUES.start() + 1;
     let digest = Sha256::new().chain_update(state_key).chain_update([0]).chain_update(value).finalize();

@@ -15,8 +15,8 @@ impl Rule {
         }
     }
 
-    /// Returns the rule that corrects charges made with `tag`, if the tag is the tenant or the value. After that, the tag
-    /// of a check is its receipt.
+    /// Returns the rule that corrects charges made with `tag`, if the tag is the tenant or the value. After that, the
+    /// tag of a check is its receipt.
     pub fn for_tenant(&self, tag: i64) -> Option<Rule> {
         match self {
             Rule::Fair(rule) if rule.tenant == 0 => Some(Rule::Fair(rule.for_tenant(tag))),

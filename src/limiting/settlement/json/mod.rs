@@ -68,7 +68,7 @@ enum ScanState {
     /// Inside `\uXXXX`; the digits read so far, and their value.
     Unicode(TextRole, u8, u32),
     Number,
-    /// In a container that is nested too deep.
+    /// The place is in a container that is nested too deep.
     Skipped,
     SkippedText,
     SkippedEscape,
@@ -173,8 +173,8 @@ impl JsonScanner {
         self.fault
     }
 
-    /// Reads the next piece of the document. Values on the paths of `tree` go to `readings`. Returns how many bytes were
-    /// not read, because the document is over or cannot be read.
+    /// Reads the next piece of the document. Values on the paths of `tree` go to `readings`. Returns how many bytes
+    /// were not read, because the document is over or cannot be read.
     pub fn push(&mut self, mut bytes: &[u8], tree: &PathTree, readings: &mut UsageReadings) -> usize {
         while let Some((&byte, rest)) = bytes.split_first() {
             let mut taken = 1;

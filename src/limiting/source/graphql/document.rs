@@ -32,7 +32,7 @@ pub struct Operation {
     pub defaults: HashMap<Name, Vec<(Name, Size)>>,
 }
 
-/// What an operation, a field or a fragment selects.
+/// The selections of an operation, a field or a fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
     Field {
@@ -125,8 +125,8 @@ fn read_selections(set: Option<SelectionSet>) -> Option<Vec<Selection>> {
         selections.push(match selection {
             CstSelection::Field(field) => {
                 let mut arguments = Vec::new();
-                let written = field.arguments();
-                for argument in written.iter().flat_map(|arguments| arguments.arguments()) {
+                let list = field.arguments();
+                for argument in list.iter().flat_map(|arguments| arguments.arguments()) {
                     add_argument(&mut arguments, &argument)?;
                 }
                 Selection::Field {

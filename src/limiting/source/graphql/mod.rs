@@ -1,10 +1,10 @@
 //! GraphQL requests in the body or the query of a request: one, or those of a batch.
 //!
-//! A request that servers could read differently is refused: repeated members, names that only differ in case, a query in
-//! the body and in the target.
+//! A request that servers could read differently is refused: repeated members, names that only differ in case, a query
+//! in the body and in the target.
 //!
-//! Input: a body and a query. Output: requests, each with its parsed document (`document`) and its variables, from which
-//! `limit::graphql_cost` estimates the cost. To read more of a document, add a field to `document`.
+//! Input: a body and a query. Output: requests, each with its parsed document (`document`) and its variables, from
+//! which `limit::graphql_cost` estimates the cost. To read more of a document, add a field to `document`.
 
 pub mod document;
 
@@ -76,16 +76,16 @@ impl GraphqlRequest {
         let [query, variables, operation_name] = values;
         let (Ok(query), Ok(operation_name)) = (text(query), text(operation_name)) else { return Err(WRONG) };
         // Some clients send the object as a text.
-        let written: Option<String> = variables.and_then(|variables| serde_json::from_str(variables.get()).ok());
-        let variables = written.as_deref().or(variables.map(RawValue::get));
+        let quoted_text: Option<String> = variables.and_then(|variables| serde_json::from_str(variables.get()).ok());
+        let variables = quoted_text.as_deref().or(variables.map(RawValue::get));
         GraphqlRequest::new(query.as_deref(), variables, (operation_name, names_stored), tokens_left)
     }
 
     /// Reads a request from the query of the target. Returns `None` if there is none.
     fn from_target(query: Option<&str>) -> Result<Option<GraphqlRequest>, UnreadableBody> {
         let find = |name: &str| {
-            let found = find_query(query, name, Repeated::Refuse).map_err(|_| WRONG)?;
-            found.map(|value| String::from_utf8(value.into_owned()).map_err(|_| WRONG)).transpose()
+            let query_text = find_query(query, name, Repeated::Refuse).map_err(|_| WRONG)?;
+            query_text.map(|value| String::from_utf8(value.into_owned()).map_err(|_| WRONG)).transpose()
         };
         let (text, variables, operation_name) = (find(QUERY)?, find(VARIABLES)?, find(OPERATION_NAME)?);
         let mut names_stored = find("extensions")?.is_some() && text.is_none();

@@ -35,8 +35,8 @@ impl TokenClaims {
         }
     }
 
-    /// Returns the value of a claim. An array is several values, also if it has one element: with the next one, a client
-    /// would have another key.
+    /// Returns the value of a claim. An array is several values, also if it has one element: with the next one, a
+    /// client would have another key.
     ///
     /// # Errors
     /// There are several values or several tokens, and `repeated` does not choose one.

@@ -1,5 +1,5 @@
-//! Keys that verify signatures, and JSON Web Key Sets (RFC 7517), in which issuers publish them. What a key may verify is
-//! bound to the key: by its type and curve, and by `alg`, `use` and `key_ops` if it has them.
+//! Keys that verify signatures, and JSON Web Key Sets (RFC 7517), in which issuers publish them. What a key may verify
+//! is bound to the key: by its type and curve, and by `alg`, `use` and `key_ops` if it has them.
 
 use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
 use aws_lc_rs::signature::{self, ParsedPublicKey, RsaPublicKeyComponents, VerificationAlgorithm};
@@ -211,8 +211,8 @@ impl KeySet {
         let fits = move |key: &&VerificationKey| key.algorithms.contains(&algorithm);
         let is_same = move |key: &&VerificationKey| id.is_some() && key.id.as_deref() == id;
         let may_be = move |key: &&VerificationKey| id.is_none() || key.id.is_none();
-        let named = self.keys.iter().filter(is_same);
-        named.chain(self.keys.iter().filter(may_be)).filter(fits).take(TRIES_MAX)
+        let same_keys = self.keys.iter().filter(is_same);
+        same_keys.chain(self.keys.iter().filter(may_be)).filter(fits).take(TRIES_MAX)
     }
 }
 

@@ -42,12 +42,12 @@ pub struct TokenVerifier {
     /// Header with the token, optionally after `Bearer `.
     pub header: HeaderName,
     keys: KeySource,
-    /// What is checked of a token: one for each accepted algorithm.
+    /// The checks of a token: one for each accepted algorithm.
     validations: Arc<[Validation]>,
     cache: Mutex<TokenCache>,
 }
 
-/// Where the keys come from.
+/// The source of the keys.
 #[derive(Clone)]
 pub enum KeySource {
     /// The config or a file.
@@ -171,8 +171,9 @@ impl TokenVerifier {
         }
     }
 
-    /// Requests newer keys from the issuer if the token may have been signed with one that is not known yet, and returns
-    /// what reports the end of the refresh. Returns `None` if newer keys would not help, or were fetched just now.
+    /// Requests newer keys from the issuer if the token may have been signed with one that is not known yet, and
+    /// returns what reports the end of the refresh. Returns `None` if newer keys would not help, or were fetched just
+    /// now.
     pub fn request_missing_key(&self, headers: &HeaderMap, now_s: i64) -> Option<watch::Receiver<u64>> {
         let remote = self.remote_keys()?;
         let field = inputs::find_header(headers, &self.header, Repeated::Refuse).ok()??;

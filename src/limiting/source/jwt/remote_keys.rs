@@ -10,13 +10,13 @@ use tokio::sync::{Notify, watch};
 
 use crate::limiting::source::jwt::jwk::KeySet;
 
-/// Least time between the end of a refresh and the next one that a token with an unknown key causes. Clients choose `kid`,
-/// so this is the most load that they can cause at the issuer.
+/// Least time between the end of a refresh and the next one that a token with an unknown key causes. Clients choose
+/// `kid`, so this is the most load that they can cause at the issuer.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 /// Keys are refreshed this often within the time for which they serve, whatever lifetime their response states.
 const REFRESHES_BEFORE_STALE: u32 = 2;
 
-/// Where an issuer publishes its keys.
+/// The place at which an issuer publishes its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IssuerLocation {
     /// The URL of an OpenID issuer, whose discovery document names the key set.
@@ -76,7 +76,7 @@ struct RefreshState {
     fault: Option<String>,
 }
 
-/// What is known of the keys, for operators.
+/// The state of the keys, for operators.
 pub struct KeyStatus {
     pub keys: usize,
     /// When the keys were fetched, in seconds of Unix time.
@@ -138,16 +138,16 @@ impl RemoteKeys {
     pub fn request_refresh(&self, now: Instant) -> Option<watch::Receiver<u64>> {
         let state = self.state.load();
         let mut refresh = state.lock();
-        let ended = state.ended.subscribe();
+        let end = state.ended.subscribe();
         if refresh.is_pending {
-            return Some(ended);
+            return Some(end);
         }
-        if refresh.ended.is_some_and(|ended| now.saturating_duration_since(ended) < REFRESH_INTERVAL) {
+        if refresh.ended.is_some_and(|end| now.saturating_duration_since(end) < REFRESH_INTERVAL) {
             return None;
         }
         refresh.is_pending = true;
         state.wanted.notify_one();
-        Some(ended)
+        Some(end)
     }
 
     /// Returns whether a refresh runs or is about to.

@@ -1,5 +1,5 @@
-//! Cache of recently verified tokens. It has two generations: when the young one is full, it replaces the old one, which
-//! drops all tokens that were not used meanwhile.
+//! Cache of recently verified tokens. It has two generations: when the young one is full, it replaces the old one,
+//! which drops all tokens that were not used meanwhile.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -195,10 +195,10 @@ impl LockedShards<'_> {
         &mut limits[index]
     }
 
-    /// Evicts a key for the new key with index `i`, whose limit has `own`. The numbers of all keys determine which limit
-    /// loses one, and whether it is a spent one. The key itself is searched in the shard of the new one, and if that has
-    /// few, in others. Shards that another decision has locked are skipped: if no key is found for that reason, the
-    /// next new keys evict more.
+    /// Evicts a key for the new key with index `i`, whose limit has `own`. The numbers of all keys determine which
+    /// limit loses one, and whether it is a spent one. The key itself is searched in the shard of the new one, and if
+    /// that has few, in others. Shards that another decision has locked are skipped: if no key is found for that
+    /// reason, the next new keys evict more.
     fn evict(&mut self, i: usize, of: StateRef, own: &KeyShare) {
         let (memory, now) = (self.memory, self.now);
         let shares = memory.shares.load();
@@ -208,7 +208,7 @@ impl LockedShards<'_> {
         let KeyCount { len, spent } = donor.key_count();
         // The limit's own number already includes the new key.
         let of_spent = donor.evicts_spent(KeyCount { len: len.saturating_sub(usize::from(is_own)), spent });
-        let mut found: Option<(EvictionCandidate, usize, Option<MutexGuard<MemoryShard>>)> = None;
+        let mut victim: Option<(EvictionCandidate, usize, Option<MutexGuard<MemoryShard>>)> = None;
         let (home, mut looked_at) = (self.homes[i].shard, 0);
         for shard in (home..home + SHARDS).map(|shard| shard % SHARDS) {
             let mut guard = if self.is_locked(shard) { None } else { memory.try_lock(shard) };
@@ -220,15 +220,15 @@ impl LockedShards<'_> {
             if let Some(candidate) = keys.partition.find_evictable(of_spent, EVICTION_SAMPLE - looked_at, now_ms, &left)
             {
                 looked_at += candidate.sample_size;
-                if found.as_ref().is_none_or(|(best, ..)| candidate.rank < best.rank) {
-                    found = Some((candidate, shard, guard));
+                if victim.as_ref().is_none_or(|(best, ..)| candidate.rank < best.rank) {
+                    victim = Some((candidate, shard, guard));
                 }
             }
             if looked_at >= EVICTION_SAMPLE {
                 break;
             }
         }
-        let Some((candidate, shard, mut guard)) = found else { return };
+        let Some((candidate, shard, mut guard)) = victim else { return };
         let Some(keys) = self.shard_in(shard, &mut guard).and_then(|held| held.limits.get_mut(&id)) else { return };
         let before = keys.partition.key_count();
         let was_in_use = keys.partition.evict(&candidate);

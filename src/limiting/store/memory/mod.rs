@@ -149,12 +149,12 @@ impl MemoryStore {
         self.shares.store(shares.clone());
         for i in 0..SHARDS {
             let mut shard = self.lock(i);
-            let gone: Vec<LimitKeys> =
+            let closed_limits: Vec<LimitKeys> =
                 shard.limits.extract_if(.., |id, _| !shares.keeps_limit(*id)).map(|(_, keys)| keys).collect();
             shard.limits.iter_mut().for_each(|(id, keys)| keys.move_to(shares.share_of(*id)));
             drop(shard);
             // Dropping many keys takes time, so it happens after the shard is unlocked.
-            drop(gone);
+            drop(closed_limits);
         }
     }
 
@@ -185,11 +185,11 @@ impl MemoryStore {
     }
 
     fn run_with_clock(&self, now: impl FnOnce() -> DecisionTime, op: Op, checks: &[Check]) -> Decision {
-        let mut locked = self.lock_for(checks, now);
+        let mut shards = self.lock_for(checks, now);
         match op {
-            Op::Take | Op::Peek => locked.decide(checks, op == Op::Take),
-            Op::Adjust => locked.adjust(checks),
-            Op::Reset => locked.reset(checks),
+            Op::Take | Op::Peek => shards.decide(checks, op == Op::Take),
+            Op::Adjust => shards.adjust(checks),
+            Op::Reset => shards.reset(checks),
         }
     }
 
@@ -197,14 +197,14 @@ impl MemoryStore {
     fn lock_for(&self, checks: &[Check], now: impl FnOnce() -> DecisionTime) -> LockedShards<'_> {
         let mut homes: Vec<KeyLocation> = checks.iter().map(|check| self.location_of(&check.key)).collect();
         homes.extend(checks.iter().filter_map(|check| Some(self.location_of(&check.ban.as_ref()?.key))));
-        let wanted = homes.iter().fold(0_u64, |wanted, home| wanted | 1 << home.shard);
+        let shard_bits = homes.iter().fold(0_u64, |shard_bits, home| shard_bits | 1 << home.shard);
         let mut shards = Vec::with_capacity(homes.len());
-        let mut left = wanted;
+        let mut left = shard_bits;
         while left != 0 {
             shards.push(self.lock(left.trailing_zeros() as usize));
             left &= left - 1;
         }
-        LockedShards { memory: self, homes, wanted, shards, now: now() }
+        LockedShards { memory: self, homes, wanted: shard_bits, shards, now: now() }
     }
 
     /// Returns the state of a key, and the ms until it expires.
@@ -218,11 +218,11 @@ impl MemoryStore {
     /// Calls `visit` with the keys of the limits whose ids are `limits`. Each shard is locked only while its keys are
     /// copied, and other tasks of the thread run between two shards.
     pub async fn visit_keys(&self, limits: &[u64], visit: &mut impl FnMut(&str)) {
-        let mut copied = String::new();
+        let mut key = String::new();
         for shard in 0..SHARDS {
-            copied.clear();
-            self.copy_keys(shard, limits, &mut copied);
-            copied.lines().for_each(&mut *visit);
+            key.clear();
+            self.copy_keys(shard, limits, &mut key);
+            key.lines().for_each(&mut *visit);
             yield_now().await;
         }
     }

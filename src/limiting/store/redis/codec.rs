@@ -68,35 +68,35 @@ impl<'a> ScriptCall<'a> {
         let places = HashMap::with_capacity_and_hasher(count, RandomState::default());
         let mut keys = WireKeys { places, items: Vec::with_capacity(count) };
         let mut rules = Vec::new();
-        let mut asked = IntWriter::with_capacity(BYTES_PER_DECISION * decisions.len() + BYTES_PER_CHECK * count);
+        let mut arguments = IntWriter::with_capacity(BYTES_PER_DECISION * decisions.len() + BYTES_PER_CHECK * count);
         for (op, checks) in decisions {
             let decides = matches!(op, Op::Take | Op::Peek);
             let is_linked = decides && checks.first().is_some_and(|check| check.role.link.is_some());
-            asked.push(*op as i64 + if is_linked { LINKED } else { 0 });
-            asked.push_len(count_answers(*op, checks));
+            arguments.push(*op as i64 + if is_linked { LINKED } else { 0 });
+            arguments.push_len(count_answers(*op, checks));
             for (place, check) in checks.iter().enumerate() {
                 let role = match check.role.after {
                     None => check.role,
                     // Bans come between the checks.
                     Some(base) => Role { after: Some(count_answers(*op, &checks[..base])), ..check.role },
                 };
-                asked.push_len(keys.number_of(&check.key));
-                asked.push_len(rule_number(&mut rules, &check.rule));
-                asked.push(if decides && check.needs_unit() { COSTS_LATER } else { check.cost });
-                asked.push(role.encode());
-                asked.push(check.tag);
+                arguments.push_len(keys.number_of(&check.key));
+                arguments.push_len(rule_number(&mut rules, &check.rule));
+                arguments.push(if decides && check.needs_unit() { COSTS_LATER } else { check.cost });
+                arguments.push(role.encode());
+                arguments.push(check.tag);
                 if let Some(ban) = check.ban.as_ref().filter(|_| asks_ban(*op)) {
-                    asked.push_len(keys.number_of(&ban.key));
-                    asked.push_len(rule_number(&mut rules, &ban.rule));
-                    asked.push(of_check(count_answers(*op, &checks[..place])));
-                    asked.push(role.encode());
-                    asked.push(0);
+                    arguments.push_len(keys.number_of(&ban.key));
+                    arguments.push_len(rule_number(&mut rules, &ban.rule));
+                    arguments.push(of_check(count_answers(*op, &checks[..place])));
+                    arguments.push(role.encode());
+                    arguments.push(0);
                 }
             }
             if is_linked {
                 for check in *checks {
                     let link = check.role.link.map_or(0, CheckLink::encode);
-                    (0..count_answers(*op, std::slice::from_ref(check))).for_each(|_| asked.push(link));
+                    (0..count_answers(*op, std::slice::from_ref(check))).for_each(|_| arguments.push(link));
                 }
             }
         }
@@ -104,7 +104,7 @@ impl<'a> ScriptCall<'a> {
         head.push(now_ms);
         head.push_len(rules.len());
         rules.into_iter().for_each(|rule| push_rule(&mut head, rule, assumed_ms));
-        ScriptCall { keys: keys.items, args: head.encode_array(&asked) }
+        ScriptCall { keys: keys.items, args: head.encode_array(&arguments) }
     }
 
     /// Returns the command that calls the script by its hash, which works once Redis has the script.
@@ -157,8 +157,8 @@ const KNOWN_RULES: usize = 16;
 
 /// Returns the number, from 1, of a rule in the call. Adds the rule if it is new.
 fn rule_number<'a>(rules: &mut Vec<&'a Arc<Rule>>, rule: &'a Arc<Rule>) -> usize {
-    let known = rules.iter().take(KNOWN_RULES).position(|known| Arc::ptr_eq(known, rule));
-    known.map_or_else(
+    let known_place = rules.iter().take(KNOWN_RULES).position(|known_place| Arc::ptr_eq(known_place, rule));
+    known_place.map_or_else(
         || {
             rules.push(rule);
             rules.len()
@@ -178,8 +178,8 @@ fn push_rule(ints: &mut IntWriter, rule: &Rule, now_ms: i64) {
 /// was charged.
 const UNDECIDED: i64 = 2;
 
-/// Decodes the reply to these decisions. A decision for which a full server has no memory is an error. Returns `None` if
-/// the reply is malformed.
+/// Decodes the reply to these decisions. A decision for which a full server has no memory is an error. Returns `None`
+/// if the reply is malformed.
 pub fn decode_reply<'c>(
     reply: Value,
     decisions: impl Iterator<Item = (Op, &'c [Check])>,

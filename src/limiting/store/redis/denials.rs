@@ -184,9 +184,9 @@ impl DenialCache {
     }
 
     fn forget_outdated(&mut self) {
-        let applied = self.invalidations.count();
-        if applied != self.applied {
-            self.applied = applied;
+        let invalidation_count = self.invalidations.count();
+        if invalidation_count != self.applied {
+            self.applied = invalidation_count;
             self.entries.clear();
         }
     }
@@ -218,8 +218,8 @@ impl Denial {
         {
             return None;
         }
-        let gone = i64::try_from(now.duration_since(self.since).as_millis()).unwrap_or(i64::MAX);
-        let left = |ms: i64| if ms == NEVER { NEVER } else { (ms - gone).max(1) };
+        let age_ms = i64::try_from(now.duration_since(self.since).as_millis()).unwrap_or(i64::MAX);
+        let left = |ms: i64| if ms == NEVER { NEVER } else { (ms - age_ms).max(1) };
         let Answer { retry_ms, reset_ms, .. } = self.answer;
         Some(Answer { retry_ms: left(retry_ms), reset_ms: left(reset_ms), ..self.answer })
     }

@@ -31,12 +31,12 @@ pub async fn read_policy(send: impl AsyncFn(&Cmd) -> RedisResult<Value>) -> Resu
 /// Checks the policy periodically, and logs a policy that evicts once. `send` sends a command to the server. Never
 /// returns.
 pub async fn watch_policy(send: impl AsyncFn(&Cmd) -> RedisResult<Value>, claim: &Claim, may_evict: &IntGauge) {
-    let mut known: Option<String> = None;
+    let mut last_policy: Option<String> = None;
     let mut info = redis::cmd("INFO");
     info.arg("memory");
     loop {
         if !claim.is_in_force() {
-            known = None;
+            last_policy = None;
             sleep(RETRY_PAUSE).await;
             continue;
         }
@@ -47,9 +47,9 @@ pub async fn watch_policy(send: impl AsyncFn(&Cmd) -> RedisResult<Value>, claim:
         };
         if let Some(policy) = redis::from_redis_value::<String>(reply).ok().and_then(|text| find_policy(&text)) {
             may_evict.set(i64::from(policy != NO_EVICTION));
-            if known.as_deref() != Some(&policy) {
-                log_policy(&policy, known.is_some());
-                known = Some(policy);
+            if last_policy.as_deref() != Some(&policy) {
+                log_policy(&policy, last_policy.is_some());
+                last_policy = Some(policy);
             }
         }
         sleep(CHECK_INTERVAL).await;

@@ -18,7 +18,7 @@ const STOP_TIMEOUT: Duration = Duration::from_millis(250);
 /// Pause before the next attempt without a connection.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Reports under `key` while `claim` is in force. `send` sends a command to the server of the key. Never returns.
+/// Reports under `key` while `claim` is active. `send` sends a command to the server of the key. Never returns.
 pub async fn run_reports(send: impl AsyncFn(&Cmd) -> RedisResult<Value>, key: &str, claim: &Claim) {
     let beat = report_command(key, claim.gateway_name(), "report");
     let mut since: Option<Instant> = None;

@@ -2,9 +2,10 @@
 //! worker has one handle. Input are the checks of requests, output are decisions.
 //!
 //! Decisions are batched. While a call is under way, new decisions wait in a queue; the next call carries all of them
-//! to the Lua script. An idle connection adds no wait, and a distant server gets several calls at once. A decision waits
-//! for its turn in the queue while the server replies, and then for the reply for at most the deadline. If the server
-//! is late, a decision waits in the queue for at most the deadline, too. It never waits for a connection attempt.
+//! to the Lua script. An idle connection adds no wait, and a distant server gets several calls at once. A decision
+//! waits for its turn in the queue while the server replies, and then for the reply for at most the deadline. If the
+//! server is late, a decision waits in the queue for at most the deadline, too. It never waits for a connection
+//! attempt.
 //!
 //! - `connection`: connects to servers, finds the master, keeps connections alive, breaks the circuit.
 //! - `codec`: encodes decisions as a call of the script, and decodes replies and errors; `msgpack` has its integers.

@@ -1,5 +1,6 @@
-//! The list of changed live overrides, a stream in Redis. It only names entries; gateways then read these in their hash.
-//! So a list that is lost, cut off or late makes nothing wrong: the periodic reading of the hashes finds every change.
+//! The list of changed live overrides, a stream in Redis. It only names entries; gateways then read these in their
+//! hash. So a list that is lost, cut off or late makes nothing wrong: the periodic reading of the hashes finds every
+//! change.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! Writes and reads the summary of each gateway that shares the store, for the list of all gateways: `PREFIX:gateway:NAME`,
-//! which expires if the gateway stops. The names are those of the gateways that report (`heartbeat`).
+//! Writes and reads the summary of each gateway that shares the store, for the list of all gateways:
+//! `PREFIX:gateway:NAME`, which expires if the gateway stops. The names are those of the gateways that report
+//! (`heartbeat`).
 
 use std::time::Duration;
 

@@ -38,7 +38,7 @@ return 1";
 #[derive(Default)]
 pub struct UsagePage {
     pub keys: Vec<(String, DayUsage)>,
-    /// Where the next page begins; `None` if this is the last one.
+    /// The cursor of the next page; `None` if this is the last one.
     pub next: Option<String>,
 }
 

@@ -4,8 +4,8 @@
 //! closes, it resets or closes at once.
 //!
 //! Over HTTP/2, [`discard_stream`] keeps the stream half-closed; the library resets it with NO_ERROR when the body is
-//! dropped. Over HTTP/1.1, [`discard_connection`] is the end of a connection that nobody reads any more. Bodies that are
-//! read to their end, so that their connection stays usable, have the bounds of [`discard_within`] only.
+//! dropped. Over HTTP/1.1, [`discard_connection`] is the end of a connection that nobody reads any more. Bodies that
+//! are read to their end, so that their connection stays usable, have the bounds of [`discard_within`] only.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

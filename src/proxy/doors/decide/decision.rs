@@ -1,19 +1,23 @@
 //! Decides a question by the limits, as a request that passes through the gateway would be decided. The gateway does
 //! not see how that request ends, so charges stay as they are, unless the asking proxy settles them by receipt.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response};
 
+use crate::limiting::decision::Check;
+use crate::limiting::limit::Limit;
 use crate::limiting::receipts::Receipt;
-use crate::limiting::{Evaluation, Verdict};
+use crate::limiting::receipts::bundle::ReceiptBundle;
+use crate::limiting::{Evaluation, Limiter, Outcome, Verdict};
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::context::recent::{Recent, SharedAnswers, find_or_claim, recent_key};
 use crate::proxy::context::recorded_answer::RecentAnswer;
-use crate::proxy::doors::decide::charged::ChargedChecks;
 use crate::proxy::doors::decide::question::ProxyQuestion;
 use crate::proxy::steps::door::Ask;
-use crate::proxy::steps::limits::{apply_decision, decide_limits, evaluate_described, is_exempt};
+use crate::proxy::steps::limits::{EvaluatedLimits, apply_decision, decide_limits, evaluate_described, is_exempt};
 use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::shown_keys::ShownKeys;
 use crate::route::Route;
@@ -115,4 +119,49 @@ fn admit(request: &RequestContext<'_>, receipt: Option<HeaderValue>) -> Response
         response.headers_mut().insert(X_LIMIT_RECEIPT, receipt);
     }
     response
+}
+
+/// Checks whose charges the outcome of the request may change.
+struct ChargedChecks {
+    /// Each with the index of its limit, and the values of its key.
+    checks: Vec<(usize, Check, String)>,
+    /// Clock of the store before the charges were made; `None` if it is not known.
+    clock_ms: Option<i64>,
+}
+
+impl ChargedChecks {
+    /// Finds these checks before they are decided.
+    async fn find(limiter: &Limiter, limits: &[Arc<Limit>], evaluated: &EvaluatedLimits<'_>) -> ChargedChecks {
+        let EvaluatedLimits { facts, evaluations, .. } = evaluated;
+        let find = |(index, evaluation): (usize, &Evaluation)| match evaluation {
+            Evaluation::Check(check) if check.cost > 0 && may_change(&limits[index]) => {
+                let values = limits[index].budget_names("", facts, true).ok().and_then(|names| names.values);
+                Some((index, check.clone(), values.unwrap_or_default()))
+            }
+            _ => None,
+        };
+        let checks: Vec<_> = evaluations.iter().enumerate().filter_map(find).collect();
+        // Read before the decision, so that no receipt outlives its charge.
+        let clock_ms = if checks.is_empty() { None } else { limiter.store().read_clock().await.ok() };
+        ChargedChecks { checks, clock_ms }
+    }
+
+    /// Returns the receipts of those that the verdict charged; `None` if it charged none.
+    fn into_bundle(self, limiter: &Limiter, name: &str, verdict: &Verdict) -> Option<ReceiptBundle> {
+        let clock_ms = self.clock_ms;
+        let charge = |(index, check, who): (usize, Check, String)| {
+            let result = verdict.checks.iter().find(|result| result.limit == index)?;
+            let answer = result.outcome.answer().filter(|_| result.is_charged)?;
+            let is_local = matches!(result.outcome, Outcome::Local(_));
+            let (now_ms, rule) = limiter.time_and_rule(is_local, &check.rule, clock_ms)?;
+            Some(Receipt::of_charge(check, answer, who, is_local, (now_ms, &rule)))
+        };
+        let charges: Vec<Receipt> = self.checks.into_iter().filter_map(charge).collect();
+        (!charges.is_empty()).then(|| ReceiptBundle { name: name.to_owned(), charges })
+    }
+}
+
+/// Returns whether the response to a request may change what the limit charged.
+fn may_change(limit: &Limit) -> bool {
+    limit.charge_rules.as_ref().is_some_and(|rules| rules.depends_on_response())
 }

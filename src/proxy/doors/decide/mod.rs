@@ -6,14 +6,13 @@
 //! `finish_response`.
 //!
 //! - `question`: reads the name and the facts of the request in question
-//! - `decision`: decides by the limits
+//! - `decision`: decides by the limits, and makes the receipt of the charges
 //! - `recent`: answers of the last seconds, for questions that repeat (`once`); `recorded_answer`: their text in a
 //!   shared store
-//! - `charged`: the charges that go into a receipt; `settle`: corrects them by their receipt
+//! - `settle`: corrects charges by their receipt
 //!
 //! The head of a request in question takes the steps of `proxy::steps::pipeline`.
 
-pub mod charged;
 pub mod decision;
 pub mod question;
 pub mod settle;

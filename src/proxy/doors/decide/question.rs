@@ -26,7 +26,7 @@ pub struct ProxyQuestion<'c> {
     pub name: String,
     pub point: &'c DecidePoint,
     pub purpose: QuestionPurpose,
-    /// What was repaired in the head of the request in question, or why the request must be refused.
+    /// The repair of the head of the request in question, or the reason to refuse it.
     pub described: Result<Option<End>, End>,
 }
 
@@ -57,17 +57,17 @@ pub fn read_question<'c>(parts: &mut Parts, config: &'c Config) -> Result<ProxyQ
     let (name, rest) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let (name, point) = find_point(name, config).ok_or(End::DecideName)?;
     let rest = rest.to_owned();
-    let mut described = Ok(None);
+    let mut forwarded_uri = Ok(None);
     if purpose == QuestionPurpose::Decide {
         check_client_address(&parts.headers, config)?;
         check_id(&parts.headers, point)?;
-        described = match replace_head(parts, point.from, &rest) {
+        forwarded_uri = match replace_head(parts, point.from, &rest) {
             Ok(fault) => Ok(fault),
             Err(HeadFault::Request(reject)) => Err(reject),
             Err(HeadFault::Question(fault)) => return Err(fault),
         };
     }
-    Ok(ProxyQuestion { name, point, purpose, described })
+    Ok(ProxyQuestion { name, point, purpose, described: forwarded_uri })
 }
 
 /// Why the head of the request in question cannot be read.
@@ -127,8 +127,8 @@ fn find_point<'c>(name: &str, config: &'c Config) -> Option<(String, &'c DecideP
     Some((name, point))
 }
 
-/// Refuses a question that names the client only in `Forwarded`, unless the config says that proxies set this header: few
-/// do, but all pass it on.
+/// Refuses a question that names the client only in `Forwarded`, unless the config says that proxies set this header:
+/// few do, but all pass it on.
 fn check_client_address(headers: &HeaderMap, config: &Config) -> Result<(), Refusal> {
     let is_stated = config.server.client_address.headers.is_configured || headers.contains_key(X_FORWARDED_FOR);
     if headers.contains_key(FORWARDED) && !is_stated {
@@ -232,8 +232,8 @@ fn read_one<'h>(headers: &'h HeaderMap, name: &HeaderName, fault: &'static str) 
     }
 }
 
-/// Parses the target of the request: a path, or a URL, whose host must not contradict `host`. Returns the path, the host
-/// if it replaces that of the question, and the fault that was repaired.
+/// Parses the target of the request: a path, or a URL, whose host must not contradict `host`. Returns the path, the
+/// host if it replaces that of the question, and the fault that was repaired.
 fn parse_target(
     target: &HeaderValue,
     host: Option<&HeaderValue>,
@@ -276,7 +276,8 @@ fn is_same_host(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-/// Parses a path with an optional query, and puts it in place of that of `uri`. Also returns the fault that was repaired.
+/// Parses a path with an optional query, and puts it in place of that of `uri`. Also returns the fault that was
+/// repaired.
 fn parse_path(text: &[u8], uri: Uri) -> Result<(Uri, Option<End>), End> {
     let (target, fault) = described::parse_target(text)?;
     let mut parts = uri.into_parts();

@@ -65,10 +65,10 @@ pub async fn check_request(
     // Nothing reports the response, so no charge is held for its correction.
     let ask = Ask { until: call::find_end(request), ..Ask::CHARGE };
     // The request in question takes the place of the call while it takes its steps.
-    let mut replaced = Received { header_set: HeaderSet::from_headers(&parts.headers), parts, body: ClientBody::Gone };
-    swap(&mut *request.received, &mut replaced);
+    let mut described = Received { header_set: HeaderSet::from_headers(&parts.headers), parts, body: ClientBody::Gone };
+    swap(&mut *request.received, &mut described);
     let result = decide_described(request, route, identity, repaired, ask).await;
-    swap(&mut *request.received, &mut replaced);
+    swap(&mut *request.received, &mut described);
     // The answer to Envoy gets no rate limit headers itself.
     let verdict = request.admission.verdict.take();
     Ok(match (result, verdict) {
@@ -205,14 +205,14 @@ fn allow(headers: &HeaderMap) -> CheckResponse {
 /// Denies the request with the response that Envoy gives to its client.
 fn deny(mut response: Response<ResponseBody>) -> CheckResponse {
     forbid_caching(&mut response);
-    let denied = DeniedResponse {
+    let denial = DeniedResponse {
         status: Some(HttpStatus { code: response.status().as_u16().into() }),
         headers: list_options(response.headers()),
         body: response.body_mut().take_full().unwrap_or_default(),
     };
     CheckResponse {
         status: Some(RpcStatus { code: GrpcCode::PermissionDenied as i32 }),
-        denied_response: Some(denied),
+        denied_response: Some(denial),
         ok_response: None,
     }
 }

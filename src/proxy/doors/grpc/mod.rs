@@ -1,8 +1,8 @@
 //! Handles the requests of listeners with `serve = "grpc"`: responds to the calls of Envoy and of others that speak its
 //! protocols.
 //!
-//! Input: a unary call of a trusted peer. Output: its message and a status in the trailers. `proxy::doors::request` calls this
-//! page in place of its own, and every answer passes `finish_response`.
+//! Input: a unary call of a trusted peer. Output: its message and a status in the trailers. `proxy::doors::request`
+//! calls this page in place of its own, and every answer passes `finish_response`.
 //!
 //! - `call`: reads the message of a call, and writes its answer.
 //! - `rate_limit`: `RateLimitService/ShouldRateLimit`. `plan` finds the limits of its descriptors, and `status` writes
@@ -111,8 +111,8 @@ async fn answer_call(
     }
 }
 
-/// Reads the message of a call. `None` if it is longer than `max`, which clients of Envoy can cause, because it contains
-/// what they sent.
+/// Reads the message of a call. `None` if it is longer than `max`, which clients of Envoy can cause, because it
+/// contains what they sent.
 async fn read_whole(request: &mut RequestContext<'_>, max: usize) -> Result<Option<Bytes>, CallError> {
     match call::read_message(request, max).await {
         Ok(message) => Ok(Some(message)),

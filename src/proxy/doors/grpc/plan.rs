@@ -124,9 +124,9 @@ fn find_address(entries: &[DescriptorEntry<'_>]) -> Option<IpAddr> {
 ///
 /// # Errors
 /// The request cannot be decided, and the text says why: too many limits apply, a limit cannot read its value, or
-/// descriptors share a budget in a way that has no single charge. Clients of Envoy choose the values of descriptors, and
-/// by their headers also which descriptors there are. So the caller refuses the request: Envoy may let requests pass
-/// whose calls fail.
+/// descriptors share a budget in a way that has no single charge. Clients of Envoy choose the values of descriptors,
+/// and by their headers also which descriptors there are. So the caller refuses the request: Envoy may let requests
+/// pass whose calls fail.
 pub fn make_plan(
     limiter: &Limiter,
     domain: &RateLimitDomain,
@@ -240,7 +240,7 @@ fn add_check(
     (limit, index): (&Arc<Limit>, usize),
     (facts, hits): (&Facts<'_>, i64),
 ) -> Result<usize, String> {
-    let evaluation = evaluate(limiter, limit, facts, hits);
+    let evaluation = limiter.evaluate_hits(limit, facts, facts, hits);
     if let Evaluation::Check(check) = &evaluation
         && let Some(place) = find_same(checks, index, check)
     {
@@ -256,11 +256,12 @@ fn add_check(
     Ok(checks.push(limit, index, evaluation))
 }
 
-/// Checks the chains of the newest descriptor, which has these places in the checks. It shares those before `start` with
-/// one of the `earlier` descriptors of the same operation.
+/// Checks the chains of the newest descriptor, which has these places in the checks. It shares those before `start`
+/// with one of the `earlier` descriptors of the same operation.
 ///
-/// A chain may share all of its budgets with an earlier chain, which is then charged with the sum. It must not share some
-/// of them: a budget that refuses hands over to the limit after it, which would be the wrong one for one of the chains.
+/// A chain may share all of its budgets with an earlier chain, which is then charged with the sum. It must not share
+/// some of them: a budget that refuses hands over to the limit after it, which would be the wrong one for one of the
+/// chains.
 ///
 /// # Errors
 /// A chain shares some of its budgets.
@@ -309,19 +310,7 @@ fn first_of_chain(route: &Route, index: usize) -> usize {
 /// Returns the place of an earlier check of the same budget.
 fn find_same(checks: &Checks, index: usize, check: &Check) -> Option<usize> {
     let is_same = |(known, evaluation): (&usize, &Evaluation)| {
-        *known == index && matches!(evaluation, Evaluation::Check(other) if other.key == check.key)
+        *known == index && evaluation.check().is_some_and(|other| other.key == check.key)
     };
     checks.indexes.iter().zip(&checks.evaluations).position(is_same)
-}
-
-/// Evaluates a limit for one descriptor. Each hit costs what a request costs.
-fn evaluate(limiter: &Limiter, limit: &Arc<Limit>, facts: &Facts<'_>, hits: i64) -> Evaluation {
-    match limit.applies_to(facts) {
-        Ok(false) => Evaluation::NotApplicable,
-        Err(unclear) => Evaluation::Unclear(unclear),
-        Ok(true) => match limit.cost_of(facts) {
-            Ok(cost) => limiter.evaluate(limit, facts, cost.saturating_mul(hits).min(COST_MAX)),
-            Err(unclear) => Evaluation::Unclear(unclear),
-        },
-    }
 }

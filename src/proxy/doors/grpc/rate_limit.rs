@@ -9,7 +9,7 @@ use crate::grpc::CallError;
 use crate::limiting::answer::{Answer, NEVER};
 use crate::limiting::decision::{Check, Op};
 use crate::limiting::source::Facts;
-use crate::limiting::{Evaluation, LimitResult, Outcome, Verdict};
+use crate::limiting::{LimitResult, Outcome, Verdict};
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::doors::grpc::call;
 use crate::proxy::doors::grpc::plan::{self, Checks, DescriptorPlan, HitOp, Plan};
@@ -22,8 +22,8 @@ use crate::proxy::steps::response::problem::{fixed_response, forbid_caching};
 use crate::route::Route;
 use crate::telemetry::metrics::DescriptorResult;
 
-/// Refuses a request that the limits cannot decide. Clients of Envoy choose the values of descriptors, and by their headers
-/// also which descriptors there are. An error would be wrong: Envoy may let requests pass whose calls fail.
+/// Refuses a request that the limits cannot decide. Clients of Envoy choose the values of descriptors, and by their
+/// headers also which descriptors there are. An error would be wrong: Envoy may let requests pass whose calls fail.
 pub fn refuse_undecidable(descriptors: usize, why: &str) -> RateLimitResponse {
     let text = HeaderValue::from_static("text/plain; charset=utf-8");
     let mut response = fixed_response(StatusCode::TOO_MANY_REQUESTS, format!("{why}\n"), text);
@@ -81,7 +81,7 @@ pub async fn decide_request(
 }
 
 /// A door as rate limit requests see it.
-pub trait DescriptorDoor<'a>: LimitDoor<'a> {
+pub trait DescriptorDoor<'a>: LimitDoor<'a, Limits = Route> {
     /// Observes which limits apply to the descriptors.
     fn observe_plan(&self, _plan: &Plan) {}
 
@@ -194,7 +194,8 @@ async fn decide_checks<'a, D: DescriptorDoor<'a>>(
 }
 
 async fn peek_checks<'a, D: DescriptorDoor<'a>>(door: &D, checks: Checks, until: Option<Instant>) -> DecidedChecks {
-    let costs: Vec<i64> = checks.evaluations.iter().map(cost_of).collect();
+    let costs: Vec<i64> =
+        checks.evaluations.iter().map(|evaluation| evaluation.check().map_or(0, |check| check.cost)).collect();
     let mut results = decide_checks(door, Op::Peek, checks, until).await;
     for result in &mut results.verdict.checks {
         // A peek returns what one more hit would leave, but it charges nothing.
@@ -208,14 +209,6 @@ async fn peek_checks<'a, D: DescriptorDoor<'a>>(door: &D, checks: Checks, until:
     results
 }
 
-/// Returns what a check would charge.
-fn cost_of(evaluation: &Evaluation) -> i64 {
-    match evaluation {
-        Evaluation::Check(check) => check.cost,
-        _ => 0,
-    }
-}
-
 /// Refunds units. Returns the state of each key, in the order of `refunds`.
 async fn refund_checks<'a, D: DescriptorDoor<'a>>(
     door: &D,
@@ -225,7 +218,7 @@ async fn refund_checks<'a, D: DescriptorDoor<'a>>(
     let mut states = vec![None; refunds.limits.len()];
     let (mut places, mut checks) = (Vec::new(), Vec::new());
     for (place, evaluation) in refunds.evaluations.iter().enumerate() {
-        if let Evaluation::Check(check) = evaluation {
+        if let Some(check) = evaluation.check() {
             places.push(place);
             checks.push(check.clone());
         }
@@ -256,8 +249,8 @@ impl Decided {
     /// Returns the verdict of all limits that decided. Its indexes are those of the limits of the route.
     fn into_verdict(self) -> Verdict {
         let (takes, peeks) = (self.takes.into_verdict(), self.peeks.into_verdict());
-        let refused = takes.refused || peeks.refused;
-        Verdict { refused, ..takes.followed_by(peeks) }
+        let is_refused = takes.refused || peeks.refused;
+        Verdict { refused: is_refused, ..takes.followed_by(peeks) }
     }
 }
 

@@ -183,16 +183,18 @@ fn parse_head(
     }
     let mut few = [const { MaybeUninit::uninit() }; TRAILER_COUNT_MAX];
     let mut many = Vec::new();
-    let mut parsed = httparse::Response::new(&mut []);
+    let mut parsed_head = httparse::Response::new(&mut []);
     let parser = ParserConfig::default();
-    let mut outcome = parser.parse_response_with_uninit_headers(&mut parsed, received, &mut few);
+    let mut outcome = parser.parse_response_with_uninit_headers(&mut parsed_head, received, &mut few);
     if outcome == Err(httparse::Error::TooManyHeaders) && bounds.headers > TRAILER_COUNT_MAX {
         many.resize_with(bounds.headers, MaybeUninit::uninit);
-        parsed = httparse::Response::new(&mut []);
-        outcome = parser.parse_response_with_uninit_headers(&mut parsed, received, &mut many);
+        parsed_head = httparse::Response::new(&mut []);
+        outcome = parser.parse_response_with_uninit_headers(&mut parsed_head, received, &mut many);
     }
     let length = match outcome {
-        Ok(httparse::Status::Complete(length)) if length <= bounds.bytes && parsed.headers.len() <= bounds.headers => {
+        Ok(httparse::Status::Complete(length))
+            if length <= bounds.bytes && parsed_head.headers.len() <= bounds.headers =>
+        {
             length
         }
         Ok(httparse::Status::Complete(_)) | Err(httparse::Error::TooManyHeaders) => {
@@ -201,22 +203,22 @@ fn parse_head(
         Ok(httparse::Status::Partial) => return Ok(None),
         Err(_) => return Err(ProtocolFault::Head),
     };
-    let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(ProtocolFault::Head)?;
-    let old = parsed.version == Some(0);
+    let status = parsed_head.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(ProtocolFault::Head)?;
+    let old = parsed_head.version == Some(0);
 
     let mut response = Response::new(());
     *response.status_mut() = status;
-    if let Some(reason) = parsed.reason.filter(|reason| Some(*reason) != status.canonical_reason()) {
+    if let Some(reason) = parsed_head.reason.filter(|reason| Some(*reason) != status.canonical_reason()) {
         let reason = ReasonPhrase::try_from(reason.as_bytes()).map_err(|_| ProtocolFault::Head)?;
         response.extensions_mut().insert(reason);
     }
     // Copied: a slice of the buffer would keep all of it alive for as long as one header.
     let head = Bytes::copy_from_slice(&received[..length]);
     let headers = response.headers_mut();
-    headers.reserve(parsed.headers.len() + OWN_HEADERS);
+    headers.reserve(parsed_head.headers.len() + OWN_HEADERS);
     let (mut said, mut body) = (ConnectionOptions::default(), BodyLength::default());
     let mut names = SpelledNames::default();
-    for field in parsed.headers.iter() {
+    for field in parsed_head.headers.iter() {
         if bounds.keeps_case {
             names.add(field.name.as_bytes());
         }

@@ -21,10 +21,11 @@ pub enum Framing {
 
 impl Framing {
     /// Returns the framing of a request without a body. Over HTTP/1.1, requests whose method usually has a body state a length
-    /// even without one (RFC 9110, section 8.6), which HTTP/2 marks by a flag.
+    /// even without one (RFC 9110, section 8.6), for which HTTP/2 and HTTP/3 end the stream.
     pub fn of_bodiless(version: Version, method: &Method) -> Framing {
         let has_usual_body = matches!(*method, Method::POST | Method::PUT | Method::PATCH);
-        if version == Version::HTTP_2 && has_usual_body { Framing::Length(0) } else { Framing::None }
+        let is_on_stream = matches!(version, Version::HTTP_2 | Version::HTTP_3);
+        if is_on_stream && has_usual_body { Framing::Length(0) } else { Framing::None }
     }
 }
 
@@ -140,6 +141,15 @@ pub fn write_header(out: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_on_a_stream_states_that_it_has_no_body_if_its_method_usually_has_one() {
+        for (version, is_on_stream) in [(Version::HTTP_11, false), (Version::HTTP_2, true), (Version::HTTP_3, true)] {
+            let states_length = |method| matches!(Framing::of_bodiless(version, &method), Framing::Length(0));
+            assert_eq!([Method::POST, Method::PUT, Method::PATCH].map(states_length), [is_on_stream; 3], "{version:?}");
+            assert_eq!([Method::GET, Method::DELETE].map(states_length), [false; 2], "{version:?}");
+        }
+    }
 
     #[test]
     fn each_server_is_told_of_a_span_of_its_own() {

@@ -87,11 +87,11 @@ impl BodySender {
             let Some(stream) = &mut self.stream else { return Poll::Ready(SendEnd::Broken) };
             if self.whole {
                 // Cloned because they may have to be sent again.
-                let sent = match self.trailers.clone() {
+                let result = match self.trailers.clone() {
                     Some(trailers) => stream.send_trailers(trailers),
                     None => stream.send_data(Bytes::new(), true),
                 };
-                return Poll::Ready(if sent.is_ok() { SendEnd::Done } else { SendEnd::Broken });
+                return Poll::Ready(if result.is_ok() { SendEnd::Done } else { SendEnd::Broken });
             }
             if stream.poll_reset(cx).is_ready() {
                 return Poll::Ready(SendEnd::Broken);

@@ -127,8 +127,8 @@ impl FrameBudget {
 }
 
 impl FrameBudget {
-    /// Returns whether the frame ends a response, which it can do once for each request. Later ones are for streams that
-    /// have ended, and the library ignores them without a bound.
+    /// Returns whether the frame ends a response, which it can do once for each request. Later ones are for streams
+    /// that have ended, and the library ignores them without a bound.
     fn ends_response(&self, head: FrameHead) -> bool {
         let rest = self.open_ends.get().checked_sub(1).filter(|_| head.flags & END_STREAM != 0);
         self.open_ends.set(rest.unwrap_or(self.open_ends.get()));
@@ -163,8 +163,8 @@ impl FrameFilter {
         &partial[partial.len() - self.held..]
     }
 
-    /// Counts the frames in `bytes`, which begin with the bytes that were held back, and removes empty DATA. Returns the
-    /// length of what remains, without an incomplete head at the end, which is held back.
+    /// Counts the frames in `bytes`, which begin with the bytes that were held back, and removes empty DATA. Returns
+    /// the length of what remains, without an incomplete head at the end, which is held back.
     ///
     /// # Errors
     /// The frames exceed the budget.

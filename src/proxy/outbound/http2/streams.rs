@@ -136,14 +136,15 @@ impl StreamPool {
         self.connections.borrow().is_empty()
     }
 
-    /// Drops connections that have ended, are idle for `idle_ms`, are older than `age_ms`, or are idle and accept no stream.
+    /// Drops connections that have ended, are idle for `idle_ms`, are older than `age_ms`, or are idle and accept no
+    /// stream.
     pub fn sweep(&self, now_ms: u64, age_ms: u64, idle_ms: u64) {
         self.connections.borrow_mut().retain(|connection| {
             connection.check_ping(now_ms);
-            let unused = connection.in_use() == 0;
+            let is_unused = connection.in_use() == 0;
             !connection.is_retired()
                 && now_ms < connection.opened_ms + age_ms
-                && !(unused && (now_ms >= connection.idle_ms.get() + idle_ms || connection.max_streams() == 0))
+                && !(is_unused && (now_ms >= connection.idle_ms.get() + idle_ms || connection.max_streams() == 0))
         });
     }
 }

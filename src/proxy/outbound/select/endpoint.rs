@@ -124,15 +124,15 @@ impl WorkerEndpoint {
         max_idle: usize,
     ) -> Result<ServerLease, ConnectError> {
         let begun_ms = self.pools.now_ms();
-        let connected = match &need.proxy_header {
+        let result = match &need.proxy_header {
             None => self.pool.connect(limit, max_idle, need.since_ms).await,
             Some(proxy_header) => self.pool.client_pool(proxy_header).connect(limit, max_idle, need.since_ms).await,
         };
-        match &connected {
+        match &result {
             Ok(_) => self.state.record_connected(self.pools.now_ms()),
             Err(error) => self.connect_failed(error.end, begun_ms, need.client),
         }
-        connected
+        result
     }
 
     /// Records a connection that failed and was begun at `begun_ms` for a request of `client`.

@@ -13,8 +13,8 @@ use crate::upstream::caps::UpstreamLoad;
 
 /// A place below the adaptive limit.
 ///
-/// If the client leaves after its request was sent, the server may still work on it. So the place stays taken for the
-/// usual response time. Otherwise, clients that leave at once could send any number of requests to the servers.
+/// If the client disconnects after its request was sent, the server may still work on it. So the place stays taken for
+/// the usual response time. Otherwise, clients that leave at once could send any number of requests to the servers.
 pub struct CapacityPermit {
     place: Option<AdaptivePermit>,
     load: Arc<UpstreamLoad>,
@@ -66,7 +66,7 @@ impl CapacityPermit {
 }
 
 impl Drop for CapacityPermit {
-    /// The client has left, or the request ended before it was sent.
+    /// The client has disconnected, or the request ended before it was sent.
     fn drop(&mut self) {
         let Some(place) = self.place.take() else { return };
         let Some(sent) = self.sent.get() else { return self.free(place) };

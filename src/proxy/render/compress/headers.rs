@@ -106,21 +106,21 @@ fn split_tags(line: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Adds `Accept-Encoding` to `Vary`, in one line with what is there.
 pub fn add_vary(headers: &mut HeaderMap) {
-    let mut merged = Vec::new();
+    let mut values = Vec::new();
     for line in headers.get_all(VARY) {
         for name in line.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
             if name == b"*" || name.eq_ignore_ascii_case(ACCEPT_ENCODING.as_str().as_bytes()) {
                 return;
             }
             if !name.is_empty() {
-                merged.extend_from_slice(name);
-                merged.extend_from_slice(b", ");
+                values.extend_from_slice(name);
+                values.extend_from_slice(b", ");
             }
         }
     }
-    merged.extend_from_slice(b"Accept-Encoding");
-    if let Ok(merged) = HeaderValue::from_bytes(&merged) {
-        headers.insert(VARY, merged);
+    values.extend_from_slice(b"Accept-Encoding");
+    if let Ok(values) = HeaderValue::from_bytes(&values) {
+        headers.insert(VARY, values);
     }
 }
 

@@ -38,8 +38,8 @@ pub fn select_algorithm(headers: &HeaderMap, settings: &CompressSettings) -> Opt
     best.map(|(algorithm, _)| algorithm)
 }
 
-/// Returns those of `algorithms` that the client accepts and likes no less than the uncompressed body, the preferred one first; at
-/// equal weights in their order.
+/// Returns those of `algorithms` that the client accepts and likes no less than the uncompressed body, the preferred
+/// one first; at equal weights in their order.
 pub fn rank_algorithms(headers: &HeaderMap, algorithms: &[CompressionAlgorithm]) -> Vec<CompressionAlgorithm> {
     let codings = parse_codings(headers.get_all(ACCEPT_ENCODING).iter());
     let weight = |algorithm: CompressionAlgorithm| codings.named[algorithm as usize].or(codings.others).unwrap_or(0);

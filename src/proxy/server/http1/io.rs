@@ -58,8 +58,8 @@ impl Http1Io {
         }
     }
 
-    /// Encodes the request line at the start of `fresh`, or holds it until it is whole. Returns false if the parser gets
-    /// `fresh` as it is. Otherwise it reads `unread` instead.
+    /// Encodes the request line at the start of `fresh`, or holds it until it is whole. Returns false if the parser
+    /// gets `fresh` as it is. Otherwise it reads `unread` instead.
     fn replace_line(&mut self, fresh: &[u8]) -> bool {
         if self.filter.line.is_empty() {
             // Empty lines may come before it.
@@ -68,9 +68,9 @@ impl Http1Io {
                 return false;
             }
             if raw_target::has_whole_line(fresh) {
-                let encoded = raw_target::encode_request_line(fresh);
-                let is_replaced = encoded.is_some();
-                self.unread = encoded.unwrap_or_default().into();
+                let request_line = raw_target::encode_request_line(fresh);
+                let is_replaced = request_line.is_some();
+                self.unread = request_line.unwrap_or_default().into();
                 return is_replaced;
             }
         }
@@ -132,8 +132,8 @@ impl Http1Io {
         }
     }
 
-    /// Discards what the client still sends, after the sending side has been shut down. To close at once would reset the
-    /// connection, and the client might lose the response.
+    /// Discards what the client still sends, after the sending side has been shut down. To close at once would reset
+    /// the connection, and the client might lose the response.
     pub async fn discard_rest(self: Box<Self>) {
         let client = self.client;
         discard_connection(self.stream, client.connection(), &client.worker.discards, client.peer).await;
@@ -204,8 +204,8 @@ fn read_unless_held(io: &mut Http1Io, cx: &mut Context<'_>, buf: &mut ReadBuf<'_
     let is_line = io.filter.is_new || (connection.phase().is_idle() && connection.awaits_head());
     let result = Pin::new(&mut io.stream).poll_read(cx, buf);
     let fresh = &buf.filled()[before..];
-    let ended = fresh.is_empty() && buf.remaining() > 0 && matches!(result, Poll::Ready(Ok(())));
-    if ended && io.client.connection().half_close(io.client.settings.half_close_timeout) {
+    let is_at_end = fresh.is_empty() && buf.remaining() > 0 && matches!(result, Poll::Ready(Ok(())));
+    if is_at_end && io.client.connection().half_close(io.client.settings.half_close_timeout) {
         // The parser would drop the request or its response. It reads again once that is written.
         return Some(Poll::Pending);
     }

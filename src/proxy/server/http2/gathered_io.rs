@@ -87,8 +87,8 @@ impl<S: GatheredStream> GatheredIo<S> {
     }
 
     /// Writes what was gathered. Called after each poll of the library. Pending if the socket does not accept all of
-    /// it: then the library must be polled again, which continues the write. With `is_flood`, GOAWAY follows, unless the
-    /// library has written a part of a frame.
+    /// it: then the library must be polled again, which continues the write. With `is_flood`, GOAWAY follows, unless
+    /// the library has written a part of a frame.
     pub fn poll_finish(&self, cx: &mut Context<'_>, is_flood: bool) -> Poll<io::Result<()>> {
         let mut gathering = self.0.borrow_mut();
         if is_flood && !gathering.is_write_partial {
@@ -285,8 +285,8 @@ mod tests {
     }
 
     /// Writes a response of `length` bytes to a socket that accepts `first` of them at once. `flushes`: the library
-    /// flushes the rest before the connection does. Asserts that all bytes arrive in order, and that the idle connection
-    /// keeps neither a buffer nor a permit.
+    /// flushes the rest before the connection does. Asserts that all bytes arrive in order, and that the idle
+    /// connection keeps neither a buffer nor a permit.
     fn assert_idle_keeps_nothing(length: usize, first: usize, flushes: bool) {
         let case = format!("{length} bytes, {first} at once, flushes: {flushes}");
         let mut cx = Context::from_waker(Waker::noop());

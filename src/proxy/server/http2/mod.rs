@@ -1,8 +1,9 @@
 //! Serves HTTP/2 connections: many requests at once, each on a stream with a timer of its own. A connection ends with
 //! GOAWAY when it is idle or the worker drains, and at once when its client floods it.
 //!
-//! Input: the client's stream, with the bytes that were read to detect the protocol. Requests go to `proxy::doors::request`.
-//! hyper and h2 parse frames; this module decides what a client may send, and how long a connection lives.
+//! Input: the client's stream, with the bytes that were read to detect the protocol. Requests go to
+//! `proxy::doors::request`. hyper and h2 parse frames; this module decides what a client may send, and how long a
+//! connection lives.
 //!
 //! - `mod.rs`: the loop of a connection.
 //! - `io.rs`: the filter between the stream and the library. It calls `frames` and `head_check`.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
-use http::header::{CONNECTION, CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, UPGRADE};
+use http::header::CONTENT_LENGTH;
 use http::{HeaderValue, Method, Response, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::rt::Executor;
@@ -19,6 +19,7 @@ use crate::proxy::account::body::ResponseBody;
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::request_state::RequestWait;
 use crate::proxy::context::ClientConnection;
+use crate::proxy::head::extended_connect;
 use crate::proxy::server::http2::frames::FrameMonitor;
 use crate::proxy::server::http2::tunnel_stream::TunnelStream;
 use crate::proxy::words::refusal::Refusal;
@@ -75,10 +76,7 @@ impl StreamSpawner {
             let stream = TunnelStream { stream: TokioIo::new(stream), frames };
             tunnel.run(Box::new(stream), Vec::new(), Box::new(is_over)).await;
         });
-        *response.status_mut() = StatusCode::OK;
-        for of_handshake in [CONNECTION, UPGRADE, SEC_WEBSOCKET_ACCEPT] {
-            response.headers_mut().remove(of_handshake);
-        }
+        extended_connect::translate_to_success(&mut response);
         response
     }
 }

@@ -15,6 +15,8 @@ const RESETS: (u32, u32) = (200, 10);
 const PER_SENT: u64 = 4;
 /// Bytes of datagrams that earn one frame.
 const BYTES: u64 = 512;
+/// Bytes of datagrams for each frame of a stream. Frames beyond that are mostly empty, and bring nothing.
+const STREAM_FRAME: u64 = 16;
 
 /// The budgets of one connection.
 pub struct FloodBudget {
@@ -23,6 +25,7 @@ pub struct FloodBudget {
     /// Frames and bytes that the library had counted at the last check.
     received: u64,
     sent: u64,
+    stream_frames: u64,
     bytes: u64,
 }
 
@@ -34,6 +37,7 @@ impl FloodBudget {
             resets: Bucket::new(RESETS, EARNED_MAX, now_ms),
             received: 0,
             sent: 0,
+            stream_frames: 0,
             bytes: 0,
         }
     }
@@ -67,19 +71,19 @@ impl FloodBudget {
     pub fn count(&mut self, stats: &ConnectionStats, now_ms: u64) -> Result<(), End> {
         self.idle.fill(now_ms);
         self.resets.fill(now_ms);
-        let sent = stats.frame_tx.stream;
-        let bytes = stats.udp_rx.bytes / BYTES;
-        let earned = (sent - self.sent) * PER_SENT + (bytes - self.bytes);
+        let (sent, stream_frames, bytes) = (stats.frame_tx.stream, stats.frame_rx.stream, stats.udp_rx.bytes);
+        let earned = (sent - self.sent) * PER_SENT + (bytes / BYTES - self.bytes / BYTES);
         self.idle.earn(u32::try_from(earned).unwrap_or(u32::MAX));
-        (self.sent, self.bytes) = (sent, bytes);
+        let small = (stream_frames - self.stream_frames).saturating_sub((bytes - self.bytes) / STREAM_FRAME);
+        (self.sent, self.stream_frames, self.bytes) = (sent, stream_frames, bytes);
         let received = idle_frames(&stats.frame_rx);
-        let fresh = received.saturating_sub(self.received);
+        let fresh = received.saturating_sub(self.received) + small;
         self.received = received;
         self.take_idle(fresh)
     }
 }
 
-/// Returns how many frames have come that carry no data of a stream.
+/// Returns how many frames have come that carry no data of a stream. Those of the handshake are few.
 fn idle_frames(frames: &FrameStats) -> u64 {
     let credit = frames.max_data + frames.max_stream_data + frames.max_streams_bidi + frames.max_streams_uni;
     let blocked =
@@ -90,7 +94,8 @@ fn idle_frames(frames: &FrameStats) -> u64 {
         + frames.retire_connection_id
         + frames.new_token;
     let resets = frames.reset_stream + frames.stop_sending;
-    let others = frames.acks + frames.ping + frames.ack_frequency + frames.immediate_ack + frames.datagram;
+    let others =
+        frames.acks + frames.ping + frames.crypto + frames.ack_frequency + frames.immediate_ack + frames.datagram;
     credit + blocked + paths + resets + others
 }
 
@@ -117,6 +122,26 @@ mod tests {
         stats.frame_rx.acks = 500;
         assert_eq!(budget.count(&stats, 1000), Ok(()), "an upload");
         assert_eq!(budget.take_idle(1), Err(End::H2Frames));
+    }
+
+    #[test]
+    fn frames_of_streams_bring_bytes() {
+        let mut stats = ConnectionStats::default();
+        let mut budget = FloodBudget::new(0);
+        // Messages of a few bytes, each in a datagram.
+        for _ in 0..10_000 {
+            stats.frame_rx.stream += 1;
+            stats.udp_rx.bytes += 35;
+            assert_eq!(budget.count(&stats, 0), Ok(()));
+        }
+        // Datagrams full of empty frames.
+        let flood = (0..1000).take_while(|_| {
+            stats.frame_rx.stream += 600;
+            stats.udp_rx.bytes += 1250;
+            budget.count(&stats, 0).is_ok()
+        });
+        let count = flood.count();
+        assert!((3..10).contains(&count), "{count}");
     }
 
     #[test]

@@ -63,9 +63,10 @@ struct Driver {
     pinged: Instant,
     /// Counts the open connection.
     open: Option<OpenGauge>,
-    buffer: Vec<u8>,
     /// A packet for which the kernel has had no room.
-    unsent: Option<Transmit>,
+    unsent: Option<(Transmit, Box<[u8]>)>,
+    /// Nothing is sent before the tasks of requests have run, which were woken.
+    has_deferred: bool,
 }
 
 /// Serves a connection that has been accepted, from its handshake to its end. The future is made at once, so that it has
@@ -93,6 +94,7 @@ pub fn serve_connection(
         queue,
         is_closed: Cell::new(false),
         fatal: Cell::new(None),
+        has_woken: Cell::new(false),
     });
     let mut driver = Driver {
         open: Some(worker.count_open(&handshake.listener.name, Protocol::Handshake)),
@@ -104,13 +106,10 @@ pub fn serve_connection(
         leaving: Leaving::No,
         timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
         pinged: Instant::now(),
-        buffer: Vec::new(),
         unsent: None,
+        has_deferred: false,
     };
-    async move {
-        poll_fn(|cx| driver.poll(cx)).await;
-        driver.end();
-    }
+    async move { poll_fn(|cx| driver.poll(cx)).await }
 }
 
 impl Driver {
@@ -137,6 +136,12 @@ impl Driver {
                 break;
             }
         }
+        // What the tasks of requests write now, on news of the client, goes out with the same packets.
+        if self.shared.has_woken.take() && !std::mem::replace(&mut self.has_deferred, true) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.has_deferred = false;
         self.send(now, cx);
         if self.leaving == (Leaving::Last { is_sent: false }) && self.unsent.is_none() {
             self.leaving = Leaving::Last { is_sent: true };
@@ -317,22 +322,19 @@ impl Driver {
     /// Sends what there is, as far as the kernel has room.
     fn send(&mut self, now: Instant, cx: &mut Context<'_>) {
         let max_segments = self.endpoint.socket.max_segments();
+        if let Some((transmit, packets)) = &self.unsent {
+            if !self.endpoint.send(transmit, packets, cx.waker()) {
+                return;
+            }
+            self.unsent = None;
+        }
+        let mut packets = self.endpoint.send_buffer.borrow_mut();
         for _ in 0..SENDS_MAX {
-            let transmit = match self.unsent.take() {
-                Some(transmit) => transmit,
-                None => {
-                    self.buffer.clear();
-                    let next = self.shared.quic.borrow_mut().poll_transmit(now, max_segments, &mut self.buffer);
-                    let Some(transmit) = next else {
-                        // An idle connection keeps no buffer.
-                        self.buffer = Vec::new();
-                        return;
-                    };
-                    transmit
-                }
-            };
-            if !self.endpoint.send(&transmit, &self.buffer, cx.waker()) {
-                self.unsent = Some(transmit);
+            packets.clear();
+            let next = self.shared.quic.borrow_mut().poll_transmit(now, max_segments, &mut packets);
+            let Some(transmit) = next else { return };
+            if !self.endpoint.send(&transmit, &packets, cx.waker()) {
+                self.unsent = Some((transmit, packets.as_slice().into()));
                 return;
             }
         }
@@ -364,9 +366,11 @@ impl Driver {
             cx.waker().wake_by_ref();
         }
     }
+}
 
-    /// Frees what the endpoint has of the connection.
-    fn end(self) {
+/// Frees what the endpoint has of the connection, also if its task has panicked.
+impl Drop for Driver {
+    fn drop(&mut self) {
         self.shared.is_closed.set(true);
         self.shared.streams.borrow().wake_all();
         self.pass_endpoint_events();

@@ -20,6 +20,7 @@ pub const REQUEST_REJECTED: Code = Code(0x10b);
 pub const REQUEST_CANCELLED: Code = Code(0x10c);
 pub const REQUEST_INCOMPLETE: Code = Code(0x10d);
 pub const MESSAGE_ERROR: Code = Code(0x10e);
+pub const CONNECT_ERROR: Code = Code(0x10f);
 pub const QPACK_DECOMPRESSION_FAILED: Code = Code(0x200);
 pub const QPACK_ENCODER_STREAM_ERROR: Code = Code(0x201);
 pub const QPACK_DECODER_STREAM_ERROR: Code = Code(0x202);

@@ -4,6 +4,7 @@
 use http::header::CONTENT_LENGTH;
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Version};
+use hyper::ext::Protocol;
 
 use crate::ends::End;
 use crate::proxy::head::field_kind::{FieldKind, FieldRules};
@@ -83,11 +84,13 @@ pub fn read_head(section: &[u8], max_size: usize, is_whole: bool) -> Result<Requ
     let Some((method, uri)) = make_target(&fields.line) else {
         return Err(malformed(fields.line, End::H2PseudoField));
     };
-    // The gateway does not announce that it accepts extended CONNECT.
-    if !fields.line.protocol.is_empty() {
-        return Err(malformed(fields.line, End::H2PseudoField));
-    }
     let mut request = Request::new(());
+    if !fields.line.protocol.is_empty() {
+        let Ok(protocol) = str::from_utf8(&fields.line.protocol) else {
+            return Err(malformed(fields.line, End::H2PseudoField));
+        };
+        request.extensions_mut().insert(Protocol::from(protocol));
+    }
     *request.method_mut() = method;
     *request.uri_mut() = uri;
     *request.version_mut() = Version::HTTP_3;
@@ -222,7 +225,16 @@ mod tests {
         let lengths = [&GET[..], &[(b"content-length", b"5"), (b"content-length", b"6")]].concat();
         assert_eq!(rule_of(&lengths, false), Some(End::H2ContentLength));
         let websocket = [(&b":method"[..], &b"CONNECT"[..]), (b":protocol", b"websocket"), GET[1], GET[2], GET[3]];
-        assert_eq!(rule_of(&websocket, false), Some(End::H2PseudoField), "it was not announced");
+        let head = read_head(&section(&websocket), 4096, false).unwrap();
+        assert_eq!(head.extensions().get::<Protocol>().map(Protocol::as_str), Some("websocket"));
+        for broken in [
+            [websocket[0], websocket[1], websocket[2], websocket[3]].as_slice(),
+            &[&websocket[..], &[(b":protocol", b"x")]].concat(),
+            &[&websocket[..1], &[(&b":protocol"[..], &b""[..])], &websocket[2..]].concat(),
+            &[&websocket[..1], &[(&b":protocol"[..], &b"a\0"[..])], &websocket[2..]].concat(),
+        ] {
+            assert_eq!(rule_of(broken, false), Some(End::H2PseudoField), "{broken:?}");
+        }
     }
 
     #[test]

@@ -26,6 +26,8 @@ use crate::tls::{ServerTls, TlsPeer};
 const MAX_FIELD_SECTION_SIZE: u64 = 0x06;
 const QPACK_MAX_TABLE_CAPACITY: u64 = 0x01;
 const QPACK_BLOCKED_STREAMS: u64 = 0x07;
+/// The gateway accepts extended CONNECT (RFC 9220).
+const ENABLE_CONNECT_PROTOCOL: u64 = 0x08;
 const CONTROL_STREAM: u64 = 0x00;
 
 /// Alerts of TLS, as QUIC transmits them: 0x100 and the number.
@@ -99,9 +101,12 @@ pub fn complete(shared: &Http3Connection, handshake: Handshake, worker: &WorkerC
 /// Returns the first bytes of the control stream.
 fn control_start(max_header_bytes: usize) -> Vec<u8> {
     let mut settings = Vec::new();
-    for (id, value) in
-        [(MAX_FIELD_SECTION_SIZE, max_header_bytes as u64), (QPACK_MAX_TABLE_CAPACITY, 0), (QPACK_BLOCKED_STREAMS, 0)]
-    {
+    for (id, value) in [
+        (MAX_FIELD_SECTION_SIZE, max_header_bytes as u64),
+        (QPACK_MAX_TABLE_CAPACITY, 0),
+        (QPACK_BLOCKED_STREAMS, 0),
+        (ENABLE_CONNECT_PROTOCOL, 1),
+    ] {
         varint::write(id, &mut settings);
         varint::write(value, &mut settings);
     }

@@ -9,6 +9,7 @@
 //! - `shared.rs`: the connection as its tasks share it: reading and writing of streams; `request_streams.rs`: their states.
 //! - `streams.rs`: what happens on streams: heads, requests that are broken off, and the control streams of the client.
 //! - `request_body.rs`, `response.rs`: a request's body, and the task that answers it.
+//! - `tunnel_stream.rs`: a stream that has become a tunnel.
 //! - `budget.rs`: counts frames that cost work and bring nothing.
 //! - `varint.rs`, `frame.rs`, `request_reader.rs`, `unidirectional.rs`, `qpack/`, `fields.rs`: the codec, without I/O.
 //! - `error.rs`: error codes.
@@ -26,5 +27,6 @@ pub(crate) mod request_streams;
 pub(crate) mod response;
 pub(crate) mod shared;
 pub(crate) mod streams;
+pub(crate) mod tunnel_stream;
 pub(crate) mod unidirectional;
 pub(crate) mod varint;

@@ -1,7 +1,7 @@
 //! What a connection knows of its streams.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::task::Waker;
 
 use bytes::Bytes;
@@ -53,13 +53,14 @@ pub enum StreamItem {
 /// The streams of one connection.
 #[derive(Default)]
 pub struct Streams {
-    pub requests: HashMap<StreamId, RequestStream>,
+    /// Ordered, because such a map keeps no room when it is empty.
+    pub requests: BTreeMap<StreamId, RequestStream>,
     pub(super) uni: HashMap<StreamId, UniStream>,
     pub(super) critical: CriticalStreams,
     /// Streams whose head is incomplete, the oldest first.
     pub(super) incomplete: VecDeque<StreamId>,
     /// Streams with a response that the client has not acknowledged completely, and since when.
-    pub finishing: HashMap<StreamId, u64>,
+    pub finishing: BTreeMap<StreamId, u64>,
     /// One past the number of the last request that was accepted.
     pub next_id: u64,
     /// Requests from this number on are rejected.

@@ -1,7 +1,7 @@
 //! The task of a request over HTTP/3: it runs the steps of the request, and sends the response as fast as the client
 //! takes it. An expired timer ends this stream only.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -10,6 +10,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING, UPGRADE};
+use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Version};
 use http_body::Body as _;
 use quinn_proto::{StreamId, WriteError};
@@ -20,9 +21,11 @@ use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::log_entry;
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::request_state::RequestWait;
+use crate::proxy::connection::upgrade::Upgrade;
 use crate::proxy::context::ClientConnection;
 use crate::proxy::doors::request;
 use crate::proxy::head::body::RequestBody;
+use crate::proxy::head::extended_connect;
 use crate::proxy::server::http2::head_check::MalformedHead;
 use crate::proxy::server::http3::error::{Code, Fatal, INTERNAL_ERROR, MESSAGE_ERROR, NO_ERROR, REQUEST_CANCELLED};
 use crate::proxy::server::http3::fields;
@@ -31,6 +34,7 @@ use crate::proxy::server::http3::frame;
 use crate::proxy::server::http3::qpack;
 use crate::proxy::server::http3::request_body::Http3Body;
 use crate::proxy::server::http3::shared::Http3Connection;
+use crate::proxy::server::http3::tunnel_stream::TunnelStream;
 
 /// Bytes of a response that are handed to the library at once: a client that takes nothing is noticed by piece.
 const PIECE: usize = 32 * 1024;
@@ -58,6 +62,18 @@ enum Unsent {
     Late(RequestWait),
 }
 
+/// The task of one request.
+struct RequestTask {
+    connection: Rc<Http3Connection>,
+    id: StreamId,
+    deadline: RequestDeadline,
+    client: Rc<ClientConnection>,
+    /// The request is an extended CONNECT.
+    offers_switch: bool,
+    /// The tunnel that the stream becomes once the head of the response is written.
+    tunnel: Cell<Option<Box<dyn Upgrade>>>,
+}
+
 impl From<WriteError> for Unsent {
     fn from(_: WriteError) -> Unsent {
         Unsent::Unwanted
@@ -68,7 +84,7 @@ impl Http3Connection {
     /// Begins a request with the encoded head `section`. `is_whole`: it has no body.
     pub fn begin_request(&self, id: StreamId, section: &[u8], is_whole: bool) -> Result<(), Fatal> {
         let (Some(client), Some(me)) = (self.client.get(), self.me.upgrade()) else { return Ok(()) };
-        let head = match fields::read_head(section, self.max_header_bytes(), is_whole) {
+        let mut head = match fields::read_head(section, self.max_header_bytes(), is_whole) {
             Ok(head) => head,
             Err(FieldFault::Connection(code)) => return Err(code.into()),
             Err(FieldFault::TooLarge) => {
@@ -82,6 +98,9 @@ impl Http3Connection {
                 return self.budget.borrow_mut().take_reset().map_err(Fatal::flood);
             }
         };
+        // A tunnel has no body: what follows its head belongs to the protocol that it opens.
+        let offers_switch = extended_connect::translate_to_upgrade(&mut head);
+        let is_whole = is_whole || offers_switch;
         let deadline = self.state().start_request(is_whole);
         let body = match is_whole {
             true => RequestBody::empty(),
@@ -95,7 +114,10 @@ impl Http3Connection {
             }),
         };
         let request = head.map(|()| body);
-        spawn_local(run_request(me, id, request, deadline, client.clone()));
+        let client = client.clone();
+        let task = RequestTask { connection: me, id, deadline, client, offers_switch, tunnel: Cell::default() };
+        spawn_local(task.run(request));
+        self.has_woken.set(true);
         Ok(())
     }
 
@@ -141,143 +163,156 @@ fn report_malformed(client: &ClientConnection, rule: End, line: &MalformedHead) 
     log_entry::log_malformed_stream_head(client, Version::HTTP_3, line, rule.status(), rule);
 }
 
-/// Runs a request to its end, and waits for the rest of a request body that lasts longer than the response.
-async fn run_request(
-    connection: Rc<Http3Connection>,
-    id: StreamId,
-    request: Request<RequestBody>,
-    deadline: RequestDeadline,
-    client: Rc<ClientConnection>,
-) {
-    let mut code = NO_ERROR;
-    let answer = Box::pin(answer(connection.clone(), id, request, deadline.clone(), client.clone()));
-    match run_answer(answer, &connection, id, &deadline).await {
-        Ok(()) => {
-            connection.finish(id);
-            connection.budget.borrow_mut().record_response();
-            if let Some(stream) = connection.streams.borrow_mut().requests.get_mut(&id) {
-                stream.is_answered = true;
-            }
-            if let Err(awaited) = wait_for_end(&connection, id, &deadline).await {
-                code = REQUEST_CANCELLED;
-                count_late(awaited, &deadline, &client);
-            }
-        }
-        Err(unsent) => {
-            code = match unsent {
-                Unsent::Failed => INTERNAL_ERROR,
-                Unsent::Unwanted => REQUEST_CANCELLED,
-                Unsent::Late(awaited) => {
-                    count_late(awaited, &deadline, &client);
-                    REQUEST_CANCELLED
+impl RequestTask {
+    /// Runs the request to its end, and waits for the rest of a request body that lasts longer than the response.
+    async fn run(self, request: Request<RequestBody>) {
+        let (connection, id) = (&self.connection, self.id);
+        let result = self.run_answer(Box::pin(self.answer(request))).await;
+        let code = match (result, self.tunnel.take()) {
+            (Ok(()), tunnel) => {
+                connection.budget.borrow_mut().record_response();
+                if let Some(stream) = connection.streams.borrow_mut().requests.get_mut(&id) {
+                    stream.is_answered = true;
                 }
-            };
-            connection.reset(id, code);
-        }
-    }
-    deadline.cut_stream();
-    deadline.unregister_tasks();
-    connection.end_stream(id, code);
-}
-
-fn count_late(awaited: RequestWait, deadline: &RequestDeadline, client: &ClientConnection) {
-    deadline.cut_stream();
-    if let Some(end) = awaited.end() {
-        client.worker.process.metrics.rejected_counter(end).inc();
-    }
-}
-
-/// Runs `answer` to its end, unless nobody wants it any more or its timer expires.
-async fn run_answer(
-    mut answer: Pin<Box<impl Future<Output = Result<(), Unsent>>>>,
-    connection: &Http3Connection,
-    id: StreamId,
-    deadline: &RequestDeadline,
-) -> Result<(), Unsent> {
-    poll_fn(|cx| {
-        deadline.register_task(cx.waker());
-        if connection.poll_unwanted(id, cx) {
-            return Poll::Ready(Err(Unsent::Unwanted));
-        }
-        if let Poll::Ready(result) = answer.as_mut().poll(cx) {
-            return Poll::Ready(result);
-        }
-        match deadline.expired_wait() {
-            Some(awaited) => Poll::Ready(Err(Unsent::Late(awaited))),
-            None => Poll::Pending,
-        }
-    })
-    .await
-}
-
-/// Waits for the end of the request.
-///
-/// # Errors
-/// What it waited for when its timer expired.
-async fn wait_for_end(
-    connection: &Http3Connection,
-    id: StreamId,
-    deadline: &RequestDeadline,
-) -> Result<(), RequestWait> {
-    poll_fn(|cx| {
-        deadline.register_task(cx.waker());
-        let is_closed = connection.poll_unwanted(id, cx) && connection.is_closed();
-        match deadline.expired_wait() {
-            None if deadline.is_over() || is_closed => Poll::Ready(Ok(())),
-            None => Poll::Pending,
-            Some(awaited) => Poll::Ready(Err(awaited)),
-        }
-    })
-    .await
-}
-
-/// Runs the steps of a request, and sends the response.
-async fn answer(
-    connection: Rc<Http3Connection>,
-    id: StreamId,
-    request: Request<RequestBody>,
-    deadline: RequestDeadline,
-    client: Rc<ClientConnection>,
-) -> Result<(), Unsent> {
-    let method = request.method().clone();
-    let Ok(response) = request::serve(client, request, deadline.clone()).await;
-    let (mut parts, mut body) = response.into_parts();
-    let is_absent = complete_head(&mut parts.headers, parts.status, &method, &body);
-    let section = qpack::encode_head(parts.status, &parts.headers);
-    write_all(&connection, id, headers_frame(&section), None).await?;
-    if is_absent {
-        return Ok(());
-    }
-    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-        let frame = frame.map_err(|_| Unsent::Failed)?;
-        match frame.into_data() {
-            Ok(mut data) => {
-                while !data.is_empty() {
-                    let piece = data.split_to(data.len().min(PIECE));
-                    write_all(&connection, id, frame_head(frame::DATA, piece.len()), None).await?;
-                    deadline.send_piece(piece.len());
-                    write_all(&connection, id, piece, Some(&deadline)).await?;
+                match tunnel {
+                    Some(tunnel) => self.run_tunnel(tunnel).await,
+                    None => {
+                        connection.finish(id);
+                        self.wait_for_end().await.map_or_else(|awaited| self.cut_off(awaited), |()| NO_ERROR)
+                    }
                 }
             }
-            Err(frame) => {
-                let trailers = frame.into_trailers().unwrap_or_default();
-                write_all(&connection, id, headers_frame(&qpack::encode_trailers(&trailers)), None).await?;
+            (Err(unsent), tunnel) => {
+                if let Some(tunnel) = tunnel {
+                    tunnel.abandon();
+                }
+                let code = match unsent {
+                    Unsent::Failed => INTERNAL_ERROR,
+                    Unsent::Unwanted => REQUEST_CANCELLED,
+                    Unsent::Late(awaited) => self.cut_off(awaited),
+                };
+                connection.reset(id, code);
+                code
+            }
+        };
+        self.deadline.cut_stream();
+        self.deadline.unregister_tasks();
+        connection.end_stream(id, code);
+    }
+
+    /// Cuts the request off, because the timer for `awaited` has expired. Returns the code for the client.
+    fn cut_off(&self, awaited: RequestWait) -> Code {
+        self.deadline.cut_stream();
+        if let Some(end) = awaited.end() {
+            self.client.worker.process.metrics.rejected_counter(end).inc();
+        }
+        REQUEST_CANCELLED
+    }
+
+    /// Runs `answer` to its end, unless nobody wants it any more or its timer expires.
+    async fn run_answer(&self, mut answer: Pin<Box<impl Future<Output = Result<(), Unsent>>>>) -> Result<(), Unsent> {
+        poll_fn(|cx| {
+            self.deadline.register_task(cx.waker());
+            if self.connection.poll_unwanted(self.id, cx) {
+                return Poll::Ready(Err(Unsent::Unwanted));
+            }
+            if let Poll::Ready(result) = answer.as_mut().poll(cx) {
+                return Poll::Ready(result);
+            }
+            match self.deadline.expired_wait() {
+                Some(awaited) => Poll::Ready(Err(Unsent::Late(awaited))),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Carries the tunnel that the stream has become. Returns the code with which the client's side ends, if it is open.
+    async fn run_tunnel(&self, tunnel: Box<dyn Upgrade>) -> Code {
+        let expired = Cell::new(None);
+        let is_over = |cx: &mut Context<'_>| {
+            self.deadline.register_task(cx.waker());
+            expired.set(self.deadline.expired_wait());
+            self.connection.poll_unwanted(self.id, cx) || expired.get().is_some()
+        };
+        let stream = TunnelStream::new(self.connection.clone(), self.id);
+        tunnel.run(Box::new(stream), Vec::new(), Box::new(is_over)).await;
+        expired.get().map_or(NO_ERROR, |awaited| self.cut_off(awaited))
+    }
+
+    /// Waits for the end of the request.
+    ///
+    /// # Errors
+    /// What it waited for when its timer expired.
+    async fn wait_for_end(&self) -> Result<(), RequestWait> {
+        poll_fn(|cx| {
+            self.deadline.register_task(cx.waker());
+            let is_closed = self.connection.poll_unwanted(self.id, cx) && self.connection.is_closed();
+            match self.deadline.expired_wait() {
+                None if self.deadline.is_over() || is_closed => Poll::Ready(Ok(())),
+                None => Poll::Pending,
+                Some(awaited) => Poll::Ready(Err(awaited)),
+            }
+        })
+        .await
+    }
+
+    /// Runs the steps of the request, and sends the response. If that opens a tunnel, it is in `tunnel` afterwards.
+    async fn answer(&self, request: Request<RequestBody>) -> Result<(), Unsent> {
+        let (connection, id, deadline) = (&self.connection, self.id, &self.deadline);
+        let method = request.method().clone();
+        let Ok(mut response) = request::serve(self.client.clone(), request, deadline.clone()).await;
+        if self.offers_switch && response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            // The tunnel belongs to this response: no other request has run since it was set.
+            self.tunnel.set(self.client.tunnel.take());
+            extended_connect::translate_to_success(&mut response);
+            complete_head(response.headers_mut());
+            let section = qpack::encode_head(response.status(), response.headers());
+            return write_all(connection, id, headers_frame(&section), None).await;
+        }
+        let (mut parts, mut body) = response.into_parts();
+        complete_head(&mut parts.headers);
+        let is_absent = state_length(&mut parts, &method, &body);
+        let section = qpack::encode_head(parts.status, &parts.headers);
+        write_all(connection, id, headers_frame(&section), None).await?;
+        if is_absent {
+            return Ok(());
+        }
+        while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+            let frame = frame.map_err(|_| Unsent::Failed)?;
+            match frame.into_data() {
+                Ok(mut data) => {
+                    while !data.is_empty() {
+                        let piece = data.split_to(data.len().min(PIECE));
+                        write_all(connection, id, frame_head(frame::DATA, piece.len()), None).await?;
+                        deadline.send_piece(piece.len());
+                        write_all(connection, id, piece, Some(deadline)).await?;
+                    }
+                }
+                Err(frame) => {
+                    let trailers = frame.into_trailers().unwrap_or_default();
+                    write_all(connection, id, headers_frame(&qpack::encode_trailers(&trailers)), None).await?;
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
 }
 
-/// Adds what every response has, and removes what none may have. Returns whether no body follows.
-fn complete_head(headers: &mut HeaderMap, status: StatusCode, method: &Method, body: &ResponseBody) -> bool {
+/// Adds what every response has, and removes what none may have.
+fn complete_head(headers: &mut HeaderMap) {
     OF_CONNECTIONS.iter().for_each(|name| drop(headers.remove(name)));
     headers.entry(DATE).or_insert_with(current_date);
+}
+
+/// States the length of a body that is known. Returns whether no body follows.
+fn state_length(parts: &mut Parts, method: &Method, body: &ResponseBody) -> bool {
     let is_head = *method == Method::HEAD;
-    let has_none = is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    let has_none = is_head || matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     let is_absent = has_none || body.is_end_stream();
     match body.size_hint().exact() {
         Some(length @ 1..) if is_head || !is_absent => {
-            headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from(length));
+            parts.headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from(length));
         }
         _ => {}
     }
@@ -315,7 +350,8 @@ async fn write_all(
     .await
 }
 
-fn frame_head(kind: u64, length: usize) -> Bytes {
+/// Encodes the type and length of a frame.
+pub(super) fn frame_head(kind: u64, length: usize) -> Bytes {
     let mut head = Vec::new();
     frame::write_head(kind, length, &mut head);
     head.into()

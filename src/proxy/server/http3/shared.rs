@@ -2,7 +2,6 @@
 //! library until somebody wants them, so that its windows bound what a client can make the gateway keep.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -24,8 +23,6 @@ use crate::proxy::server::quic::endpoint::ConnectionQueue;
 
 /// Bytes that are taken from the library at once.
 const READ_MAX: usize = 64 * 1024;
-/// Streams whose states an idle connection may keep room for.
-const FEW_STREAMS: usize = 16;
 
 /// A connection, as its task and those of its requests share it.
 pub struct Http3Connection {
@@ -43,6 +40,8 @@ pub struct Http3Connection {
     pub(super) settings: Rc<ConnectionSettings>,
     pub(super) queue: Rc<ConnectionQueue>,
     pub(super) is_closed: Cell<bool>,
+    /// Tasks of requests were woken, which may have something to send.
+    pub(super) has_woken: Cell<bool>,
     /// A violation that the task of a request has found.
     pub(super) fatal: Cell<Option<Fatal>>,
 }
@@ -209,6 +208,20 @@ impl Http3Connection {
         }
     }
 
+    /// Writes as much of `bytes` as there is room for, like [`poll_write`](Self::poll_write).
+    pub fn poll_write_slice(&self, id: StreamId, bytes: &[u8]) -> Poll<Result<usize, WriteError>> {
+        if self.is_closed() {
+            return Poll::Ready(Err(WriteError::ClosedStream));
+        }
+        match self.quic.borrow_mut().send_stream(id).write(bytes) {
+            Err(WriteError::Blocked) => return Poll::Pending,
+            result => {
+                self.wake();
+                Poll::Ready(result)
+            }
+        }
+    }
+
     /// Ends the response.
     pub fn finish(&self, id: StreamId) {
         let finished = self.quic.borrow_mut().send_stream(id).finish();
@@ -242,14 +255,7 @@ impl Http3Connection {
     }
 
     pub(super) fn forget(&self, id: StreamId) -> Option<RequestStream> {
-        let stream = {
-            let requests = &mut self.streams.borrow_mut().requests;
-            let stream = requests.remove(&id);
-            if requests.is_empty() && requests.capacity() > FEW_STREAMS {
-                *requests = HashMap::new();
-            }
-            stream
-        };
+        let stream = self.streams.borrow_mut().requests.remove(&id);
         self.end_head(id);
         stream
     }

@@ -62,6 +62,7 @@ impl Http3Connection {
             return self.read_head(id);
         }
         stream.wake();
+        self.has_woken.set(true);
         Ok(())
     }
 
@@ -149,6 +150,7 @@ impl Http3Connection {
     pub fn stream_writable(&self, id: StreamId) {
         if let Some(stream) = self.streams.borrow().requests.get(&id) {
             stream.task.iter().for_each(Waker::wake_by_ref);
+            self.has_woken.set(true);
         }
     }
 

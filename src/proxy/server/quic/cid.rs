@@ -16,7 +16,7 @@ const BODY: usize = 6;
 /// A byte can name so many workers.
 pub const WORKERS_MAX: usize = 256;
 
-/// Where the connection ID of the receiver begins in a long header, behind its length, and in a short header.
+/// The offset of the receiver's connection ID in a long header, behind its length, and in a short header.
 const LONG_START: usize = 6;
 const SHORT_START: usize = 1;
 

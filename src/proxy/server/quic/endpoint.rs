@@ -22,7 +22,7 @@ use crate::proxy::server::quic::cid::CidKey;
 use crate::proxy::server::quic::settings;
 use crate::proxy::server::quic::socket::QuicSocket;
 
-/// What the workers of one listener share.
+/// The state that the workers of one listener share.
 pub struct QuicGroup {
     pub cids: CidKey,
     pub token_key: Arc<dyn HandshakeTokenKey>,
@@ -56,7 +56,7 @@ impl Drop for HandshakeSlot {
     }
 }
 
-/// What the endpoint has for a connection, and the task of the connection.
+/// The state that the endpoint shares with the task of a connection.
 #[derive(Default)]
 pub struct ConnectionQueue {
     events: RefCell<VecDeque<ConnectionEvent>>,
@@ -101,6 +101,8 @@ pub struct QuicEndpoint {
     queues: RefCell<HashMap<ConnectionHandle, Rc<ConnectionQueue>>>,
     /// The listener is being closed: its connections end.
     is_stopping: Cell<bool>,
+    /// Packets of the connection that sends. One buffer serves all of them.
+    pub send_buffer: RefCell<Vec<u8>>,
     /// Packets of the library that belong to no connection.
     scratch: RefCell<Vec<u8>>,
     task: RefCell<Option<Waker>>,
@@ -118,6 +120,7 @@ impl QuicEndpoint {
             library: RefCell::new(library),
             queues: RefCell::default(),
             is_stopping: Cell::new(false),
+            send_buffer: RefCell::default(),
             scratch: RefCell::default(),
             task: RefCell::default(),
         })

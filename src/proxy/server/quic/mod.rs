@@ -1,5 +1,5 @@
-//! QUIC (RFC 9000) below HTTP/3. The library `quinn-proto` has the state machine; each worker drives its own connections,
-//! on its own thread, through its own socket.
+//! QUIC (RFC 9000) below HTTP/3. The library `quinn-proto` has the state machine; each worker drives its own
+//! connections, on its own thread, through its own socket.
 //!
 //! - `endpoint.rs`: the endpoint of one worker, and what the workers of a listener share.
 //! - `socket.rs`: its UDP socket.

@@ -69,9 +69,9 @@ impl QuicSocket {
 
     /// Has [`poll_unblock`](Self::poll_unblock) wake a task.
     pub fn add_blocked(&self, waker: &Waker) {
-        let mut blocked = self.blocked.borrow_mut();
-        if !blocked.iter().any(|other| other.will_wake(waker)) {
-            blocked.push(waker.clone());
+        let mut blocked_wakers = self.blocked.borrow_mut();
+        if !blocked_wakers.iter().any(|other| other.will_wake(waker)) {
+            blocked_wakers.push(waker.clone());
         }
     }
 

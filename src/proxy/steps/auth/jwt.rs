@@ -19,12 +19,12 @@ use crate::proxy::words::refusal::Refusal;
 /// Longest time for which a request waits for newer keys.
 const KEYS_WAIT: Duration = Duration::from_secs(2);
 
-/// About when a client may try again while there are no keys. They are fetched as soon after a failure, or up to a minute
-/// later if the issuer has been down for a while.
+/// About when a client may try again while there are no keys. They are fetched as soon after a failure, or up to a
+/// minute later if the issuer has been down for a while.
 const KEYS_RETRY_MS: u64 = 5000;
 
-/// Waits until newer keys have been fetched, if the token needs them: for a bounded time, and only if the last keys were
-/// not fetched just now.
+/// Waits until newer keys have been fetched, if the token needs them: for a bounded time, and only if the last keys
+/// were not fetched just now.
 pub async fn await_keys(headers: &HeaderMap, verifier: &TokenVerifier) {
     if let Some(mut refresh) = verifier.request_missing_key(headers, clock::now_ms() / 1000) {
         // Whatever the result is, the keys that there are then decide.

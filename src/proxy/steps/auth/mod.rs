@@ -1,13 +1,13 @@
 //! Authentication: finds out who the client of a route with `auth` is, or refuses the request. Called before the
 //! limits of the route, which may use the identity.
 //!
-//! Input: the headers that are forwarded and the route's `RouteAuth`. Output: the identity in the `Admission`, from where
-//! limits, log and the upstream server get it. `basic` verifies passwords, `jwt` verifies tokens, and `forward` asks an
-//! auth server.
+//! Input: the headers that are forwarded and the route's `RouteAuth`. Output: the identity in the `Admission`, from
+//! where limits, log and the upstream server get it. `basic` verifies passwords, `jwt` verifies tokens, and `forward`
+//! asks an auth server.
 //!
 //! To add a method, add a file with a function that returns the identity, and its arm in [`authenticate`]. If somebody
-//! else has to answer, make it a method of [`Door`], so that explanations can assume the answer. Before expensive work, the
-//! function calls `limits::apply_auth_limits`, which decides the `limits` of `auth`.
+//! else has to answer, make it a method of [`Door`], so that explanations can assume the answer. Before expensive work,
+//! the function calls `limits::apply_auth_limits`, which decides the `limits` of `auth`.
 
 pub(crate) mod basic;
 pub(crate) mod forward;

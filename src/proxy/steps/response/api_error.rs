@@ -76,7 +76,8 @@ pub fn build_response(
     response
 }
 
-/// Returns the error of a JSON-RPC call. The codes from -32099 to -32000 are for servers to define; -32029 is a full limit.
+/// Returns the error of a JSON-RPC call. The codes from -32099 to -32000 are for servers to define; -32029 is a full
+/// limit.
 fn call_error(status: StatusCode, message: &str, outcome: Outcome) -> Value {
     let code = match status.as_u16() {
         429 => -32029,

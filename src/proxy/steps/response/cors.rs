@@ -19,9 +19,9 @@ pub fn answer_preflight(preflight: &Preflight<'_>, request: &HeaderMap) -> Respo
     *response.status_mut() = StatusCode::NO_CONTENT;
     let headers = response.headers_mut();
     if write_origin(headers, policy, find_single(request, &ORIGIN)) {
-        let asked = |name: &HeaderName| find_single(request, name).cloned();
-        let methods = policy.methods.clone().or_else(|| asked(&ACCESS_CONTROL_REQUEST_METHOD));
-        let names = policy.headers.clone().or_else(|| asked(&ACCESS_CONTROL_REQUEST_HEADERS));
+        let request_header = |name: &HeaderName| find_single(request, name).cloned();
+        let methods = policy.methods.clone().or_else(|| request_header(&ACCESS_CONTROL_REQUEST_METHOD));
+        let names = policy.headers.clone().or_else(|| request_header(&ACCESS_CONTROL_REQUEST_HEADERS));
         let values = [(ACCESS_CONTROL_ALLOW_METHODS, methods), (ACCESS_CONTROL_ALLOW_HEADERS, names)];
         for (name, value) in values {
             if let Some(value) = value.filter(|value| !value.is_empty()) {
@@ -30,8 +30,8 @@ pub fn answer_preflight(preflight: &Preflight<'_>, request: &HeaderMap) -> Respo
         }
         headers.insert(ACCESS_CONTROL_MAX_AGE, policy.max_age.clone());
     }
-    let asked = "access-control-request-method, access-control-request-headers";
-    headers.append(VARY, HeaderValue::from_static(asked));
+    let vary = "access-control-request-method, access-control-request-headers";
+    headers.append(VARY, HeaderValue::from_static(vary));
     response
 }
 
@@ -45,7 +45,8 @@ pub fn write_cors_headers(headers: &mut HeaderMap, policy: &CorsPolicy, origin: 
     }
 }
 
-/// Says whether the page may read the response, and returns it. A cache must not give a page the answer to another origin.
+/// Says whether the page may read the response, and returns it. A cache must not give a page the answer to another
+/// origin.
 fn write_origin(headers: &mut HeaderMap, policy: &CorsPolicy, origin: Option<&HeaderValue>) -> bool {
     if policy.depends_on_origin() && !varies_by_origin(headers) {
         headers.append(VARY, HeaderValue::from_static("origin"));

@@ -41,9 +41,8 @@ fn describe_head(method: &Method, target: &str, headers: &HeaderMap) -> String {
 
 /// Redirects to the same address over HTTPS (`redirect_http`), with `port` unless it is 443.
 ///
-/// The location has the canonical host and path, so that the client does not repeat ambiguous input over HTTPS. The path
-/// is the one for servers: the client may have signed it.
-/// Returns `None` if the request has no host.
+/// The location has the canonical host and path, so that the client does not repeat ambiguous input over HTTPS. The
+/// path is the one for servers: the client may have signed it. Returns `None` if the request has no host.
 pub fn redirect_to_https(head: &ValidatedHead, port: u16) -> Option<Response<ResponseBody>> {
     let host = Some(head.read_host()).filter(|host| !host.is_empty())?;
     let path = Some(head.sent_path()).filter(|path| path.starts_with('/')).unwrap_or("/");

@@ -37,20 +37,20 @@ impl LocationMap<'_> {
         }
         self.replace_value(headers, REFRESH, |value| self.map_refresh(value));
         let cookies = headers.get_all(SET_COOKIE);
-        let mapped: Vec<HeaderValue> =
+        let locations: Vec<HeaderValue> =
             cookies.iter().map(|line| self.map_cookie(line).unwrap_or_else(|| line.clone())).collect();
-        if mapped.iter().ne(cookies.iter()) {
+        if locations.iter().ne(cookies.iter()) {
             headers.remove(SET_COOKIE);
-            for line in mapped {
+            for line in locations {
                 headers.append(SET_COOKIE, line);
             }
         }
     }
 
     fn replace_value(&self, headers: &mut HeaderMap, name: HeaderName, map: impl Fn(&str) -> Option<String>) {
-        let mapped = headers.get(&name).and_then(|value| map(value.to_str().ok()?));
-        if let Some(mapped) = mapped.and_then(|mapped| HeaderValue::try_from(mapped).ok()) {
-            headers.insert(name, mapped);
+        let location = headers.get(&name).and_then(|value| map(value.to_str().ok()?));
+        if let Some(location) = location.and_then(|location| HeaderValue::try_from(location).ok()) {
+            headers.insert(name, location);
         }
     }
 
@@ -111,13 +111,13 @@ impl LocationMap<'_> {
     fn map_cookie(&self, line: &HeaderValue) -> Option<HeaderValue> {
         let text = str::from_utf8(line.as_bytes()).ok()?;
         let mut pieces = text.split(';');
-        let mut mapped = pieces.next()?.to_owned();
+        let mut cookie = pieces.next()?.to_owned();
         // Browsers accept such a cookie only with the path `/` and without a domain.
-        let is_host_cookie = mapped.trim_start().get(..7).is_some_and(|name| name.eq_ignore_ascii_case("__host-"));
+        let is_host_cookie = cookie.trim_start().get(..7).is_some_and(|name| name.eq_ignore_ascii_case("__host-"));
         for piece in pieces {
             let (name, value) = piece.split_once('=').unwrap_or((piece, ""));
             let (name, value) = (name.trim(), value.trim());
-            let changed = if name.eq_ignore_ascii_case("path") && value.starts_with('/') && !is_host_cookie {
+            let attribute = if name.eq_ignore_ascii_case("path") && value.starts_with('/') && !is_host_cookie {
                 self.paths
                     .as_ref()
                     .and_then(|paths| paths.to_client_cookie(value))
@@ -131,13 +131,13 @@ impl LocationMap<'_> {
             } else {
                 None
             };
-            match changed {
+            match attribute {
                 Some(piece) if piece.is_empty() => {}
-                Some(piece) => mapped.extend([";", piece.as_str()]),
-                None => mapped.extend([";", piece]),
+                Some(piece) => cookie.extend([";", piece.as_str()]),
+                None => cookie.extend([";", piece]),
             }
         }
-        if mapped == text { None } else { HeaderValue::try_from(mapped).ok() }
+        if cookie == text { None } else { HeaderValue::try_from(cookie).ok() }
     }
 
     /// Returns whether a cookie for this domain is one for the server, and clients of the gateway would refuse it.

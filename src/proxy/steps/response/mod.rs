@@ -5,7 +5,8 @@
 //! - `refusal_response`: errors with configured bodies; `problem`: problem documents; `grpc`: errors for gRPC clients;
 //!   `api_error`: errors of LLM APIs; `refusal_record`: the list of the last refusals
 //! - `error_page`: errors for browsers and as text, the files of `error_pages`, and replaced responses of servers
-//! - `preflight`: recognizes the preflights of browsers (CORS); `cors`: responses to them, and headers for pages of other origins
+//! - `preflight`: recognizes the preflights of browsers (CORS); `cors`: responses to them, and headers for pages of
+//!   other origins
 //! - `early_hints`: interim responses (103)
 //! - `local_responses`: echo server, redirects, ACME proof
 //! - `locations`: URLs and cookies of a server as those of the client

@@ -1,6 +1,6 @@
 //! Preflights (CORS): before a page sends a request to another origin that a form could not send, its browser asks with
-//! OPTIONS whether it may. The gateway answers for routes with `cors`: before `auth`, because browsers send no credentials,
-//! and before limits, which are not charged. The route is that of the request that would follow.
+//! OPTIONS whether it may. The gateway answers for routes with `cors`: before `auth`, because browsers send no
+//! credentials, and before limits, which are not charged. The route is that of the request that would follow.
 
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::{HeaderMap, Method};
@@ -19,8 +19,8 @@ pub struct Preflight<'a> {
     pub policy: &'a CorsPolicy,
 }
 
-/// Returns the preflight, if the head is one and the route of the request that would follow has `cors`. Every other OPTIONS
-/// request continues as any request.
+/// Returns the preflight, if the head is one and the route of the request that would follow has `cors`. Every other
+/// OPTIONS request continues as any request.
 pub fn find_preflight<'a>(config: &'a Config, head: &ValidatedHead, headers: &HeaderMap) -> Option<Preflight<'a>> {
     if !config.has_cors || *head.method() != Method::OPTIONS {
         return None;

@@ -19,9 +19,9 @@ pub fn record_refusal(request: &mut RequestContext<'_>, route: &Route, identity:
     // An id that no response shows cannot be asked for.
     let id = error_page::showable_id(id).unwrap_or_default();
     let started = request.account.started();
-    let refused = RefusedRequest { started, client: identity.ip, status, route: &route.name, id };
+    let refusal = RefusedRequest { started, client: identity.ip, status, route: &route.name, id };
     let limits = [Mode::Enforce, Mode::Shadow].into_iter().flat_map(|mode| verdict.refusals_of(&route.limits, mode));
-    request.client.worker.refusals.record(refused, limits.map(|checked| describe_limit(route, verdict, checked)));
+    request.client.worker.refusals.record(refusal, limits.map(|checked| describe_limit(route, verdict, checked)));
 }
 
 fn describe_limit<'a>(route: &'a Route, verdict: &'a Verdict, checked: &'a LimitResult) -> RefusingLimit<'a> {

@@ -94,8 +94,8 @@ fn reserve(
         if state.place.is_none() && load.adaptive.as_ref().is_some_and(|adaptive| !adaptive.has_place()) {
             return Ok(None);
         }
-        let selected = servers.selector.select_below_limits(load, state);
-        let Some(server) = selected.inspect_err(|fault| servers.record_no_server(*fault))? else { return Ok(None) };
+        let choice = servers.selector.select_below_limits(load, state);
+        let Some(server) = choice.inspect_err(|fault| servers.record_no_server(*fault))? else { return Ok(None) };
         // Another worker may have taken the server's last slot, or the last place, meanwhile.
         if let Some(slot) = server.take_slot(load) {
             if state.place.is_none() && load.adaptive.is_some() {

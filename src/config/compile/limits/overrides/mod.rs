@@ -10,8 +10,6 @@ pub(crate) mod key_rate;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use jiff::Timestamp;
-
 use crate::config::compile::limits::rule;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
@@ -28,7 +26,9 @@ use crate::limiting::key::shown_key::{KeyHash, KeyHasher};
 use crate::limiting::key::{Key, KeyPart};
 use crate::limiting::limit::when::Pattern;
 use crate::limiting::overrides::row_file::OverrideFile;
-use crate::limiting::overrides::table::{OverrideBudget, OverrideEntry, OverrideTable, OverrideValue, PartHasher};
+use crate::limiting::overrides::table::{
+    OverrideBudget, OverrideEntry, OverrideTable, OverrideValue, PartHasher, parse_end,
+};
 use crate::limiting::overrides::{ENTRIES_MAX, HASH_NEEDS_SECRET, Overrides};
 use crate::limiting::source::Source;
 use crate::names::TextFault;
@@ -338,9 +338,9 @@ const NOTE_MAX: usize = 200;
 
 /// Parses the end of an entry, in ms since 1970.
 fn parse_until(text: &str) -> Result<i64, TextFault> {
-    match text.parse::<Timestamp>() {
-        Ok(time) => Ok(time.as_millisecond()),
-        Err(_) => values::invalid_text(
+    match parse_end(text) {
+        Some(time) => Ok(time.as_millisecond()),
+        None => values::invalid_text(
             format!("`{text}` is not a time"),
             "write a date and time with its offset: \"2026-12-31T00:00:00Z\" or \"2026-12-31T00:00:00+01:00\"",
         ),

@@ -1,13 +1,12 @@
 //! Redis Cluster. The state keys of a request usually share a hash slot; then the decision is one call to the node of
 //! the slot. Otherwise the decision is made slot by slot, with refunds if a later slot refuses.
 //!
-//! - `nodes`: sends to the node of a slot, follows redirections, and keeps the slot map up to date.
+//! - `nodes`: sends to the node of a slot, follows redirections, and keeps the slot map up to date. It knows which
+//!   limits refused recently, so that their slots are called first.
 //! - `slot_map`: which node has which slots, with a lane to each node.
 //! - `spread`: decides over several slots.
-//! - `recent_refusals`: which limits refused recently, so that their slots are called first.
 
 pub(crate) mod nodes;
-pub(crate) mod recent_refusals;
 pub(crate) mod slot_map;
 pub(crate) mod spread;
 

@@ -1,7 +1,8 @@
 //! The nodes of a Redis Cluster: sends decisions to the node of a slot, follows redirections, and keeps the slot map up
 //! to date.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -11,9 +12,8 @@ use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::limiting::decision::{Decision, ErrorKind, Op, SharedChecks};
+use crate::limiting::decision::{Check, Decision, ErrorKind, Op, SharedChecks};
 use crate::limiting::store::address::ServerAddr;
-use crate::limiting::store::redis::cluster::recent_refusals::RecentRefusals;
 use crate::limiting::store::redis::cluster::slot_map::{ClusterNode, SlotMap};
 use crate::limiting::store::redis::codec;
 use crate::limiting::store::redis::codec::ClusterRedirect;
@@ -249,4 +249,33 @@ fn unmapped(reply: &Value) -> RedisError {
         _ => "malformed reply to CLUSTER SLOTS",
     };
     RedisError::from((redis::ErrorKind::Client, why))
+}
+
+/// Maximum number of limits whose refusals are remembered.
+const LIMITS_MAX: usize = 10_000;
+
+/// Order of the recent refusals.
+#[derive(Default)]
+pub struct RecentRefusals {
+    /// Number of refusals so far.
+    clock: Cell<u64>,
+    /// Number of the last refusal, by the id of the limit.
+    last: RefCell<HashMap<u64, u64>>,
+}
+
+impl RecentRefusals {
+    /// Returns how recently the limit refused: the larger, the more recent; 0 for never.
+    pub fn last_refusal(&self, check: &Check) -> u64 {
+        self.last.borrow().get(&check.limit.id).copied().unwrap_or(0)
+    }
+
+    /// Records a refusal.
+    pub fn record_refusal(&self, check: &Check) {
+        self.clock.set(self.clock.get() + 1);
+        let mut last = self.last.borrow_mut();
+        if last.len() >= LIMITS_MAX {
+            last.clear();
+        }
+        last.insert(check.limit.id, self.clock.get());
+    }
 }

@@ -138,8 +138,8 @@ impl SpreadDecision<'_> {
         fault.map_or(Ok(()), Err)
     }
 
-    /// Updates the answers of the checks with the indexes `places`, which are not charged: they show what is left without
-    /// the charge.
+    /// Updates the answers of the checks with the indexes `places`, which are not charged: they show what is left
+    /// without the charge.
     async fn update_withheld(&mut self, places: &[usize]) {
         let mut parts = BTreeMap::<usize, Vec<usize>>::new();
         for &i in places {

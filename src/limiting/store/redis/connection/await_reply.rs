@@ -28,8 +28,9 @@ pub struct TimelyReply<T> {
     pub waited: Duration,
 }
 
-/// Waits for `reply` until the worker has polled its sockets for `limit` without success. Returns `None` if the reply is
-/// missing then. While the worker is late, this takes longer than `limit`: a few turns of the event loop for each step.
+/// Waits for `reply` until the worker has polled its sockets for `limit` without success. Returns `None` if the reply
+/// is missing then. While the worker is late, this takes longer than `limit`: a few turns of the event loop for each
+/// step.
 pub async fn await_reply<T>(limit: Duration, reply: impl Future<Output = T>) -> Option<TimelyReply<T>> {
     let step = (limit / STEPS).max(STEP_MIN);
     let mut reply = pin!(reply);

@@ -120,8 +120,8 @@ impl Sentinels {
 impl Sentinel {
     /// Queries the sentinel for the master, and the epoch of the failover that promoted it.
     async fn query_master(&self, dialer: &Dialer, master: &str) -> RedisResult<(u64, ServerAddr)> {
-        let kept = self.pipe.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let mut pipe = match kept {
+        let kept_pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut pipe = match kept_pipe {
             Some(pipe) => pipe,
             None => dialer.dial(&self.addr).await?,
         };

@@ -130,8 +130,8 @@ impl DecisionQueue {
         }
         inner.work = inner.work.saturating_add(waiting.work);
         inner.waiting.push_back(waiting);
-        let awaited = inner.listening || inner.is_full();
-        let pump = if awaited { inner.pump.take() } else { None };
+        let is_awaited = inner.listening || inner.is_full();
+        let pump = if is_awaited { inner.pump.take() } else { None };
         drop(inner);
         if let Some(pump) = pump {
             pump.wake();

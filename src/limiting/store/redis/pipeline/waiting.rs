@@ -69,8 +69,8 @@ impl Future for PendingDecision {
         if is_sender_gone {
             return Poll::Ready(Err(LaneError::Failed(ErrorKind::Internal)));
         }
-        let known = reply.waiter.take().filter(|known| known.will_wake(cx.waker()));
-        reply.waiter.set(Some(known.unwrap_or_else(|| cx.waker().clone())));
+        let waker = reply.waiter.take().filter(|waker| waker.will_wake(cx.waker()));
+        reply.waiter.set(Some(waker.unwrap_or_else(|| cx.waker().clone())));
         Poll::Pending
     }
 }

@@ -3,8 +3,9 @@
 //! malformed block of headers by one for which the library resets the stream, and which adds the same entries to the
 //! library's table as the original adds to the table here. If the path of a request has characters that the library
 //! refuses, the check encodes them. From then on it writes all blocks of the connection anew, as literals, and of each
-//! no more than the library needs to see that the block is too large. Headers on a stream that the client has closed end
-//! the connection. The check also removes empty DATA, of which the library accepts few. All other bytes pass unchanged.
+//! no more than the library needs to see that the block is too large. Headers on a stream that the client has closed
+//! end the connection. The check also removes empty DATA, of which the library accepts few. All other bytes pass
+//! unchanged.
 //!
 //! Input: the bytes of a client. Output: the bytes for the library, and reports of malformed blocks.
 //! `tests.rs` compares this decoder with the library's on random input.
@@ -212,8 +213,8 @@ impl HeadCheck {
         Ok((at, copied.is_some()))
     }
 
-    /// Returns whether the frame is empty DATA, which the library need not see: it would end the connection after 100 of
-    /// them in its whole life, and `frames` bounds them by time. On a stream that was never opened, the library gets
+    /// Returns whether the frame is empty DATA, which the library need not see: it would end the connection after 100
+    /// of them in its whole life, and `frames` bounds them by time. On a stream that was never opened, the library gets
     /// it, because that is an error of the connection. On a stream that has ended it makes no difference.
     fn is_useless(&self, head: FrameHead) -> bool {
         head.is_empty_data() && head.stream <= self.last_stream && !head.stream.is_multiple_of(2)
@@ -255,8 +256,8 @@ impl HeadCheck {
     fn replacement(&mut self, head: FrameHead, frames: &[u8], report: &mut impl ReportMalformed) -> Option<Vec<u8>> {
         let is_trailers = head.stream <= self.last_stream;
         if is_trailers && self.open.is_closed(head.stream) {
-            // An error of the connection (RFC 9113, sections 5.1 and 5.1.1), or one of the stream that may be treated as
-            // one. The replacement of a malformed head would hide it from the library.
+            // An error of the connection (RFC 9113, sections 5.1 and 5.1.1), or one of the stream that may be treated
+            // as one. The replacement of a malformed head would hide it from the library.
             return Some(self.end_connection());
         }
         match (is_trailers, head.flags & END_STREAM != 0) {

@@ -7,7 +7,7 @@ const STREAMS_MAX: usize = 1000;
 /// The open streams of a connection, as its client sees them.
 #[derive(Default)]
 pub struct OpenStreams {
-    /// In ascending order, because clients number their streams so.
+    /// The numbers in ascending order, because clients number their streams so.
     streams: Vec<u32>,
     /// The last stream that was removed because there were too many. Streams up to it may be open or not.
     forgotten: u32,

@@ -91,7 +91,7 @@ impl HpackDecoder {
         mut visit: impl FnMut(HeaderField<'_>),
     ) -> Result<(), DecodeError> {
         let mut reader = BlockReader { block, at: 0 };
-        let mut begun = false;
+        let mut has_begun = false;
         while let Some(first) = block.get(reader.at) {
             match first {
                 0x80.. => visit(self.table.get(reader.read_integer(7)?)?),
@@ -99,7 +99,7 @@ impl HpackDecoder {
                     room.clear();
                     self.decode_literal(&mut reader, 6, room, true, &mut visit)?;
                 }
-                0x20.. if !begun => {
+                0x20.. if !has_begun => {
                     self.table.resize(reader.read_integer(5)?)?;
                     continue;
                 }
@@ -109,7 +109,7 @@ impl HpackDecoder {
                     self.decode_literal(&mut reader, 4, room, false, &mut visit)?;
                 }
             }
-            begun = true;
+            has_begun = true;
         }
         Ok(())
     }
@@ -129,8 +129,8 @@ impl HpackDecoder {
         let (name, of_name) = match &literal {
             Some(name) => (name.resolve(reader.block, room), None),
             None => {
-                let named = self.table.get(index)?;
-                (named.name, named.name_fault())
+                let table_entry = self.table.get(index)?;
+                (table_entry.name, table_entry.name_fault())
             }
         };
         let kind = of_name.map_or_else(|| FieldKind::new(name, value), FieldKind::Malformed);

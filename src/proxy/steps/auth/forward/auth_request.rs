@@ -19,8 +19,8 @@ use crate::proxy::words::refusal::Refusal;
 const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
 const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 
-/// Headers about the body and the upgrade of the client's request, which the auth server does not get, and conditions on
-/// the resource, which it does not serve.
+/// Headers about the body and the upgrade of the client's request, which the auth server does not get, and conditions
+/// on the resource, which it does not serve.
 const OMITTED: [HeaderName; 12] = [
     CONNECTION,
     UPGRADE,
@@ -91,7 +91,7 @@ fn describe_request(
     headers: &mut HeaderMap,
 ) -> Result<(), Refusal> {
     let RoutedRequest { head, identity, .. } = routed;
-    let needed = [
+    let needed_headers = [
         ForwardedHeader::XForwardedFor,
         ForwardedHeader::XForwardedProto,
         ForwardedHeader::XForwardedHost,
@@ -103,7 +103,7 @@ fn describe_request(
         via: &request.client.worker.process.via,
         version: request.received.parts.version,
         identity,
-        fields: needed.into_iter().fold(fields, |fields, header| fields.with(header)),
+        fields: needed_headers.into_iter().fold(fields, |fields, header| fields.with(header)),
         request_id: request.request_id.as_ref(),
     };
     forwarding.add_to_headers(headers, head.authority());
