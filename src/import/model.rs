@@ -114,7 +114,7 @@ pub struct RouteBody {
     pub remarks: Vec<usize>,
     pub action: RouteAction,
     pub limits: Vec<String>,
-    /// Limits that refuse the requests of a condition. They come before `limits`.
+    /// Limits that refuse the requests of a condition, in their order. The first that applies decides.
     pub guards: Vec<String>,
     /// Those that the server has, before it chooses a location.
     pub server_guards: Vec<String>,
@@ -355,7 +355,8 @@ impl ImportedConfig {
 
     /// Writes a route. Returns false if the config would be too large.
     pub fn write_route(&mut self, hosts: &[String], path: &str, mut body: RouteBody) -> bool {
-        body.limits = body.guards.drain(..).chain(body.limits).collect();
+        // Of several limits that refuse for good, the last one determines the response.
+        body.limits.extend(body.guards.drain(..).rev());
         if body.limits.len() > LIMITS_MAX {
             body.limits.truncate(LIMITS_MAX);
             let text = format!("{}: a route has at most {LIMITS_MAX} limits, the others are left out", body.origin);

@@ -267,6 +267,19 @@ fn routes_and_the_log_read_the_head_that_is_forwarded() {
 }
 
 #[test]
+fn patterns_of_headers_are_checked() {
+    for (pattern, what) in [
+        ("~ (", "not a regular expression"),
+        ("~x", "neither a regular expression nor a text"),
+        (" x", "no spaces around it"),
+    ] {
+        let text = format!("[[route]]\nheader = {{ host = '{pattern}' }}\nupstream = \"echo:\"\n");
+        let report = sluicegate::config::load_text("a", &text).unwrap_err().to_string();
+        assert!(report.contains(what) && report.contains("a:2:"), "{pattern}: {report}");
+    }
+}
+
+#[test]
 fn characters_that_a_target_should_not_have_are_encoded_or_refused_with_a_whole_log_line() {
     let upstream = Upstream::text("ok");
     for mode in ["strict", "defensive", "monitor"] {

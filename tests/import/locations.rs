@@ -11,7 +11,7 @@ struct Case {
     is_exact: bool,
 }
 
-const CASES: [Case; 24] = [
+const CASES: [Case; 25] = [
     // A `rewrite` of the server comes before all locations, and of several the first that matches.
     Case {
         server: "rewrite ^/u/([0-9]+)/(.*)$ /users/$1/$2 permanent; rewrite ^/(a|b)/x$ https://b.test/$1? redirect; \

@@ -229,6 +229,18 @@ fn unknown_and_missing_parts_are_comments_or_close_the_route() {
         ("set_real_ip_from 10.0.0.1; real_ip_header Forwarded;", "", "deny 192.0.2.1;", true),
         ("set_real_ip_from 10.0.0.1; real_ip_header X_Real_IP;", "", "deny 192.0.2.1;", true),
         ("set_real_ip_from 10.0.0.1; real_ip_header X-A;", "real_ip_header X-B;", "deny 192.0.2.1;", true),
+        (
+            "set_real_ip_from 10.0.0.1; real_ip_header Forwarded;",
+            "",
+            "if ($remote_addr = 192.0.2.1) { return 403; }",
+            true,
+        ),
+        (
+            "set_real_ip_from 10.0.0.1; real_ip_header Forwarded;",
+            "if ($remote_addr != 192.0.2.1) { return 403; }",
+            "",
+            true,
+        ),
         ("set_real_ip_from 10.0.0.1; real_ip_header Forwarded;", "", "", false),
     ] {
         let (text, code) = server(http, in_server, location);
@@ -348,6 +360,7 @@ fn protected_locations_are_closed() {
         "if ($ssl_client_verify != SUCCESS) { return 403; }",
         "if ($http_x_forwarded_for != '10.0.0.1') { return 403; }",
         "if ($http_x_key != secret) { rewrite ^ /denied; }",
+        "limit_except GET { deny all; } if ($http_x_key != secret) { return 403; }",
         "rewrite ^/(.*)$ /public/$1 break;",
         "access_by_lua_block { if x == '}' then return ngx.exit(403) end }",
         "location ~ ^/secret { deny all; }",

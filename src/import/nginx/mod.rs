@@ -14,7 +14,7 @@
 //! - `headers`: headers of requests and responses; `upstreams`: `proxy_pass` and the servers behind it.
 //! - `access`: `allow` and `deny`; `passwords`: `auth_basic`; `pages`: `error_page`; `compression`: `gzip`; `logs`: `access_log`.
 //! - `limits`: `limit_req` and `limit_conn` with their zones and keys, including `map` and `geo`.
-//! - `client_settings`: trusted proxies, timeouts and sizes; `sizes`: sizes such as `8m`; `types`: types of responses.
+//! - `client_settings`: trusted proxies, timeouts and sizes; `sizes`: sizes such as `8m`.
 //!
 //! To add a directive, add its row to `directives`, and read it where its subject belongs, such as `locations`.
 
@@ -40,7 +40,6 @@ mod server_steps;
 mod servers;
 mod sites;
 mod sizes;
-mod types;
 mod upstreams;
 mod variables;
 

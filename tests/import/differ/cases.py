@@ -40,6 +40,13 @@ EXACT = {
     "method-server": (f"if ($request_method !~ ^(GET|HEAD|POST)$) {{ return 403; }} location / {{ {PASS} }} location /a/ {{ {PASS} }} location = /b {{ return 301 /c; }}",
                       methods() + methods("/b") + methods("/a")),
     "method-text": (f"if ($request_method = POST) {{ return 405 busy; }} location / {{ {PASS} }}", methods()),
+    # The first of several conditions decides.
+    "several": (f"location / {{ if ($http_x_color = red) {{ return 403; }} if ($request_method = POST) {{ return 405; }} if ($http_x_b) {{ return 410; }} {PASS} }}",
+                [get("/", headers, 2, method) for headers in ({}, {"x-color": "red"}, {"x-b": "1"}, {"x-color": "red", "x-b": "1"}) for method in ("GET", "POST")]),
+    "several-of-server": (f"if ($request_method = POST) {{ return 405; }} location / {{ if ($http_x_color = red) {{ return 403; }} {PASS} }}",
+                          [get("/", headers, 2, method) for headers in ({}, {"x-color": "red"}) for method in ("GET", "POST")]),
+    "address": (f"location / {{ if ($remote_addr = 127.0.0.3) {{ return 403; }} {PASS} }}", CLIENTS),
+    "address-not": (f"if ($remote_addr != 127.0.0.3) {{ return 403; }} location / {{ {PASS} }}", CLIENTS),
     # Responses to one method
     "options": (f"location / {{ if ($request_method = OPTIONS) {{ add_header X-A 1; return 204; }} add_header X-B 2; {PASS} }}", methods()),
     "options-slash": (f"location /a/ {{ if ($request_method = OPTIONS) {{ return 204; }} {PASS} }} location / {{ return 404; }}", methods() + methods("/a")),
@@ -84,12 +91,16 @@ EXACT = {
                   [(2, "GET", prefix, "/a", {}, b"") for prefix in ("@HOST@", "www.@HOST@", "WWW.@HOST@", "www.@HOST@.")]),
     "pass-pattern-location": (UPSTREAMS + "map $http_x_color $to_@N@ { default one_@N@; red two_@N@; }====location ~ ^/a { proxy_pass http://$to_@N@; } location / { return 200 fixed; }",
                               COLORS + PATHS),
+    "empty": ("location / { return 200; } location /a { return 404; } location /b { return 204; } location /z { default_type a/b; return 201; }", PATHS),
     # Types of `return` by extension
     "types": ("location = /x.html { return 200 fixed; } location = /y.jpg { return 200 fixed; } location = /z.json { default_type a/b; return 200 fixed; } location / { return 404; }",
               [get("/x.html"), get("/y.jpg"), get("/z.json")]),
 }
 OTHERS = {
     "except-both": (f"allow 127.0.0.2; deny all; location / {{ limit_except GET {{ deny all; }} {PASS} }}", methods()),
+    "except-return": ("location / { limit_except GET { deny all; } return 200 fixed; }", methods()),
+    "except-options": (f"location / {{ if ($request_method = OPTIONS) {{ return 204; }} limit_except GET {{ deny all; }} {PASS} }}", methods()),
+    "except-limit": (f"limit_req_zone $binary_remote_addr zone=z_@N@:64k rate=1r/m;====location / {{ limit_req zone=z_@N@; limit_except GET {{ deny all; }} {PASS} }}", methods("/", 6)),
     "except-password": (f"location / {{ limit_except GET {{ auth_basic x; auth_basic_user_file @DIR@/users; }} {PASS} }}", methods()),
     "method-444": (f"if ($request_method = POST) {{ return 444; }} location / {{ {PASS} }}", methods()),
     "method-lower-case": (f"if ($request_method = post) {{ return 405; }} location / {{ {PASS} }}", methods()),

@@ -5,7 +5,7 @@ use crate::import::access::{ClientAccess, format_network};
 use crate::import::model::{ImportedConfig, RouteBody};
 use crate::import::nginx::access::read_access_rules;
 use crate::import::nginx::limits::CLOSES_CONNECTION;
-use crate::import::nginx::limits::keys::{OVERLAP, TranslatedKey, Variables, find_variables, translate_key};
+use crate::import::nginx::limits::keys::{OVERLAP, TranslatedKey, Variables, ZoneKey, find_variables, translate_key};
 use crate::import::nginx::pages::note_lost_pages;
 use crate::import::nginx::scope::{Scope, read_words};
 use crate::import::syntax::Directive;
@@ -16,7 +16,8 @@ const CONDITION: &str = "sluicegate_condition";
 /// The key of requests that are refused.
 const REFUSED: &str = "1";
 
-const REFUSES_MORE: &str = "a request that several entries of the `map` match is refused if one of them refuses; in nginx, the first one counts";
+const REFUSES_MORE: &str = "a request that several entries of the `map` match is refused if one of them refuses; in nginx, the \
+                            first one counts";
 
 /// Refuses the requests for which a condition is true.
 #[derive(Clone)]
@@ -49,11 +50,13 @@ pub fn read_refusal(at: &Directive, variables: &Variables) -> Option<Guard> {
     Some(Guard { at: at.clone(), condition, status, body: body.cloned() })
 }
 
-/// Reads a `limit_except` that only has `allow` and `deny`. Returns `None` for any other one.
-pub fn read_limit_except(at: &Directive, scope: &Scope, variables: &Variables) -> Option<Guard> {
+/// Reads the `limit_except` of a location that only has `allow` and `deny`. Returns `None` for any other one.
+pub fn read_limit_except(at: &Directive, block: &[Directive], scope: &Scope, variables: &Variables) -> Option<Guard> {
     let is_rule = |directive: &Directive| matches!(directive.name.as_str(), "allow" | "deny");
-    // Its own rules replace those around it.
-    if at.inner().is_empty() || !at.inner().iter().all(is_rule) || !scope.list("allow").is_empty() {
+    // Its own rules replace those around it, and `if`, `return` and `rewrite` beside it do not apply to other methods.
+    let is_step =
+        |directive: &Directive| matches!(directive.name.as_str(), "if" | "return" | "rewrite" | "break" | "set");
+    if block.iter().any(is_step) || !at.inner().iter().all(is_rule) || !scope.list("allow").is_empty() {
         return None;
     }
     let rules = read_access_rules(&Scope::default().enter_block(at.inner())).ok()?;
@@ -76,6 +79,11 @@ pub fn read_limit_except(at: &Directive, scope: &Scope, variables: &Variables) -
 }
 
 impl Guard {
+    /// Returns whether the condition depends on the address of the client.
+    pub fn reads_client(&self) -> bool {
+        self.condition.keys.iter().any(ZoneKey::reads_client)
+    }
+
     /// Adds the limits of the guard to a route. `scope`: the directives in force there.
     pub fn apply(&self, scope: &Scope, out: &mut ImportedConfig, body: &mut RouteBody) {
         if self.status == 444 {
@@ -119,13 +127,15 @@ fn read_condition(words: &[String], at: &Directive, variables: &Variables) -> Op
         _ => return None,
     };
     // An expression for the empty text alone.
-    let sign = match (sign, text) {
-        ("~" | "~*", "^$") => "=",
-        ("!~" | "!~*", "^$") => "!=",
-        (sign, _) => sign,
+    let (sign, text) = match (sign, text) {
+        ("~" | "~*", "^$") => ("=", ""),
+        ("!~" | "!~*", "^$") => ("!=", ""),
+        other => other,
     };
-    let text = if text == "^$" { "" } else { text };
     let name = variable.strip_prefix('$')?;
+    if name == "remote_addr" {
+        return translate_address(at, sign, text, variables);
+    }
     if !sign.contains('~') && !find_variables(text).is_empty() || find_variables(variable) != [name] {
         return None;
     }
@@ -167,6 +177,11 @@ fn translate_cases(
     entries: &[(String, bool)],
     variables: &Variables,
 ) -> Option<TranslatedKey> {
+    translate_map(&write_map(at, &[variable, CONDITION], default, entries), variables)
+}
+
+/// Writes a `map`: its arguments, and whether requests with these texts, and all others, are refused.
+fn write_map(at: &Directive, args: &[&str], default: bool, entries: &[(String, bool)]) -> Directive {
     let write = |name: &str, args: &[&str]| Directive {
         name: name.to_owned(),
         args: args.iter().map(|arg| (*arg).to_owned()).collect(),
@@ -176,8 +191,19 @@ fn translate_cases(
     let value = |is_refused: bool| if is_refused { REFUSED } else { "" };
     let lines = entries.iter().map(|(source, is_refused)| write(source, &[value(*is_refused)]));
     let block = lines.chain([write("default", &[value(default)])]).collect();
-    let map = Directive { block: Some(block), ..write("map", &[variable, CONDITION]) };
-    translate_map(&map, variables)
+    Directive { block: Some(block), ..write("map", args) }
+}
+
+/// Translates a comparison of the client with an address.
+fn translate_address(at: &Directive, sign: &str, text: &str, variables: &Variables) -> Option<TranslatedKey> {
+    let is_equal = match sign {
+        "=" => true,
+        "!=" => false,
+        _ => return None,
+    };
+    text.parse::<std::net::IpAddr>().ok()?;
+    let entries = [(text.to_owned(), is_equal)];
+    translate_map(&Directive { name: "geo".to_owned(), ..write_map(at, &[CONDITION], !is_equal, &entries) }, variables)
 }
 
 /// Translates a `map` or a `geo` of the config: requests are refused for whose value `is_true`.

@@ -26,7 +26,11 @@ pub struct Variant {
 pub fn split_location(block: &[Directive], variables: &Variables) -> Vec<Variant> {
     let mut by_method = Vec::new();
     let mut rest = block.to_vec();
-    while let Some((at, condition)) = find_method(&rest, variables).filter(|_| by_method.len() < VARIANTS_MAX) {
+    // The `if` beside a `limit_except` does not apply to the methods that this one is about.
+    let has_exception = block.iter().any(|directive| directive.name == "limit_except");
+    while let Some((at, condition)) =
+        find_method(&rest, variables).filter(|_| !has_exception && by_method.len() < VARIANTS_MAX)
+    {
         let inner = rest.remove(at);
         by_method.push((at, condition, inner));
     }

@@ -32,6 +32,11 @@ impl ZoneKey {
         self.parts.iter().any(|part| part == "ip/32/128")
     }
 
+    /// Returns whether a condition depends on the address of the client.
+    pub fn reads_client(&self) -> bool {
+        self.when.contains_key("client")
+    }
+
     /// Formats the lines of a limit with this key.
     pub fn format_lines(&self) -> Vec<String> {
         let key = match self.parts.as_slice() {

@@ -1,35 +1,38 @@
 //! Translates the locations of a server to routes.
+//!
+//! - `responses`: `return`; `types`: the types of its responses.
+//! - `rewrites`: `rewrite` of a location.
+
+mod responses;
+mod rewrites;
+mod types;
 
 use crate::import::error::Result;
-use crate::import::model::{ImportedConfig, ImportedRedirect, RouteAction, RouteBody};
+use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
 use crate::import::nginx::access::{denies_all, restrict_access};
-use crate::import::nginx::captures::{
-    CapturedRedirect, read_captured_redirect, translate_captured_target, translate_captures,
-};
 use crate::import::nginx::compression::translate_gzip;
 use crate::import::nginx::conditions::guards::{Guard, read_limit_except, read_refusal};
 use crate::import::nginx::conditions::variants::{Variant, split_location};
-use crate::import::nginx::conditions::{PrefixRewrite, PrefixTarget, read_prefix_rewrite, read_segment_rewrite};
 use crate::import::nginx::files::{DIFFERENCES, FileLocation};
 use crate::import::nginx::headers::{
     GatewayFacts, translate_added_headers, translate_hidden_headers, translate_request_headers,
 };
 use crate::import::nginx::limits::Zones;
-use crate::import::nginx::limits::keys::{Variables, find_variables};
+use crate::import::nginx::limits::keys::Variables;
+use crate::import::nginx::locations::responses::respond;
+use crate::import::nginx::locations::rewrites::{LocationRewrite, read_location_rewrite};
 use crate::import::nginx::nesting::{LocationBlock, is_named, read_matcher};
 use crate::import::nginx::pages::{has_page_at, note_lost_pages, translate_error_pages};
 use crate::import::nginx::passwords::{PasswordGuard, read_password_guard, require_passwords};
-use crate::import::nginx::redirects::{is_response, translate_rewrite, translate_target};
+use crate::import::nginx::redirects::is_response;
 use crate::import::nginx::review::review_block;
-use crate::import::nginx::scope::{Scope, is_redirect, is_rewriting};
+use crate::import::nginx::scope::{Scope, is_rewriting};
 use crate::import::nginx::sizes::translate_size;
-use crate::import::nginx::types::{find_type, has_extension};
 use crate::import::nginx::upstreams::passes::translate_pass;
 use crate::import::nginx::upstreams::{UpstreamBlocks, parse_duration_ms};
 use crate::import::paths::{Location, LocationMatcher};
 use crate::import::syntax::{Directive, shorten};
 use crate::import::text::format_duration;
-use crate::text::quote_literal;
 
 /// State that all locations of a server share.
 pub struct Context<'a, 'o> {
@@ -186,45 +189,15 @@ impl<'a> Context<'a, '_> {
             body.close(number);
         }
         let response = block.iter().find(|directive| is_response(directive));
-        let is_returned = |directive: &Directive| response.is_some_and(|response| std::ptr::eq(response, directive));
-        let (mut forward, mut has_rewrite) = (Vec::new(), false);
-        for directive in block.iter().filter(|directive| is_rewriting(directive) || is_returned(directive)) {
-            // Nothing after a response has an effect.
-            if is_returned(directive) {
-                break;
-            }
-            // What comes before it may end the processing.
-            if let Some(guard) = read_refusal(directive, self.variables).filter(|_| !has_rewrite) {
-                guard.apply(scope, self.out, &mut body);
-                continue;
-            }
-            has_rewrite = true;
-            match read_location_rewrite(directive, block, matcher) {
-                Some(LocationRewrite::Redirect(redirect, path)) => {
-                    body.lines.extend(path.map(|path| format!("rewrite = {{ {path} }}")));
-                    body.action = RouteAction::Redirect(redirect);
-                    return Ok(body);
-                }
-                Some(LocationRewrite::Forward(options, differs)) => {
-                    forward = options;
-                    if let Some(why) = differs {
-                        body.add_remark(self.out.remarks.add(directive, why));
-                    }
-                    continue;
-                }
-                None => {}
-            }
-            let number = self.out.remarks.add(directive, "not available, so the routes that it changes are closed");
-            body.close(number);
-        }
+        let Some(forward) = self.translate_steps(block, response, matcher, scope, &mut body) else { return Ok(body) };
         let passwords = self.check_passwords(scope, &mut body);
         let exception = block.iter().find(|directive| directive.name == "limit_except");
-        if let Some(directive) = exception.filter(|_| response.is_none()) {
-            self.translate_limit_except(directive, scope, &mut body);
+        if let Some(directive) = exception {
+            self.translate_limit_except(directive, block, scope, &mut body);
         }
         if let Some(directive) = response {
             // nginx responds before it checks limits, passwords, `allow` and `deny`.
-            self.respond(directive, matcher, scope, &mut body);
+            respond(directive, matcher, scope, self.out, &mut body);
             return Ok(body);
         }
         if denies_all(scope)? {
@@ -243,7 +216,7 @@ impl<'a> Context<'a, '_> {
             self.translate_files(&location, &forward, &mut body);
         }
         body.add_rewrite(&rewrite);
-        body.has_access_rules = exception.is_some() || !scope.list("allow").is_empty();
+        body.has_access_rules = !scope.list("allow").is_empty();
         self.zones.apply_limits(scope, self.server, self.out, &mut body)?;
         restrict_access(scope, self.out, &mut body)?;
         self.check_client(scope, &mut body);
@@ -253,19 +226,75 @@ impl<'a> Context<'a, '_> {
         Ok(body)
     }
 
+    /// Translates the `if` and `rewrite` of a location. Returns the options of `rewrite`, or `None` if the route only
+    /// redirects.
+    fn translate_steps(
+        &mut self,
+        block: &[Directive],
+        response: Option<&Directive>,
+        matcher: &LocationMatcher,
+        scope: &Scope,
+        body: &mut RouteBody,
+    ) -> Option<Vec<String>> {
+        // Nothing after a response has an effect.
+        let is_before = |directive: &&Directive| response.is_none_or(|response| !std::ptr::eq(response, *directive));
+        let steps: Vec<&Directive> = block.iter().take_while(is_before).filter(|at| is_rewriting(at)).collect();
+        let guards: Vec<Guard> = steps.iter().map_while(|directive| read_refusal(directive, self.variables)).collect();
+        guards.iter().for_each(|guard| self.apply_guard(guard, scope, body));
+        let mut forward = Vec::new();
+        let rest = &steps[guards.len()..];
+        let is_only = rest.len() == 1 && response.is_none();
+        for directive in rest {
+            match read_location_rewrite(directive, block, matcher).filter(|_| is_only) {
+                Some(LocationRewrite::Redirect(redirect, path)) => {
+                    body.lines.extend(path.map(|path| format!("rewrite = {{ {path} }}")));
+                    body.action = RouteAction::Redirect(redirect);
+                    return None;
+                }
+                Some(LocationRewrite::Forward(options, differs)) => {
+                    forward = options;
+                    if let Some(why) = differs {
+                        body.add_remark(self.out.remarks.add(directive, why));
+                    }
+                }
+                None => {
+                    let why = "not available, so the routes that it changes are closed";
+                    body.close(self.out.remarks.add(directive, why));
+                }
+            }
+        }
+        Some(forward)
+    }
+
     /// Adds the conditions of the server that refuse requests. They come before those of a location.
     pub fn apply_server_guards(&mut self, scope: &Scope, body: &mut RouteBody) {
-        self.guards.iter().for_each(|guard| guard.apply(scope, self.out, body));
+        for guard in self.guards.clone() {
+            self.apply_guard(&guard, scope, body);
+        }
         body.server_guards.clone_from(&body.guards);
     }
 
+    /// Adds a condition that refuses requests. Closes the route if the gateway would not know the client that it reads.
+    fn apply_guard(&mut self, guard: &Guard, scope: &Scope, body: &mut RouteBody) {
+        guard.apply(scope, self.out, body);
+        if let Some(number) = self.facts.unread_client.filter(|_| guard.reads_client()) {
+            body.close(number);
+        }
+    }
+
     /// Translates `limit_except`, or closes the route.
-    fn translate_limit_except(&mut self, at: &Directive, scope: &Scope, body: &mut RouteBody) {
-        match read_limit_except(at, scope, self.variables) {
-            Some(guard) => guard.apply(scope, self.out, body),
+    fn translate_limit_except(&mut self, at: &Directive, block: &[Directive], scope: &Scope, body: &mut RouteBody) {
+        match read_limit_except(at, block, scope, self.variables) {
+            Some(guard) => {
+                self.apply_guard(&guard, scope, body);
+                if !scope.list("limit_req").is_empty() || !scope.list("limit_conn").is_empty() {
+                    let why = "limits do not count the requests that it refuses, unlike in nginx";
+                    body.add_remark(self.out.remarks.add(at, why));
+                }
+            }
             None => {
-                let why = "only `allow` and `deny` are available here, and only in a location without others, so its routes \
-                           are closed";
+                let why = "only `allow` and `deny` are available here, and only in a location without others and without \
+                           `if`, `return` and `rewrite`, so its routes are closed";
                 body.close(self.out.remarks.add(at, why));
             }
         }
@@ -347,57 +376,6 @@ impl<'a> Context<'a, '_> {
         passwords
     }
 
-    fn respond(&mut self, at: &Directive, matcher: &LocationMatcher, scope: &Scope, body: &mut RouteBody) {
-        if let Some(redirect) = translate_rewrite(at) {
-            body.action = RouteAction::Redirect(redirect);
-            return;
-        }
-        let (code, text) = match at.args.as_slice() {
-            [url] if url.parse::<u16>().is_err() => ("302", Some(url)),
-            [code] => (code.as_str(), None),
-            [code, text] => (code.as_str(), Some(text)),
-            _ => ("", None),
-        };
-        let is_url = is_redirect(at) || at.args.len() == 1 && text.is_some();
-        let status = code.parse::<u16>().ok().filter(|status| (200..=599).contains(status));
-        let why = match status {
-            None => Some("this status is not available"),
-            Some(444) => Some("Sluicegate does not close the connection; it responds with status 444"),
-            Some(status) if is_url && text.is_some_and(|text| !find_variables(text).is_empty()) => {
-                match text.and_then(|text| translate_location_target(text, status, matcher)) {
-                    Some(CapturedRedirect { redirect, path }) => {
-                        let path = path.map(|path| format!("rewrite = {{ path = {} }}", quote_literal(&path)));
-                        body.lines.extend(path);
-                        body.action = RouteAction::Redirect(redirect);
-                        return;
-                    }
-                    None => Some("these variables are not available here"),
-                }
-            }
-            _ if text.is_some_and(|text| !find_variables(text).is_empty()) => Some("variables are not available here"),
-            _ if text.is_some_and(|text| text.chars().any(char::is_control) && is_url) => Some("not a URL"),
-            _ => None,
-        };
-        if let Some(why) = why {
-            let number = self.out.remarks.add(at, why);
-            if status == Some(444) { body.add_remark(number) } else { body.close(number) }
-        }
-        let kind = find_type(scope, matcher);
-        if text.is_some() && !is_url && has_extension(matcher) {
-            let why = "nginx chooses the type by the extension of the path, the gateway has one for all";
-            body.add_remark(self.out.remarks.add(at, why));
-        }
-        body.action = RouteAction::Respond {
-            status: status.unwrap_or(501),
-            body: text.filter(|_| !is_url).cloned(),
-            content_type: kind.filter(|_| text.is_some() && !is_url),
-            location: text.filter(|_| is_url).cloned(),
-        };
-        if let RouteAction::Respond { status, body: None, .. } = body.action {
-            note_lost_pages(scope, status, self.out, body);
-        }
-    }
-
     /// Adds comments on an internal location, unless it only has the page of an error.
     fn review_internal(&mut self, at: &Directive, matcher: &LocationMatcher, scope: &Scope, body: &mut RouteBody) {
         if has_page_at(matcher, self.site, self.outer) {
@@ -442,66 +420,5 @@ impl<'a> Context<'a, '_> {
             }
         }
         Ok(())
-    }
-}
-
-/// Translates the target of `return 301`, also one with groups of the location.
-fn translate_location_target(text: &str, status: u16, matcher: &LocationMatcher) -> Option<CapturedRedirect> {
-    if let Some(redirect) = translate_target(text, status) {
-        return Some(CapturedRedirect { redirect, path: None });
-    }
-    let LocationMatcher::Regex { pattern, ignore_case } = matcher else { return None };
-    let with_query = ["$is_args$args", "?$args", "?$query_string"].iter().find_map(|query| text.strip_suffix(query));
-    let target = with_query.unwrap_or(text);
-    translate_captured_target(target, status, with_query.is_some(), (pattern, *ignore_case))
-}
-
-/// What the only `rewrite` of a location does.
-enum LocationRewrite {
-    /// A redirect, and the option of `rewrite` that makes its `{path}`.
-    Redirect(ImportedRedirect, Option<String>),
-    /// The options of `rewrite`, and why nginx sends another path for some requests.
-    Forward(Vec<String>, Option<&'static str>),
-}
-
-/// Reads the only `rewrite` of a location that applies to all its requests.
-fn read_location_rewrite(at: &Directive, block: &[Directive], matcher: &LocationMatcher) -> Option<LocationRewrite> {
-    const NO_SLASH: &str =
-        "for the path itself, and for paths that continue without a slash, nginx sends no valid request";
-    let is_step = |at: &&Directive| matches!(at.name.as_str(), "rewrite" | "if" | "return");
-    if block.iter().filter(is_step).count() != 1 {
-        return None;
-    }
-    // The path of `proxy_pass` would replace a path that is already rewritten.
-    let has_path = |pass: &Directive| pass.arg(0).split_once("://").is_some_and(|(_, rest)| rest.contains('/'));
-    let has_path = block.iter().any(|at| at.name == "proxy_pass" && has_path(at));
-    let replace_prefix = |strip: &str, add: &str, differs| {
-        let options = [("strip_prefix", strip), ("add_prefix", add)].into_iter().filter(|(_, path)| !path.is_empty());
-        let options = options.map(|(name, path)| format!("{name} = {}", quote_literal(path))).collect();
-        (!has_path).then_some(LocationRewrite::Forward(options, differs))
-    };
-    if let LocationMatcher::Regex { pattern, ignore_case: false } = matcher {
-        // The groups of the location are those of the `rewrite`.
-        if at.arg(0) != pattern {
-            return None;
-        }
-        if let Some(CapturedRedirect { redirect, path }) = read_captured_redirect(at) {
-            let path = path.map(|path| format!("path = {}", quote_literal(&path)));
-            return Some(LocationRewrite::Redirect(redirect, path));
-        }
-        let path = translate_captures(at.arg(1), pattern, false).filter(|_| at.arg(2) == "break" && !has_path)?;
-        return Some(LocationRewrite::Forward(vec![format!("path = {}", quote_literal(&path))], None));
-    }
-    let (LocationMatcher::Exact(path) | LocationMatcher::Prefix { path, .. }) = matcher else { return None };
-    if let Some((strip, add, ends)) = read_segment_rewrite(at, path) {
-        return replace_prefix(strip, add, ends.then_some(NO_SLASH));
-    }
-    let PrefixRewrite { prefix, target } = read_prefix_rewrite(at).filter(|found| path.starts_with(found.prefix))?;
-    let strip = prefix.trim_end_matches('/');
-    match target {
-        PrefixTarget::Redirect(redirect) => {
-            Some(LocationRewrite::Redirect(redirect, Some(format!("strip_prefix = {}", quote_literal(strip)))))
-        }
-        PrefixTarget::Forward(add) => replace_prefix(strip, add.trim_end_matches('/'), None),
     }
 }
