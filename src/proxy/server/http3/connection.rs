@@ -156,6 +156,9 @@ impl Driver {
         if self.shared.quic.borrow().is_drained() {
             return Poll::Ready(());
         }
+        if self.shared.streams.borrow().requests.is_empty() {
+            self.shared.queue.release_room();
+        }
         self.set_timer(now, cx);
         Poll::Pending
     }
@@ -216,7 +219,7 @@ impl Driver {
             Event::Stream(StreamEvent::Writable { id }) => self.shared.stream_writable(id),
             Event::Stream(StreamEvent::Stopped { id, .. }) => self.shared.stream_stopped(id)?,
             Event::Stream(StreamEvent::Finished { id }) => {
-                self.shared.streams.borrow_mut().finishing.remove(&id);
+                self.shared.streams.borrow_mut().end_response(id);
             }
             Event::Stream(StreamEvent::Available { .. }) => {}
             Event::HandshakeDataReady | Event::DatagramReceived | Event::DatagramsUnblocked => {}

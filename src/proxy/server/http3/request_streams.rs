@@ -53,7 +53,6 @@ pub enum StreamItem {
 /// The streams of one connection.
 #[derive(Default)]
 pub struct Streams {
-    /// Ordered, because such a map keeps no room when it is empty.
     pub requests: BTreeMap<StreamId, RequestStream>,
     pub(super) uni: HashMap<StreamId, UniStream>,
     pub(super) critical: CriticalStreams,
@@ -68,12 +67,31 @@ pub struct Streams {
 }
 
 impl Streams {
+    /// Takes a request out.
+    pub fn remove_request(&mut self, id: StreamId) -> Option<RequestStream> {
+        remove(&mut self.requests, id)
+    }
+
+    /// Records that nothing of a response is left to acknowledge.
+    pub fn end_response(&mut self, id: StreamId) {
+        remove(&mut self.finishing, id);
+    }
+
     /// Wakes all tasks of requests.
     pub fn wake_all(&self) {
         for stream in self.requests.values() {
             stream.wake();
         }
     }
+}
+
+/// Removes an entry. A map that is empty then keeps no room: most connections are idle.
+fn remove<T>(map: &mut BTreeMap<StreamId, T>, id: StreamId) -> Option<T> {
+    let removed = map.remove(&id);
+    if map.is_empty() {
+        *map = BTreeMap::new();
+    }
+    removed
 }
 
 impl RequestStream {

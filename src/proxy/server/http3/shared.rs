@@ -235,7 +235,7 @@ impl Http3Connection {
     pub fn reset(&self, id: StreamId, code: Code) {
         let _ = self.quic.borrow_mut().send_stream(id).reset(VarInt::from_u32(code.0));
         // The library does not report that a response which is reset was acknowledged.
-        self.streams.borrow_mut().finishing.remove(&id);
+        self.streams.borrow_mut().end_response(id);
         self.wake();
     }
 
@@ -255,7 +255,7 @@ impl Http3Connection {
     }
 
     pub(super) fn forget(&self, id: StreamId) -> Option<RequestStream> {
-        let stream = self.streams.borrow_mut().requests.remove(&id);
+        let stream = self.streams.borrow_mut().remove_request(id);
         self.end_head(id);
         stream
     }

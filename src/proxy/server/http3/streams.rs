@@ -131,7 +131,7 @@ impl Http3Connection {
             return Err(CLOSED_CRITICAL_STREAM.into());
         }
         let mut streams = self.streams.borrow_mut();
-        streams.finishing.remove(&id);
+        streams.end_response(id);
         let Some(stream) = streams.requests.get_mut(&id) else { return Ok(()) };
         stream.is_stopped = true;
         stream.wake();

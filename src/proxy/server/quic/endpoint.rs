@@ -73,6 +73,14 @@ impl ConnectionQueue {
         self.events.borrow_mut().pop_front()
     }
 
+    /// Frees the room for events, if there are none.
+    pub fn release_room(&self) {
+        let mut events = self.events.borrow_mut();
+        if events.is_empty() {
+            *events = VecDeque::new();
+        }
+    }
+
     pub fn register(&self, waker: &Waker) {
         let mut task = self.task.borrow_mut();
         if !task.as_ref().is_some_and(|registered| registered.will_wake(waker)) {
