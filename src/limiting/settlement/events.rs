@@ -301,7 +301,7 @@ mod tests {
         for (stream, bytes) in [
             ("hello you\n\nhi\n", 11),
             ("{\"a\": 1}\n{oh}\n", 4),
-            ("Data: {\"a\":1}\n\n", 14),
+            ("Data: {\"a\":1}\n\n", 13),
             ("datas: hello\n", 12),
             ("dat: hi\r\n", 7),
             ("da", 0),

@@ -241,7 +241,7 @@ mod tests {
                 ("/v1/responses", 5000),
                 ("/v1/messages/", 5000),
                 ("/api/generate", 5000),
-                ("/v1/messages/count_tokens", 1020),
+                ("/v1/messages/count_tokens", 0),
                 ("/other", 1020),
             ] {
                 let facts = Facts { body, path, body_length: Some(40), ..Facts::of(&headers) };
