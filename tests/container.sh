@@ -12,6 +12,7 @@
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
+source tests/check.sh
 cache=$(realpath -m "${CONTAINER_CACHE:-target/container}")
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/sluicegate-container.XXXXXX")
 run=sluicegate-test-$$
@@ -303,20 +304,6 @@ probed_well() {
     local last
     last=$(last_probe "$1")
     matches "$last" ' 0$' && [ "$last" != "$2" ] || { echo "since $2: $last"; return 1; }
-}
-
-# check NAME COMMAND...: one PASS or FAIL line; what the command said is shown when it failed.
-check() {
-    local name=$1
-    shift
-    if "$@" >"$scratch/said" 2>&1; then
-        passed=$((passed + 1))
-        echo "PASS  $name"
-    else
-        failed=$((failed + 1))
-        echo "FAIL  $name"
-        tail -5 "$scratch/said" | sed 's/^/      /'
-    fi
 }
 
 # within SECONDS COMMAND...: tries until it succeeds; the output of the last attempt is kept.

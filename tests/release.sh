@@ -8,6 +8,7 @@ set -euo pipefail
 
 cd "$(dirname "$0")/.."
 source packaging/release/common.sh
+source tests/check.sh
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/sluicegate-release.XXXXXX")
 chmod 755 "$scratch"
 trap 'rm -rf "$scratch"' EXIT
@@ -323,20 +324,6 @@ check_reproduction() {
 }
 
 # ---- What the checks are made of
-
-# check NAME COMMAND...: one PASS or FAIL line; what the command said is shown when it failed.
-check() {
-    local name=$1
-    shift
-    if "$@" >"$scratch/said" 2>&1; then
-        passed=$((passed + 1))
-        echo "PASS  $name"
-    else
-        failed=$((failed + 1))
-        echo "FAIL  $name"
-        tail -5 "$scratch/said" | sed 's/^/      /'
-    fi
-}
 
 # refuses TEXT COMMAND...: it fails, and says TEXT.
 refuses() {

@@ -35,6 +35,15 @@ exports.assert = (is, text) => {
   if (!is) throw new Error(text);
 };
 
+// Signs in, and waits until the page shows live numbers. Returns the page.
+exports.signIn = async (page, url, token) => {
+  await page.goto(url);
+  await page.fill("#token", token);
+  await page.keyboard.press("Enter");
+  await page.waitForFunction(() => document.getElementById("freshness").textContent === "live");
+  return page;
+};
+
 // Goes to a screen and waits until its title and content are there.
 exports.show = async (page, screen) => {
   await page.evaluate((hash) => { location.hash = hash; }, `#/${screen}`);

@@ -1,16 +1,12 @@
 // Blocks a key that is shown as a hash, by an edit of an included file that somebody else edits meanwhile. Keys without a
 // value, and keys of tenants, cannot be blocked. Arguments: URL, TOKEN, FILE.
 const fs = require("node:fs");
-const { assert, checkAccess, run } = require("./chromium.js");
+const { assert, checkAccess, run, signIn } = require("./chromium.js");
 
 const [, , url, token, file] = process.argv;
 
 run(async (open) => {
-  const page = await open({});
-  await page.goto(url);
-  await page.fill("#token", token);
-  await page.keyboard.press("Enter");
-  await page.waitForFunction(() => document.getElementById("freshness").textContent === "live");
+  const page = await signIn(await open({}), url, token);
   const rows = async (limit, pattern) => {
     await page.evaluate((name) => { location.hash = `#/limits/${name}`; }, limit);
     const link = page.getByRole("link", { name: pattern });

@@ -1,6 +1,6 @@
 // Keys of limits of each kind: which ones can be blocked, and why the others cannot. Arguments: URL, TOKEN, FILE of the config.
 const fs = require("node:fs");
-const { assert, checkAccess, run } = require("./chromium.js");
+const { assert, checkAccess, run, signIn } = require("./chromium.js");
 
 const [, , url, token, file] = process.argv;
 // A limit, a part of its key, a text on the screen, and whether a block and an override are offered.
@@ -16,11 +16,7 @@ const SCREENS = [
 ];
 
 run(async (open) => {
-  const page = await open({});
-  await page.goto(url);
-  await page.fill("#token", token);
-  await page.keyboard.press("Enter");
-  await page.waitForFunction(() => document.getElementById("freshness").textContent === "live");
+  const page = await signIn(await open({}), url, token);
   const show = async (limit, part, text) => {
     await page.evaluate((hash) => { location.hash = hash; }, `#/limits/${limit}/key/${encodeURIComponent(part)}`);
     await page.waitForFunction(([part, text]) => document.querySelector("h1").textContent.includes(part) && document.querySelector("#main").textContent.includes(text), [part, text]);

@@ -1,16 +1,12 @@
 // Secrets of a config file stay hidden, and are never replaced by their dots. Arguments: URL, TOKEN, FILE.
 const fs = require("node:fs");
-const { assert, checkAccess, run } = require("./chromium.js");
+const { assert, checkAccess, run, signIn } = require("./chromium.js");
 
 const [, , url, token, file] = process.argv;
 const HOST = "<img src=x onerror=hack()>";
 
 run(async (open) => {
-  const page = await open({});
-  await page.goto(url);
-  await page.fill("#token", token);
-  await page.keyboard.press("Enter");
-  await page.waitForFunction(() => document.getElementById("freshness").textContent === "live");
+  const page = await signIn(await open({}), url, token);
   await page.evaluate(() => { location.hash = "#/config"; });
   const area = page.getByLabel("Text of the file");
   const shown = () => area.inputValue();
