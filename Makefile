@@ -61,8 +61,9 @@ shares: ## requests per second of each server by weight, beside nginx and Envoy;
 	@$(CARGO) build --release --quiet
 	python3 benches/shares.py
 
-import-diff: ## random nginx configs beside their import, the same requests to both; PAIRS=2000 SEED=1 (needs nginx and htpasswd)
+import-diff: ## hand-written and random nginx configs beside their import, the same requests to both; PAIRS=2000 SEED=1 (needs nginx and htpasswd)
 	@$(CARGO) build --quiet
+	python3 tests/import/differ/cases.py target/debug/sluicegate
 	python3 tests/import/differ/run.py target/debug/sluicegate $(or $(PAIRS),2000) $(SEED)
 
 microbench: ## time of decisions, canonical forms, the route table and the HTTP/1.1 codec; ONLY="decide" for some; PROFILE=dev to see only that they run

@@ -15,8 +15,8 @@ use crate::text::quote_literal;
 const BYTES_MAX: usize = 16 << 20;
 /// Maximum number of regular expressions. Compiling each takes a while.
 const REGEXES_MAX: usize = 1000;
-/// Maximum number of limits of one route.
-const LIMITS_MAX: usize = 16;
+/// Maximum number of limits of one route, with those of its `auth`.
+pub const LIMITS_MAX: usize = 16;
 
 /// The status of clients that `allow` and `deny` refuse.
 const ACCESS_STATUS: u16 = 403;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use crate::import::model::{ImportedConfig, RouteBody};
+use crate::import::model::{ImportedConfig, LIMITS_MAX, RouteBody};
 use crate::import::nginx::scope::Scope;
 use crate::import::syntax::Directive;
 use crate::import::text::format_array;
@@ -12,8 +12,6 @@ use crate::text::quote_literal;
 
 /// Maximum number of bytes of a file with passwords.
 const BYTES_MAX: u64 = 16 << 20;
-/// Maximum number of limits of one route, with those of its `auth`.
-const LIMITS_MAX: usize = 16;
 /// How the hashes that Sluicegate accepts start.
 const HASHES: [&str; 6] = ["$2a$", "$2b$", "$2y$", "$argon2id$", "$5$", "$6$"];
 

@@ -1,7 +1,7 @@
 //! What a server does before it chooses a location: its `if`, `rewrite` and `return`, in their order.
 
 use crate::import::error::Result;
-use crate::import::model::RouteBody;
+use crate::import::model::{LIMITS_MAX, RouteBody};
 use crate::import::nginx::conditions::guards::read_refusal;
 use crate::import::nginx::conditions::hosts::{HostCondition, read_host_condition};
 use crate::import::nginx::conditions::{ListenTls, ServerCondition, read_condition};
@@ -72,7 +72,10 @@ pub fn read_steps<'a>(
         if known_condition.is_none()
             && let Some(guard) = read_refusal(directive, context.variables)
         {
-            context.guards.push(guard);
+            match context.guards.len() < LIMITS_MAX {
+                true => context.guards.push(guard),
+                false => close(context, "a route has no more conditions, so the server is closed"),
+            }
             continue;
         }
         match directive.name.as_str() {

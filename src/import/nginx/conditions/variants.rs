@@ -39,7 +39,7 @@ pub fn split_location(block: &[Directive], variables: &Variables) -> Vec<Variant
         let block = match is_answer {
             // Conditions before it refuse first.
             true => rest[..at].iter().filter(|one| one.name == "if").chain(inner.inner()).cloned().collect(),
-            false => rest.clone(),
+            false => copy_own(&rest),
         };
         Variant { condition: Some(condition), block, inner: Some(inner) }
     };
@@ -49,6 +49,11 @@ pub fn split_location(block: &[Directive], variables: &Variables) -> Vec<Variant
         None => variants.push(Variant { condition: None, block: rest, inner: None }),
     }
     variants
+}
+
+/// Copies the directives of a location without the locations inside of it.
+fn copy_own(block: &[Directive]) -> Vec<Directive> {
+    block.iter().filter(|directive| directive.name != "location").cloned().collect()
 }
 
 /// Finds an `if` that answers the requests of one method, or adds headers to their responses. Only conditions that refuse
@@ -78,15 +83,21 @@ fn find_method(block: &[Directive], variables: &Variables) -> Option<(usize, Str
 
 /// Splits a location whose `proxy_pass` reads a `map` of a method, a host, a header or a cookie.
 fn split_pass(block: &[Directive], variables: &Variables) -> Option<Vec<Variant>> {
-    let pass = block.iter().position(|directive| directive.name == "proxy_pass")?;
-    let names = find_variables(block[pass].arg(0));
+    let url = block.iter().find(|directive| directive.name == "proxy_pass")?.arg(0);
+    let names = find_variables(url);
     let known: Vec<(&str, &Directive)> =
         names.iter().filter_map(|name| variables.blocks.get(name.as_str()).map(|map| (name.as_str(), *map))).collect();
     let [(name, map)] = known.as_slice() else { return None };
+    // The name of another variable may begin with this one.
+    if names.iter().any(|other| other != name && other.starts_with(name)) {
+        return None;
+    }
     let replace = |value: &str| {
-        let mut block = block.to_vec();
-        let text = block[pass].arg(0).replace(&format!("${{{name}}}"), value).replace(&format!("${name}"), value);
-        block[pass] = Directive { args: vec![text], is_expanded: true, ..block[pass].clone() };
+        let mut block = copy_own(block);
+        for pass in block.iter_mut().filter(|directive| directive.name == "proxy_pass") {
+            pass.args = vec![url.replace(&format!("${{{name}}}"), value).replace(&format!("${name}"), value)];
+            pass.is_expanded = true;
+        }
         block
     };
     let cases = read_cases(map)?;
