@@ -84,6 +84,13 @@ pub fn write_head(kind: u64, length: usize, out: &mut Vec<u8>) {
     varint::write(length as u64, out);
 }
 
+/// Encodes the type and length of a frame.
+pub fn encode_head(kind: u64, length: usize) -> Bytes {
+    let mut head = Vec::new();
+    write_head(kind, length, &mut head);
+    head.into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -34,7 +34,7 @@ use crate::proxy::server::http3::frame;
 use crate::proxy::server::http3::qpack;
 use crate::proxy::server::http3::request_body::Http3Body;
 use crate::proxy::server::http3::shared::Http3Connection;
-use crate::proxy::server::http3::tunnel_stream::TunnelStream;
+use crate::proxy::server::http3::tunnel_stream::Http3Tunnel;
 
 /// Bytes of a response that are handed to the library at once: a client that takes nothing is noticed by piece.
 const PIECE: usize = 32 * 1024;
@@ -235,7 +235,7 @@ impl RequestTask {
             expired.set(self.deadline.expired_wait());
             self.connection.poll_unwanted(self.id, cx) || expired.get().is_some()
         };
-        let stream = TunnelStream::new(self.connection.clone(), self.id);
+        let stream = Http3Tunnel::new(self.connection.clone(), self.id);
         tunnel.run(Box::new(stream), Vec::new(), Box::new(is_over)).await;
         expired.get().map_or(NO_ERROR, |awaited| self.cut_off(awaited))
     }
@@ -284,7 +284,7 @@ impl RequestTask {
                 Ok(mut data) => {
                     while !data.is_empty() {
                         let piece = data.split_to(data.len().min(PIECE));
-                        write_all(connection, id, frame_head(frame::DATA, piece.len()), None).await?;
+                        write_all(connection, id, frame::encode_head(frame::DATA, piece.len()), None).await?;
                         deadline.send_piece(piece.len());
                         write_all(connection, id, piece, Some(deadline)).await?;
                     }
@@ -348,13 +348,6 @@ async fn write_all(
         Poll::Ready(Ok(()))
     })
     .await
-}
-
-/// Encodes the type and length of a frame.
-pub(super) fn frame_head(kind: u64, length: usize) -> Bytes {
-    let mut head = Vec::new();
-    frame::write_head(kind, length, &mut head);
-    head.into()
 }
 
 fn headers_frame(section: &[u8]) -> Bytes {

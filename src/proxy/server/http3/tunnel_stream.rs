@@ -14,11 +14,10 @@ use crate::proxy::server::http3::error::{CONNECT_ERROR, FRAME_UNEXPECTED};
 use crate::proxy::server::http3::frame;
 use crate::proxy::server::http3::request_reader::RequestItem;
 use crate::proxy::server::http3::request_streams::StreamItem;
-use crate::proxy::server::http3::response::frame_head;
 use crate::proxy::server::http3::shared::Http3Connection;
 
 /// Carries the bytes of a tunnel in DATA frames. Dropping it resets the response, unless that has been shut down.
-pub struct TunnelStream {
+pub struct Http3Tunnel {
     connection: Rc<Http3Connection>,
     id: StreamId,
     /// Bytes that have come and were not read.
@@ -29,21 +28,21 @@ pub struct TunnelStream {
     is_shut_down: bool,
 }
 
-impl TunnelStream {
-    pub fn new(connection: Rc<Http3Connection>, id: StreamId) -> TunnelStream {
+impl Http3Tunnel {
+    pub fn new(connection: Rc<Http3Connection>, id: StreamId) -> Http3Tunnel {
         let (unread, frame_head) = (Bytes::new(), Bytes::new());
-        TunnelStream { connection, id, unread, frame_head, frame_left: 0, is_shut_down: false }
+        Http3Tunnel { connection, id, unread, frame_head, frame_left: 0, is_shut_down: false }
     }
 }
 
-impl TunnelIo for TunnelStream {
+impl TunnelIo for Http3Tunnel {
     /// Returns `None`, because the library accepts no more than the client's window allows and `SEND_WINDOW` has room for.
     fn sent_bytes(&self) -> Option<u64> {
         None
     }
 }
 
-impl AsyncRead for TunnelStream {
+impl AsyncRead for Http3Tunnel {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         while self.unread.is_empty() {
             match ready!(self.connection.poll_item(self.id, cx)) {
@@ -68,12 +67,12 @@ impl AsyncRead for TunnelStream {
     }
 }
 
-impl AsyncWrite for TunnelStream {
+impl AsyncWrite for Http3Tunnel {
     /// The task of the request is woken when there is room: it has registered itself, before it polls the tunnel.
     fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         if self.frame_left == 0 {
             self.frame_left = buf.len();
-            self.frame_head = frame_head(frame::DATA, buf.len());
+            self.frame_head = frame::encode_head(frame::DATA, buf.len());
         }
         let this = &mut *self;
         while !this.frame_head.is_empty() {
@@ -99,7 +98,7 @@ impl AsyncWrite for TunnelStream {
     }
 }
 
-impl Drop for TunnelStream {
+impl Drop for Http3Tunnel {
     fn drop(&mut self) {
         if !self.is_shut_down {
             self.connection.reset(self.id, CONNECT_ERROR);
