@@ -19,7 +19,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
-use regex::RegexBuilder;
 
 use crate::config::compile::context::LimitContext;
 use crate::config::compile::limits::schedule::compile_schedule;
@@ -284,7 +283,7 @@ fn parse_pattern(text: &str) -> Result<(bool, WrittenPattern<'_>), TextFault> {
         return Ok((false, WrittenPattern::Set(name)));
     }
     if let Some(rest) = text.strip_prefix('~') {
-        return parse_expression(text, rest).map(|expression| (false, WrittenPattern::Regex(expression)));
+        return values::parse_expression(text, rest).map(|expression| (false, WrittenPattern::Regex(expression)));
     }
     if let Some(rest) = text.strip_prefix(['<', '>']) {
         let (or_equal, number) = match rest.strip_prefix('=') {
@@ -315,22 +314,6 @@ fn parse_pattern(text: &str) -> Result<(bool, WrittenPattern<'_>), TextFault> {
         Some((from, to)) => Ok((false, WrittenPattern::Integer(from, to))),
         None => Ok((false, WrittenPattern::Text(text))),
     }
-}
-
-/// Parses the regular expression after `~` in `text`.
-pub fn parse_expression(text: &str, rest: &str) -> Result<Expression, TextFault> {
-    let (ignore_case, pattern) = match (rest.strip_prefix("i "), rest.strip_prefix(' ')) {
-        (Some(pattern), _) => (true, pattern),
-        (None, Some(pattern)) => (false, pattern),
-        (None, None) => {
-            let help = format!("write \"~ regex\", \"~i regex\" to ignore case, or \"= {text}\" for the text");
-            return invalid_text(format!("`{text}` is neither a regular expression nor a text"), help);
-        }
-    };
-    // Values may contain line ends, at which matching must not stop.
-    let mut builder = RegexBuilder::new(pattern);
-    let regex = values::build_regex(builder.case_insensitive(ignore_case).dot_matches_new_line(true))?;
-    Ok(Expression { regex, ignore_case })
 }
 
 /// Parses `A-B`, a range of two integers.
