@@ -12,6 +12,7 @@ use regex::{Regex, RegexBuilder};
 use crate::config::habits;
 use crate::limiting::algorithm::params::{PERIOD_MAX_MS, Rate};
 use crate::limiting::key::{Key, KeyPart};
+use crate::limiting::limit::when::Expression;
 use crate::limiting::source::{Source, SourceKind, SourceOrigin};
 pub use crate::names::{TextFault, invalid_text, parse_header_name, parse_param_name};
 use crate::net::{ListenAddr, parse_network};
@@ -197,6 +198,22 @@ pub fn build_regex(builder: &mut RegexBuilder) -> Result<Regex, TextFault> {
             invalid_text(format!("not a regular expression: {reason}"), "the syntax is that of the Rust crate regex")
         }
     }
+}
+
+/// Parses the regular expression after `~` in `text`.
+pub fn parse_expression(text: &str, rest: &str) -> Result<Expression, TextFault> {
+    let (ignore_case, pattern) = match (rest.strip_prefix("i "), rest.strip_prefix(' ')) {
+        (Some(pattern), _) => (true, pattern),
+        (None, Some(pattern)) => (false, pattern),
+        (None, None) => {
+            let help = format!("write \"~ regex\", \"~i regex\" to ignore case, or \"= {text}\" for the text");
+            return invalid_text(format!("`{text}` is neither a regular expression nor a text"), help);
+        }
+    };
+    // Values may contain line ends, at which matching must not stop.
+    let mut builder = RegexBuilder::new(pattern);
+    let regex = build_regex(builder.case_insensitive(ignore_case).dot_matches_new_line(true))?;
+    Ok(Expression { regex, ignore_case })
 }
 
 pub fn parse_header_value(text: &str) -> Result<HeaderValue, TextFault> {

@@ -89,7 +89,7 @@ fn check_forwarded(
 /// Parses the pattern for the value of a header. `*` has no meaning in it, because `*/*` is a common value.
 fn parse_header_pattern(text: &str) -> Result<HeaderPattern, TextFault> {
     if let Some(rest) = text.strip_prefix('~') {
-        return parse_expression(text, rest).map(HeaderPattern::Regex);
+        return values::parse_expression(text, rest).map(HeaderPattern::Regex);
     }
     let text = text.strip_prefix("= ").unwrap_or(text);
     values::parse_header_value(text).map(HeaderPattern::Text)

@@ -284,7 +284,7 @@ fn parse_pattern(text: &str) -> Result<(bool, WrittenPattern<'_>), TextFault> {
         return Ok((false, WrittenPattern::Set(name)));
     }
     if let Some(rest) = text.strip_prefix('~') {
-        return parse_expression(text, rest).map(|expression| (false, WrittenPattern::Regex(expression)));
+        return values::parse_expression(text, rest).map(|expression| (false, WrittenPattern::Regex(expression)));
     }
     if let Some(rest) = text.strip_prefix(['<', '>']) {
         let (or_equal, number) = match rest.strip_prefix('=') {

@@ -9,7 +9,7 @@ use crate::import::text::{format_array, format_cookie_pattern};
 use crate::text::quote_literal;
 
 /// The most routes that one location becomes.
-const VARIANTS_MAX: usize = 32;
+const VARIANTS_MAX: usize = 16;
 /// The entry of a `map` for values that are not empty.
 const ANY: &str = "~.";
 

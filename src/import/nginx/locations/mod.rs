@@ -1,5 +1,8 @@
 //! Translates the locations of a server to routes.
 //!
+//! Input: a `location` with the directives in force there. Output: its routes, the last of which is for all requests that
+//! no other one takes. To translate another directive of a location, read it in `Context::translate_body`.
+//!
 //! - `responses`: `return`; `types`: the types of its responses.
 //! - `rewrites`: `rewrite` of a location.
 
