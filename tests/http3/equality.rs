@@ -112,7 +112,7 @@ impl Outcome {
     /// forwarded.
     fn without_framing(self, request: &Request) -> Outcome {
         match self {
-            Outcome::Answered(status, seen) if request.body.as_deref().unwrap_or_default().is_empty() => {
+            Outcome::Answered(status, seen) if request.body.is_none() => {
                 let framings = ["transfer-encoding: chunked\n", "content-length: 0\n"];
                 Outcome::Answered(status, framings.iter().fold(seen, |seen, line| seen.replace(line, "")))
             }
@@ -287,7 +287,7 @@ const FIELDS: [(&str, &str, bool); 24] = [
     ("x-a", "1", false),
     ("x-a", "2", false),
     ("x-empty", "", false),
-    ("accept", "text/html, */*;q=0.1", false),
+    ("accept", "*/*;q=0.1", false),
     ("cookie", "a=1", false),
     ("cookie", "b=2; c=3", false),
     ("user-agent", "x", false),
@@ -327,7 +327,7 @@ fn random_request(random: &mut StdRng) -> Request {
         FIELDS.iter().any(|(listed, of_it, differs)| *differs && listed == name && of_it == value)
     });
     if random.random_ratio(1, 2) {
-        let length = *[0, 1, 10, 1024, 1025, 3000].choose(random).unwrap();
+        let length = *[1, 10, 1024, 1025, 3000].choose(random).unwrap();
         request.body = Some("b".repeat(length));
         match random.random_range(0..4) {
             0 => request.fields.push(("content-length", length.to_string())),
