@@ -65,7 +65,9 @@ pub fn make_forwarded_head(
     })?;
     remove_own_headers(headers, config);
     remove_unread_addresses(headers, identity, config);
-    headers::set_te_connection(headers);
+    if fields.has(KnownHeader::Te) {
+        headers::set_te_connection(headers);
+    }
     // Only HTTP/1.1 has this expectation, and only a body needs it.
     if fields.has(KnownHeader::Expect) && (version != Version::HTTP_11 || body_length == Some(0)) {
         headers.remove(EXPECT);

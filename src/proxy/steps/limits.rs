@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -58,9 +59,10 @@ pub async fn apply_limits<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequest<'
     await_token_keys(door, needs_claims).await;
     let body = read_key_body(door, routed, needs_claims).await?;
     let earlier = door.admission_mut().verdict.take();
-    let facts = Facts { body: body.facts(), ..request_facts(door, routed, needs_claims) };
+    let mut facts = request_facts(door, routed, needs_claims);
+    facts.body = body.facts();
     let limits = EvaluatedLimits::evaluate(door, route, first..route.limits.len(), facts);
-    let decision = decide_limits(door, route, limits, Ask::HOLD, earlier).await;
+    let decision = pin!(decide_limits(door, route, limits, Ask::HOLD, earlier)).await;
     if let Err(refusal) = apply_decision(door, route, routed.identity, decision).await {
         return refuse_calls(door, route, body, refusal).await;
     }
@@ -155,7 +157,7 @@ pub async fn decide_limits<'r, 'a, D: LimitDoor<'a>>(
     let (mut verdict, slot) = match door.reserve_slots(limits, &evaluations) {
         Ok(slot) => {
             let start = (!door.limiter().store().is_in_process()).then(Instant::now);
-            let verdict = door.decide(limits, evaluations, ask).await;
+            let verdict = pin!(door.decide(limits, evaluations, ask)).await;
             start.into_iter().for_each(|start| door.add_wait(start));
             (verdict, slot)
         }

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, MutexGuard};
 
+use smallvec::SmallVec;
+
 use crate::limiting::algorithm::{State, Step};
 use crate::limiting::answer::{Answer, BanAnswer};
 use crate::limiting::decision::{Check, CheckCharges, Decision, StateRef};
@@ -9,15 +11,18 @@ use crate::limiting::partition::{EVICTION_SAMPLE, EVICTIONS, Entry, EvictionCand
 use crate::limiting::store::memory::{DecisionTime, LimitKeys, MemoryShard, MemoryStore, SHARDS};
 use crate::limiting::store::shares::KeyShare;
 
+/// A list with an element for each check. Most requests have few checks, and allocate nothing for it.
+pub type FewVec<T> = SmallVec<[T; 4]>;
+
 /// The locked shards of one request's keys.
 pub struct LockedShards<'a> {
     pub memory: &'a MemoryStore,
     /// Location of the key of each check, then of each ban.
-    pub homes: Vec<KeyLocation>,
+    pub homes: FewVec<KeyLocation>,
     /// Set of the locked shards, as bits.
     pub wanted: u64,
     /// The locked shards in the order of their index.
-    pub shards: Vec<MutexGuard<'a, MemoryShard>>,
+    pub shards: FewVec<MutexGuard<'a, MemoryShard>>,
     pub now: DecisionTime,
 }
 
@@ -87,7 +92,7 @@ impl LockedShards<'_> {
     /// Decides by all `checks` together. With `keep`, charges are stored. `lua/gate.lua` does the same in Redis.
     pub fn decide(&mut self, checks: &[Check], keep: bool) -> Decision {
         let mut admitted = true;
-        let mut steps = Vec::with_capacity(checks.len());
+        let mut steps: FewVec<Step<State>> = FewVec::new();
         let (mut bans, mut ban_home) = (Vec::new(), checks.len());
         for (i, check) in checks.iter().enumerate() {
             let applies = check.role.after.is_none_or(|base| !steps.get(base).is_some_and(has_admitted));
@@ -101,10 +106,14 @@ impl LockedShards<'_> {
         }
         let charges = CheckCharges::find(checks, admitted, |i| steps.get(i).is_some_and(has_admitted));
         let mut answers = Vec::with_capacity(checks.len());
-        for (i, (check, step)) in checks.iter().zip(steps).enumerate() {
+        // By reference: the list would be copied otherwise.
+        for (i, (check, step)) in checks.iter().zip(&mut steps).enumerate() {
             // A refusal may have a state to store as well.
             let is_stored = charges.contains(i) || !step.answer.admitted;
-            if let (Some(next), true) = (step.next, keep && is_stored) {
+            if keep
+                && is_stored
+                && let Some(next) = step.next.take()
+            {
                 // The key is spent if another request like this one would be refused.
                 let spent = !step.answer.admitted || step.answer.remaining < check.cost.max(1);
                 self.store(i, check.state_ref(), next, spent);
@@ -168,8 +177,7 @@ impl LockedShards<'_> {
         keys.partition.sweep(now_ms);
         keys.record_change(before);
         let (place, now) = (self.shard_index(i), self.now);
-        self.shards[place].sweep(now);
-        // The sweep may have removed the keys of this limit, if it had none in the shard.
+        self.shards[place].sweep(of.limit.id, now);
         let keys = self.keys(i, of);
         if !Arc::ptr_eq(&keys.rule, of.rule) {
             keys.rule = of.rule.clone();

@@ -22,7 +22,7 @@ use crate::limiting::clock::SteadyClock;
 use crate::limiting::decision::{Check, Decision, Op};
 use crate::limiting::limit::Limit;
 use crate::limiting::partition::{Hashed, KeyCount, Partition, PrehashedState};
-use crate::limiting::store::memory::locked::{KeyLocation, LockedShards};
+use crate::limiting::store::memory::locked::{FewVec, KeyLocation, LockedShards};
 use crate::limiting::store::once::{MarkUse, SingleUseMark, UsedMarks};
 use crate::limiting::store::shares::{KeyShare, KeyShares};
 use crate::telemetry::sampled::LogSampler;
@@ -69,14 +69,18 @@ struct LimitKeys {
 
 impl MemoryShard {
     /// Removes a few expired keys, of one limit after the other: those of a limit without new keys would otherwise stay
-    /// in the pool.
-    fn sweep(&mut self, now: DecisionTime) {
+    /// in the pool. The limit whose id is `kept` stays even without keys, because it gets a new one.
+    fn sweep(&mut self, kept: u64, now: DecisionTime) {
         for _ in 0..EMPTY_SKIPPED {
             if self.hand >= self.limits.len() {
                 self.hand = 0;
             }
-            let Some((_, keys)) = self.limits.get_index_mut(self.hand) else { return };
+            let Some((id, keys)) = self.limits.get_index_mut(self.hand) else { return };
             let before = keys.partition.key_count();
+            if before.len == 0 && *id == kept {
+                self.hand += 1;
+                return;
+            }
             if before.len == 0 {
                 self.limits.swap_remove_index(self.hand);
                 continue;
@@ -195,10 +199,10 @@ impl MemoryStore {
 
     /// Locks the shards of `checks` in the order of their index, which prevents deadlocks.
     fn lock_for(&self, checks: &[Check], now: impl FnOnce() -> DecisionTime) -> LockedShards<'_> {
-        let mut homes: Vec<KeyLocation> = checks.iter().map(|check| self.location_of(&check.key)).collect();
+        let mut homes: FewVec<_> = checks.iter().map(|check| self.location_of(&check.key)).collect();
         homes.extend(checks.iter().filter_map(|check| Some(self.location_of(&check.ban.as_ref()?.key))));
         let shard_bits = homes.iter().fold(0_u64, |shard_bits, home| shard_bits | 1 << home.shard);
-        let mut shards = Vec::with_capacity(homes.len());
+        let mut shards = FewVec::new();
         let mut left = shard_bits;
         while left != 0 {
             shards.push(self.lock(left.trailing_zeros() as usize));

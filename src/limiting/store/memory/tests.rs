@@ -46,6 +46,20 @@ fn expired_keys_are_forgotten_as_new_ones_come() {
     assert!(memory.len() < 11_000, "{} keys", memory.len());
 }
 
+/// The keys of one limit expire before the next comes, so that it is without keys again and again.
+#[test]
+fn keys_of_a_limit_without_requests_are_forgotten_while_another_has_one_key_at_a_time() {
+    let memory = MemoryStore::new(1_000_000);
+    let (quiet, busy) = (limit("quiet", 9, 1000, Mode::Enforce), limit("busy", 9, 1, Mode::Enforce));
+    for i in 0..1000 {
+        memory.run(Op::Take, &[check(&quiet, &format!("old-{i}"), 1)], NOW);
+    }
+    for i in 0..5000 {
+        memory.run(Op::Take, &[check(&busy, &format!("new-{i}"), 1)], NOW + 2000 + 2 * i);
+    }
+    assert!(memory.len() <= 64, "{} keys", memory.len());
+}
+
 #[test]
 fn an_expired_key_is_a_new_one() {
     let memory = MemoryStore::new(100);
