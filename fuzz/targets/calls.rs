@@ -43,7 +43,7 @@ fn cost_of(limit: &Limit, body: &[u8]) -> Option<i64> {
     if limit.unreadable_body(&facts).is_some() {
         return None;
     }
-    let cost = limit.cost_of(&facts).ok()?;
+    let cost = limit.price_of(&facts).ok()?.units;
     assert!(cost > 0, "a request is free");
     Some(cost)
 }

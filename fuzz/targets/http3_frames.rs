@@ -28,7 +28,7 @@ fn read_request<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Request {
 
 /// Returns how many frames brought nothing; `None` for a stream that is ignored.
 fn read_unidirectional<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Result<Option<u32>, Http3Error> {
-    let (mut stream, mut critical, mut idle) = (UniStream::new(), CriticalStreams::default(), 0);
+    let (mut stream, mut critical, mut idle) = (UniStream::default(), CriticalStreams::default(), 0);
     for piece in pieces {
         match stream.read(Bytes::copy_from_slice(piece), &mut critical)? {
             UniResult::Read { idle_frames } => idle += idle_frames,

@@ -43,7 +43,7 @@ ends! {
     Exhausted = limit(429, ResourceExhausted, "exhausted", "request quota exceeded")
         .means("the limit in `refused_by` is exhausted");
     NeverFits = limit(429, ResourceExhausted, "never_fits", "the request costs more than its whole quota")
-        .means("the cost is more than the limit can ever hold");
+        .means("the cost is more than the limit can ever allow");
     Banned = limit(429, ResourceExhausted, "banned", "too many refused requests; this client is banned for a while")
         .setting("ban").means("the key was refused too often and is [banned](bans.md)");
     MissingKey = limit(403, PermissionDenied, "missing_key", "the request lacks a part of the key of its limit")

@@ -12,7 +12,6 @@ use crate::config::reader::Section;
 use crate::config::schema::route;
 use crate::config::values;
 use crate::config::values::{TextFault, invalid_text, is_host};
-use crate::limiting::limit::when::Expression;
 use crate::limiting::source::Source;
 use crate::names::parse_forwarded_header;
 use crate::received_headers::{Visibility, find_visibility};
@@ -326,20 +325,4 @@ pub fn parse_content_type(section: &Section) -> Option<http::HeaderValue> {
         true => values::parse_header_value(text),
         false => invalid_text(format!("`{text}` is not a content type"), "like \"text/plain\" or \"application/json\""),
     })
-}
-
-/// Parses the regular expression after `~` in `text`.
-pub fn parse_expression(text: &str, rest: &str) -> Result<Expression, TextFault> {
-    let (ignore_case, pattern) = match (rest.strip_prefix("i "), rest.strip_prefix(' ')) {
-        (Some(pattern), _) => (true, pattern),
-        (None, Some(pattern)) => (false, pattern),
-        (None, None) => {
-            let help = format!("write \"~ regex\", \"~i regex\" to ignore case, or \"= {text}\" for the text");
-            return invalid_text(format!("`{text}` is neither a regular expression nor a text"), help);
-        }
-    };
-    // Values may contain line ends, at which matching must not stop.
-    let mut builder = RegexBuilder::new(pattern);
-    let regex = values::build_regex(builder.case_insensitive(ignore_case).dot_matches_new_line(true))?;
-    Ok(Expression { regex, ignore_case })
 }

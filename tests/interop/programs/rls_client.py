@@ -174,7 +174,7 @@ def decisions(service):
     # Two descriptors of one budget are one charge of both.
     same(service.decide("edge", tokens(700), tokens(700)).codes(), [OVER, OVER])
     same([status.remaining for status in service.decide("edge", tokens(400), tokens(600)).statuses], [0, 0])
-    # Numbers above 32 bits, and more hits than the limit can ever hold.
+    # Numbers above 32 bits, and more hits than the limit can ever allow.
     same(service.decide("edge", descriptor(("large", "x"))).statuses[0].limit, (2**32 - 1, HOUR, "large"))
     response = service.decide("edge", descriptor(("tokens", "c"), hits=2**64 - 1))
     same((response.code, response.statuses[0].wait, "retry-after" in response.headers), (OVER, None, False))

@@ -22,7 +22,6 @@ use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 
 use crate::config::compile::context::LimitContext;
 use crate::config::compile::limits::schedule::compile_schedule;
-use crate::config::compile::matcher::parse_expression;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::Section;

@@ -214,7 +214,7 @@ impl Http3Connection {
             return Poll::Ready(Err(WriteError::ClosedStream));
         }
         match self.quic.borrow_mut().send_stream(id).write(bytes) {
-            Err(WriteError::Blocked) => return Poll::Pending,
+            Err(WriteError::Blocked) => Poll::Pending,
             result => {
                 self.wake();
                 Poll::Ready(result)

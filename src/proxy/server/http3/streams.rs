@@ -24,7 +24,7 @@ impl Http3Connection {
             let Some(id) = self.quic.borrow_mut().streams().accept(dir) else { return Ok(()) };
             match dir {
                 Dir::Uni => {
-                    self.streams.borrow_mut().uni.insert(id, UniStream::new());
+                    self.streams.borrow_mut().uni.insert(id, UniStream::default());
                     self.read_uni(id)?;
                 }
                 Dir::Bi => self.accept_request(id)?,

@@ -57,11 +57,13 @@ pub enum UniResult {
     Ignored,
 }
 
-impl UniStream {
-    pub fn new() -> UniStream {
+impl Default for UniStream {
+    fn default() -> UniStream {
         UniStream::Unknown { head: [0; varint::LONGEST], filled: 0 }
     }
+}
 
+impl UniStream {
     /// Returns whether the connection ends when this stream does.
     pub fn is_critical(&self) -> bool {
         !matches!(self, UniStream::Unknown { .. })
@@ -224,8 +226,8 @@ mod tests {
 
     /// Reads a stream byte by byte and as a whole, which must make no difference.
     fn read(bytes: &[u8]) -> Result<UniResult, Code> {
-        let whole = UniStream::new().read(Bytes::copy_from_slice(bytes), &mut CriticalStreams::default());
-        let (mut stream, mut critical) = (UniStream::new(), CriticalStreams::default());
+        let whole = UniStream::default().read(Bytes::copy_from_slice(bytes), &mut CriticalStreams::default());
+        let (mut stream, mut critical) = (UniStream::default(), CriticalStreams::default());
         let mut idle = 0;
         let mut last = Ok(UniResult::Read { idle_frames: 0 });
         for byte in bytes {
@@ -300,9 +302,9 @@ mod tests {
         assert_eq!(read(&[0x40, 0x54, 1]), Ok(UniResult::Ignored));
         for kind in [0, 2, 3] {
             let (mut critical, kind) = (CriticalStreams::default(), Bytes::copy_from_slice(&[kind]));
-            let mut first = UniStream::new();
+            let mut first = UniStream::default();
             assert!(first.read(kind.clone(), &mut critical).is_ok() && first.is_critical());
-            assert_eq!(UniStream::new().read(kind, &mut critical), Err(STREAM_CREATION_ERROR));
+            assert_eq!(UniStream::default().read(kind, &mut critical), Err(STREAM_CREATION_ERROR));
         }
     }
 
