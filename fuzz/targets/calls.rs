@@ -26,6 +26,7 @@ fn cost_of(limit: &Limit, body: &[u8]) -> Option<i64> {
         method: "POST",
         host: "a.test",
         path: "/",
+        replaces_path: false,
         query: None,
         headers: &headers,
         route: "",

@@ -45,6 +45,8 @@ struct StateBasis {
 
 /// Interval at which changes are looked for.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Changes by the admin API that come within this time are written together.
+const CHANGES_TOGETHER: Duration = Duration::from_millis(50);
 /// Pause before another attempt after a failure.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a start waits for the first report, and then for the file.
@@ -122,10 +124,10 @@ impl StoreState {
         let mut ticks = interval(CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            // A change by the admin API is reported as kept once the file has it.
+            // A change by the admin API is reported as kept once the file has it. One write serves those that come together.
             tokio::select! {
                 _ = ticks.tick() => {}
-                () = self.live.wait_for_change() => {}
+                () = self.live.wait_for_change() => sleep(CHANGES_TOGETHER).await,
             }
             if !self.gateways.is_store_silent() {
                 *self.previous_outage.borrow_mut() = None;

@@ -25,7 +25,7 @@ pub struct HistoryEntry {
     pub generation: u64,
     pub hash: String,
     pub loaded_at: SystemTime,
-    /// Event that put the active config: `start`, or a trigger of reloads.
+    /// Event that activated the config: `start`, or a trigger of reloads.
     pub trigger: &'static str,
     /// Name of the token that requested it over the admin API; `None` for files and signals.
     pub token: Option<String>,

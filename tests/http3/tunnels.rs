@@ -127,6 +127,21 @@ fn only_a_switch_to_a_requested_protocol_opens_a_tunnel() {
 }
 
 #[test]
+fn a_client_that_cancels_tunnels_can_open_others() {
+    let upstream = upstream();
+    let gateway = start(&upstream, "max_streams = 2\n", "");
+    let client = gateway.connect();
+    for _ in 0..5 {
+        let mut tunnel = open(&client, "/chat");
+        let _ = tunnel.send.reset(quinn::VarInt::from_u32(0x10c));
+        let _ = tunnel.receive.stop(quinn::VarInt::from_u32(0x10c));
+        drop(tunnel);
+        wait_until("the tunnel has ended", || gateway.gateway.metric("tunnels", &[]) == Some(0.0));
+    }
+    assert_eq!(client.fetch(&connect("/chat", "h2c"), b"").status(), 501);
+}
+
+#[test]
 fn a_tunnel_ends_with_its_stream_and_in_time_and_alone() {
     let upstream = upstream();
     let gateway = start(&upstream, "", "tunnel_timeout = \"700ms\"");

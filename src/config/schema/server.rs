@@ -224,7 +224,7 @@ rows! {
         .weaker(Weaker::Compiled)
         .inherited();
     HTTP2: bool = option("http2", Boolean, Value("true"), "accept HTTP/2 on every listener").for_new_connections();
-    MAX_STREAMS: u32 = option("max_streams", integer(1, 10_000), Value("100"), "requests at once on one HTTP/2 connection")
+    MAX_STREAMS: u32 = option("max_streams", integer(1, 10_000), Value("100"), "requests at once on one HTTP/2 or HTTP/3 connection")
         .for_new_connections()
         .teach("250", "Raise it for gRPC clients that make many calls at once on one connection");
     MAX_DELAYED: usize = option(

@@ -441,7 +441,7 @@ fn can_be_absent(part: &KeyPart) -> bool {
     !sources.is_empty() && sources.iter().all(|source| is_optional(source.kind().origin()))
 }
 
-/// Describes it for a rule.
+/// Describes what holds if responses cost more than was charged before (`settle`).
 fn describe_late_charges(rule: &Rule) -> String {
     let common = "The bound counts what is charged when a request arrives. Responses that report more are charged the rest \
                   when they end";

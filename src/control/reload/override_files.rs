@@ -22,7 +22,7 @@ use crate::telemetry::metrics::StoreMetrics;
 /// Interval at which files are looked at. A file has to stay the same for as long before it is read.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A file that has become empty is read after this time. Many programs empty a file, close it, and write it a little later.
+/// A file that has no rows any more is applied after this time. Many programs empty a file, close it, and write it a little later.
 const EMPTIED_WAIT: Duration = Duration::from_secs(3);
 
 /// The state of the file of a limit.
@@ -106,7 +106,7 @@ pub fn adopt_rows(config: &Config, old: &Config) {
             tracing::warn!(
                 limit = limit.name,
                 kept = kept_rows,
-                "rows of the file that are wrong now keep what they said before"
+                "rows of the file that are wrong now, or all if it is empty, keep what they said before"
             );
         }
     }
@@ -139,10 +139,6 @@ fn look_at_file(limit: &Arc<Limit>, known: &mut KnownFile, at: Instant) -> Look 
     if known.seen.replace(now) != Some(now) {
         return if is_late { Look::Failed("it keeps changing".to_owned()) } else { Look::Waiting };
     }
-    let is_emptied = now.2 == 0 && known.read.is_some_and(|(_, _, size, ..)| size > 0);
-    if is_emptied && waited < EMPTIED_WAIT {
-        return Look::Waiting;
-    }
     if let Some(Writer { process, .. }) = find_writer(&[PathBuf::clone(&file.path)]) {
         return if is_late { Look::Failed(format!("{process} has it open for writing")) } else { Look::Waiting };
     }
@@ -154,7 +150,7 @@ fn look_at_file(limit: &Arc<Limit>, known: &mut KnownFile, at: Instant) -> Look 
             return Look::Failed(error.to_string());
         }
     };
-    if stat_file(&file.path).ok() != Some(now) {
+    if stat_file(&file.path).ok() != Some(now) || file.is_emptied_by(&text) && waited < EMPTIED_WAIT {
         return Look::Waiting;
     }
     known.waiting_since = None;
@@ -269,17 +265,25 @@ mod tests {
         fs::write(&path, "a rate=0\nb rate=0\n").unwrap();
         assert_eq!(look(5), Look::Waiting);
         assert!(matches!(look(6), Look::Read(rows) if rows.changed == 1));
+        // It is made anew, beginning with a comment.
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(look(7), Look::Failed(_)));
+        fs::write(&path, "# customers\n\n").unwrap();
+        assert_eq!([look(8), look(9), look(10)], [Look::Waiting, Look::Waiting, Look::Waiting]);
+        fs::write(&path, "a rate=0\nb rate=0\n").unwrap();
+        assert_eq!(look(11), Look::Waiting);
+        assert!(matches!(look(12), Look::Read(rows) if rows.changed == 0));
         // The system crashed in the middle of a write, or the file is another one.
         for damaged in ["\0\0\0\0\0\0", "a rate=0\n\0\0\0\0", "<html>\n</html>\n"] {
             fs::write(&path, damaged).unwrap();
-            look(7);
-            assert!(matches!(look(8), Look::Failed(_)), "{damaged:?}");
+            look(13);
+            assert!(matches!(look(14), Look::Failed(_)), "{damaged:?}");
             assert_eq!(limit.overrides.file().unwrap().counts().0, 2, "{damaged:?}");
         }
         // Someone wants it empty.
         fs::write(&path, "").unwrap();
-        assert_eq!([look(10), look(11)], [Look::Waiting, Look::Waiting]);
-        assert!(matches!(look(13), Look::Read(rows) if rows.changed == 2));
+        assert_eq!([look(16), look(17)], [Look::Waiting, Look::Waiting]);
+        assert!(matches!(look(19), Look::Read(rows) if rows.changed == 2));
     }
 
     #[test]

@@ -14,7 +14,7 @@
 //! - `headers`: headers of requests and responses; `upstreams`: `proxy_pass` and the servers behind it.
 //! - `access`: `allow` and `deny`; `passwords`: `auth_basic`; `pages`: `error_page`; `compression`: `gzip`; `logs`: `access_log`.
 //! - `limits`: `limit_req` and `limit_conn` with their zones and keys, including `map` and `geo`.
-//! - `client_settings`: trusted proxies, timeouts and sizes; `sizes`: sizes such as `8m`.
+//! - `client_settings`: trusted proxies, timeouts and sizes; `sizes`: sizes such as `8m`; `types`: types of responses.
 //!
 //! To add a directive, add its row to `directives`, and read it where its subject belongs, such as `locations`.
 
@@ -40,6 +40,7 @@ mod server_steps;
 mod servers;
 mod sites;
 mod sizes;
+mod types;
 mod upstreams;
 mod variables;
 
@@ -95,8 +96,12 @@ pub fn translate_directives(mut directives: Vec<Directive>, out: &mut ImportedCo
     let facts = gather_facts(&http, &servers, &scope, out)?;
     out.has_default_ports = facts.has_default_ports();
     let blocks = http.iter().filter(|directive| matches!(directive.name.as_str(), "map" | "geo"));
+    let changed = list_changed_variables(&http);
+    // What has another value for some requests is not what its `map` says.
+    let is_constant = |name: &str| !changed.iter().any(|changed| changed.eq_ignore_ascii_case(name));
+    let blocks = blocks.filter_map(|at| Some((at.args.last()?.strip_prefix('$')?, at)));
     let variables = Variables {
-        blocks: blocks.filter_map(|at| Some((at.args.last()?.strip_prefix('$')?, at))).collect(),
+        blocks: blocks.filter(|(name, _)| is_constant(name)).collect(),
         has_one_scheme: facts.scheme.is_some(),
     };
     let upstreams: UpstreamBlocks = http
@@ -112,6 +117,18 @@ pub fn translate_directives(mut directives: Vec<Directive>, out: &mut ImportedCo
     translate_client_settings(&http, &scope, &facts, out)?;
     translate_access_log(&http, out);
     ServerBlocks::new(scope, upstreams, zones, (&facts, &variables), &servers, out).translate_servers(&servers)
+}
+
+/// Lists the variables that a directive changes, in this block and those inside of it.
+fn list_changed_variables(block: &[Directive]) -> Vec<&str> {
+    let mut names = Vec::new();
+    for directive in block {
+        if matches!(directive.name.as_str(), "set" | "auth_request_set") {
+            names.extend(directive.arg(0).strip_prefix('$'));
+        }
+        names.extend(list_changed_variables(directive.inner()));
+    }
+    names
 }
 
 /// Gathers what the values of variables depend on.

@@ -262,10 +262,10 @@ impl Overrides {
         let mut shapes = self.fixed.shapes().to_vec();
         shapes.extend(self.live.shapes());
         shapes.extend(self.file.iter().flat_map(|file| file.table.shapes()));
-        let mut texts = Vec::with_capacity(shapes.len());
+        let mut seen = Vec::with_capacity(shapes.len());
         shapes.retain(|shape| {
-            let is_new = !texts.contains(shape);
-            texts.push(*shape);
+            let is_new = !seen.contains(shape);
+            seen.push(*shape);
             is_new
         });
         shapes.sort_by_key(|shape| shape.order());

@@ -61,22 +61,27 @@ impl OverrideFile {
         Ok(ReplacedRows { changed, rejected })
     }
 
-    /// Adopts the rows of `old` whose lines were left out here. Returns how many.
+    /// Adopts the rows of `old` whose lines were left out here, or all if the file is empty: it may be about to be written.
+    /// Returns how many.
     pub(super) fn adopt_rows(&self, reader: &mut RowReader<'_>, old: &OverrideFile) -> usize {
         let state = &mut *self.state.lock();
-        let missing: Vec<&Vec<u8>> = state.skipped.iter().filter(|field| !state.rows.contains_key(*field)).collect();
-        if missing.is_empty() {
-            return 0;
-        }
+        let is_empty = state.rows.is_empty() && state.skipped.is_empty();
+        let is_missing = |field: &Vec<u8>| is_empty || state.skipped.contains(field) && !state.rows.contains_key(field);
         let rows: RawOverrides = {
             let old = old.state.lock();
-            missing.into_iter().filter_map(|field| Some((field.clone(), old.rows.get(field)?.clone()))).collect()
+            let missing = old.rows.iter().filter(|(field, _)| is_missing(field));
+            missing.map(|(field, value)| (field.clone(), value.clone())).collect()
         };
         // A row that no longer fits the limit stays out, like any other with a mistake.
         let mut adopt = |(field, value): (&Vec<u8>, &Vec<u8>)| {
             self.table.change(reader, &mut state.rows, field, Some(value.as_slice())).is_ok()
         };
         rows.iter().filter(|row| adopt(*row)).count()
+    }
+
+    /// Returns whether `text` would leave no row of those that are active.
+    pub fn is_emptied_by(&self, text: &str) -> bool {
+        self.table.len() > 0 && written_rows(text).next().is_none()
     }
 
     /// Number of active rows, and of lines that were left out.
@@ -88,8 +93,7 @@ impl OverrideFile {
 /// Splits a text into rows: a field, spaces or tabs, and a value. Lines that are empty or begin with `#` say nothing.
 ///
 /// # Errors
-/// The file has too many rows, or is no list of rows at all, as after a crash in the middle of a write. Its missing rows say
-/// nothing then.
+/// The file has too many rows or is damaged, for example by a crash during a write.
 fn parse_rows(text: &str) -> Result<(RawOverrides, RejectedOverrides), String> {
     if text.contains('\0') {
         return Err("the file contains zero bytes; write it again".to_owned());

@@ -236,6 +236,10 @@ fn a_new_config_keeps_the_rows_that_became_wrong() {
     assert_eq!(budgets(&new), kept);
     new.apply_file(&key(), "").unwrap();
     assert_eq!(budgets(&new), [const { None }; 5]);
+    // A file that has become empty may be about to be written, so a new config does not lift its blocks.
+    let emptied = with_rows("# rows\n");
+    assert_eq!(emptied.adopt_rows(&key(), &old), 4);
+    assert_eq!(budgets(&emptied), budgets(&old));
 }
 
 #[test]

@@ -22,6 +22,8 @@ pub struct EventScanner {
     line: Line,
     /// The name of the field of the line, as far as it was read.
     name: [u8; NAME_MAX],
+    /// A document that began without the name of a field is not complete.
+    is_bare: bool,
     bom: BomState,
     /// The last byte was a carriage return, so a line feed belongs to it.
     is_after_cr: bool,
@@ -42,6 +44,8 @@ enum Line {
     /// After the colon of `data`; one space is no data.
     Colon,
     Data,
+    /// A line of a document without the names of fields. The document ends with a line.
+    Bare,
     /// Another field or a comment is being skipped.
     Other,
     /// A line that no event stream has: the server sends text under the type of one. Its bytes are content.
@@ -102,7 +106,7 @@ impl EventScanner {
                     self.line = Line::Data;
                     usize::from(byte == b' ')
                 }
-                Line::Data => {
+                Line::Data | Line::Bare => {
                     let end = memchr2(b'\r', b'\n', bytes).unwrap_or(bytes.len());
                     self.read_data(&bytes[..end], tree, readings);
                     end
@@ -137,10 +141,11 @@ impl EventScanner {
 
     fn read_name(&mut self, byte: u8, readings: &mut UsageReadings) -> usize {
         let length = if let Line::Name(length) = self.line { length } else { 0 };
-        if length == 0 && byte == b'{' {
+        if length == 0 && (byte == b'{' || self.is_bare) {
             // A server that sends its documents without the name of the field.
+            self.is_bare = true;
             self.start_data_line();
-            self.line = Line::Data;
+            self.line = Line::Bare;
             return 0;
         }
         self.line = match self.name.get_mut(length) {
@@ -192,6 +197,10 @@ impl EventScanner {
             EventData::Other => bytes.len(),
             EventData::None | EventData::Blank => 0,
         };
+        if unread > 0 && self.json.is_done() {
+            // A report before it says nothing about it.
+            readings.end_document();
+        }
         // What cannot be read as JSON may be content all the same.
         readings.add_content(unread);
     }
@@ -211,6 +220,7 @@ impl EventScanner {
     fn end_line(&mut self, readings: &mut UsageReadings) {
         match self.line {
             Line::Start => self.end_event(readings),
+            Line::Bare if self.json.is_done() => self.end_event(readings),
             // A short line of text without a colon.
             Line::Name(length) if self.find_field(length) == Line::Text => readings.add_content(length),
             _ => {}
@@ -229,7 +239,7 @@ impl EventScanner {
         }
         readings.end_document();
         self.json.reset();
-        (self.data, self.start_length) = (EventData::None, 0);
+        (self.data, self.start_length, self.is_bare) = (EventData::None, 0, false);
     }
 }
 
@@ -300,7 +310,7 @@ mod tests {
     fn lines_that_no_event_stream_has_are_content() {
         for (stream, bytes) in [
             ("hello you\n\nhi\n", 11),
-            ("{\"a\": 1}\n{oh}\n", 4),
+            ("{\"a\": 1}\n{oh}\n", 2),
             ("Data: {\"a\":1}\n\n", 13),
             ("datas: hello\n", 12),
             ("dat: hi\r\n", 7),
@@ -309,6 +319,20 @@ mod tests {
         ] {
             for size in [1, 2, 5, 1000] {
                 assert_eq!(read(stream, size).delivered().bytes, bytes, "{stream} by {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_document_of_a_line_is_an_event() {
+        let line = |total: u32| format!("{{\"usage\":{{\"total\":{total}}}}}\n");
+        for (stream, total) in [
+            (line(6) + &line(105) + &line(505), 505),
+            (line(505) + &line(6), 505),
+            ("{\"usage\":\n{\"total\":7}\n}\n".to_owned() + &line(9), 9),
+        ] {
+            for size in [1, 2, 5, 1000] {
+                assert_eq!(read(&stream, size).number(UsageField::Total), total, "{stream} by {size}");
             }
         }
     }

@@ -80,12 +80,12 @@ impl Reserve {
         not_integer: NotInteger,
     ) -> Result<CostEstimate, ValueError> {
         let weights = self.weights_for(facts);
-        if only_counts_tokens(facts.path) {
+        if only_counts_tokens(facts.operation_path()) {
             // If the server generates something all the same, the response is charged by what it delivers.
             let (input, announced) = (Some(0), Some(0));
             return Ok(CostEstimate { input, announced, charged_input: 0, charged_output: 0, weights, units: 0 });
         }
-        let api = LlmApi::find(facts.path);
+        let api = LlmApi::find(facts.operation_path());
         let mut announced = None;
         for source in self.add.iter().filter(|source| api.is_none_or(|api| api.may_announce(source))) {
             let Some(stated) = facts.text(source, repeated)? else { continue };

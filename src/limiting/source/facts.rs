@@ -23,6 +23,8 @@ pub struct Facts<'a> {
     pub method: &'a str,
     pub host: &'a str,
     pub path: &'a str,
+    /// The route sends the request to a path of its own, so `path` does not say what the server does.
+    pub replaces_path: bool,
     pub query: Option<&'a str>,
     pub headers: &'a HeaderMap,
     pub route: &'a str,
@@ -86,6 +88,7 @@ impl<'a> Facts<'a> {
             method: "",
             host: "",
             path: "",
+            replaces_path: false,
             query: None,
             headers,
             route,
@@ -100,6 +103,11 @@ impl<'a> Facts<'a> {
             stated_ms: None,
             calls: LazyCalls::default(),
         }
+    }
+
+    /// Returns the path that the server gets, as far as the end of the client's path says something about it.
+    pub fn operation_path(&self) -> &'a str {
+        if self.replaces_path { "" } else { self.path }
     }
 
     /// Returns the time of the request, in ms since 1970. Reads the wall clock of this machine if none is stated.

@@ -1,5 +1,5 @@
 //! Minimum rates: how fast a client must send a request body or read a response, on average. `Upload` applies one to
-//! request bodies; connections, HTTP/2 streams and tunnels apply one to responses.
+//! request bodies; connections, streams of HTTP/2 and HTTP/3, and tunnels apply one to responses.
 
 use std::cell::Cell;
 use std::time::Duration;

@@ -89,13 +89,13 @@ impl RequestDeadline {
         }
     }
 
-    /// Records (HTTP/2 only) that the library has got `bytes` of the response, and waits until the client takes them.
+    /// Records (HTTP/2 and HTTP/3 only) that the library has got `bytes` of the response, and waits until the client takes them.
     pub fn send_piece(&self, bytes: usize) {
         self.state.unsent.set(self.state.unsent.get() + bytes as u64);
         self.wait_for_reader();
     }
 
-    /// Records (HTTP/2 only) that the client's windows had room for `bytes` of what the library has got.
+    /// Records (HTTP/2 and HTTP/3 only) that the client's windows had room for `bytes` of what the library has got.
     pub fn record_written(&self, bytes: usize) {
         let (unsent, pace) = (&self.state.unsent, &self.state.pace);
         pace.credit_bytes(self.now_ms(), bytes as u64);
@@ -108,7 +108,7 @@ impl RequestDeadline {
         }
     }
 
-    /// Waits (HTTP/2 only) until the client takes more of what the library has got.
+    /// Waits (HTTP/2 and HTTP/3 only) until the client takes more of what the library has got.
     fn wait_for_reader(&self) {
         let (now_ms, pace) = (self.now_ms(), &self.state.pace);
         pace.begin_wait(now_ms);
@@ -180,23 +180,23 @@ impl RequestDeadline {
         self.connection.has_failed()
     }
 
-    /// Resets the stream (HTTP/2 only) without a response. Other streams of the connection continue.
+    /// Resets the stream (HTTP/2 and HTTP/3 only) without a response. Other streams of the connection continue.
     pub fn cut_stream(&self) {
         self.state.cut();
     }
 
-    /// Returns whether the stream (HTTP/2 only) was [cut](Self::cut_stream). If not, `reader` is woken when it is.
+    /// Returns whether the stream (HTTP/2 and HTTP/3 only) was [cut](Self::cut_stream). If not, `reader` is woken when it is.
     pub fn poll_stream_cut(&self, reader: &Waker) -> bool {
         register(&self.state.body_reader, reader);
         self.state.is_cut()
     }
 
-    /// Registers the task (HTTP/2 only) that runs this request, to be woken when the timer expires and at the end.
+    /// Registers the task (HTTP/2 and HTTP/3 only) that runs this request, to be woken when the timer expires and at the end.
     pub fn register_task(&self, waker: &Waker) {
         register(&self.state.task, waker);
     }
 
-    /// Unregisters all tasks (HTTP/2 only) of the request. A waker keeps the memory of its task, even of one that has
+    /// Unregisters all tasks (HTTP/2 and HTTP/3 only) of the request. A waker keeps the memory of its task, even of one that has
     /// ended.
     pub fn unregister_tasks(&self) {
         self.state.task.take();

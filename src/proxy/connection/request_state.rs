@@ -70,11 +70,11 @@ pub(super) struct RequestState {
     body: Cell<BodyProgress>,
     /// The gateway resets this stream and leaves the connection's other streams alone.
     is_cut: Cell<bool>,
-    /// HTTP/2 only: how fast the client takes the response on this stream.
+    /// HTTP/2 and HTTP/3 only: how fast the client takes the response on this stream.
     pub(super) pace: MinRate,
-    /// HTTP/2 only: bytes of the response that the library has got and not written.
+    /// HTTP/2 and HTTP/3 only: bytes of the response that the library has got and not written.
     pub(super) unsent: Cell<u64>,
-    /// HTTP/2 only: the tasks that run the request and read its body. Over HTTP/1.1 both are the connection's task.
+    /// HTTP/2 and HTTP/3 only: the tasks that run the request and read its body. Over HTTP/1.1 both are the connection's task.
     pub(super) task: RefCell<Option<Waker>>,
     pub(super) body_reader: RefCell<Option<Waker>>,
 }

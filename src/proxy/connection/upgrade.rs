@@ -1,6 +1,6 @@
-//! The interface to a tunnel, which replaces the protocol of a connection or of an HTTP/2 stream after a 101 response,
-//! and the count of tunnels. The interface separates `ClientConnection`, which stores an upgrade, and `http1` and
-//! `http2`, which start it, from the tunnel itself.
+//! The interface to a tunnel, which replaces the protocol of a connection or of a stream of HTTP/2 or HTTP/3 after a 101 response,
+//! and the count of tunnels. The interface separates `ClientConnection`, which stores an upgrade, and `http1`,
+//! `http2` and `http3`, which start it, from the tunnel itself.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -287,6 +287,7 @@ pub fn head_facts<'f>(routed: RoutedRequest<'f>, headers: &'f HeaderMap) -> Fact
         method: head.method().as_str(),
         host: head.read_host(),
         path: head.path(),
+        replaces_path: route.rewrite.replaces_path(),
         query: head.query(),
         params: &route.params,
         ..Facts::new(identity.ip, &route.name, headers)

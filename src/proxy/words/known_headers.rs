@@ -13,7 +13,7 @@ pub struct HeaderSet {
     known: u32,
     /// The head has headers that name the client: `X-Forwarded-*`, `X-Real-IP` or `X-Request-ID`.
     pub has_client_headers: bool,
-    /// A body without `Content-Length` follows on an HTTP/2 stream.
+    /// A body without `Content-Length` follows on a stream of HTTP/2 or HTTP/3.
     pub has_streamed_body: bool,
     /// A header name contains other characters than letters, digits and `-`.
     pub has_ambiguous_names: bool,

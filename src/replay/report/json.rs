@@ -27,11 +27,11 @@ impl ReplayOutcome {
             ..
         } = &self.counts;
         let logs = self.sources.iter().map(|source| {
-            let names: Vec<Value> =
+            let bad_lines: Vec<Value> =
                 source.shown.iter().map(|(line, wrong)| json!({ "line": line, "error": wrong })).collect();
             json!({
                 "name": source.name, "format": source.format.map(|format| format.name()), "lines": source.lines,
-                "bad": source.bad, "first_bad": names,
+                "bad": source.bad, "first_bad": bad_lines,
             })
         });
         let late_first =

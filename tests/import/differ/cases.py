@@ -29,6 +29,7 @@ COOKIES = [get("/", {"cookie": text}) for text in ("v=b", "x=1; V=B;z=1", "v=bb"
 PASSWORD = {"authorization": "Basic YWxpY2U6c2VjcmV0"}
 
 EXACT = {
+    "type-empty": (f"location / {{ default_type ''; if ($http_x_color = red) {{ return 403 no; }} {PASS} }}", COLORS),
     # limit_except
     "except": (f"location / {{ limit_except GET {{ deny all; }} {PASS} }}", methods()),
     "except-networks": (f"location / {{ limit_except GET POST {{ allow 127.0.0.2; deny all; }} {PASS} }}", methods() + methods("/", 3)),
@@ -113,6 +114,11 @@ OTHERS = {
     "password": (f"location / {{ auth_basic x; auth_basic_user_file @DIR@/users; if ($http_x_color) {{ return 403; }} {PASS} }}",
                  COLORS + [get("/", PASSWORD), get("/", PASSWORD | {"x-color": "a"})]),
     "pass-variable": (UPSTREAMS + "map $http_x_color $to_@N@ { default one_@N@; red $http_x_up; }====location / { proxy_pass http://$to_@N@; }", COLORS),
+    "set-map": (f"map $http_x_color $bad_@N@ {{ default 0; red 1; }}====if ($http_x_up = 1) {{ set $bad_@N@ 1; }} location / {{ if ($bad_@N@) {{ return 403; }} {PASS} }}",
+                COLORS + [get("/", {"x-up": "1"})]),
+    "set-pass": (UPSTREAMS + "map $http_x_color $to_@N@ { default one_@N@; red two_@N@; }====location / { if ($http_x_up = 1) { set $to_@N@ two_@N@; } "
+                 "proxy_pass http://$to_@N@; }", COLORS + [get("/", {"x-up": "1"})]),
+    "internal-method": (f"location / {{ internal; if ($request_method = OPTIONS) {{ return 200 x; }} {PASS} }}", methods("/")),
     "pass-nothing": (UPSTREAMS + "map $http_x_color $to_@N@ { red one_@N@; }====location / { proxy_pass http://$to_@N@; }", COLORS),
     "zone-with-two-numbers": (f"limit_req_zone $binary_remote_addr zone=z_@N@:64k rate=1r/m;====location / {{ limit_req zone=z_@N@ burst=2 nodelay; {PASS} }} "
                               f"location /a {{ limit_req zone=z_@N@ burst=5 nodelay; {PASS} }}", [get("/", None, 8)] * 4 + [get("/a", None, 8)] * 4),

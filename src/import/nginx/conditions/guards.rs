@@ -8,6 +8,7 @@ use crate::import::nginx::limits::CLOSES_CONNECTION;
 use crate::import::nginx::limits::keys::{OVERLAP, TranslatedKey, Variables, ZoneKey, find_variables, translate_key};
 use crate::import::nginx::pages::note_lost_pages;
 use crate::import::nginx::scope::{Scope, read_words};
+use crate::import::nginx::types::find_default_type;
 use crate::import::syntax::Directive;
 use crate::text::quote_literal;
 
@@ -46,7 +47,8 @@ pub fn read_refusal(at: &Directive, variables: &Variables) -> Option<Guard> {
     if body.is_some_and(|text| !find_variables(text).is_empty() || text.contains(['{', '}'])) {
         return None;
     }
-    let condition = read_condition(&read_words(at), at, variables)?;
+    let mut condition = read_condition(&read_words(at), at, variables)?;
+    condition.keys.iter_mut().for_each(ZoneKey::refuse_repeated_headers);
     Some(Guard { at: at.clone(), condition, status, body: body.cloned() })
 }
 
@@ -94,9 +96,13 @@ impl Guard {
             body.add_remark(out.remarks.add(&self.at, why));
         }
         let refusal = self.body.as_ref().map(|text| {
-            let kind = scope.get("default_type").map_or("text/plain", |directive| directive.arg(0));
-            let (text, kind) = (quote_literal(text), quote_literal(kind));
-            format!("refuse = {{ status = {}, body = {text}, content_type = {kind} }}", self.status)
+            let kind = find_default_type(scope).map(|kind| format!(", content_type = {}", quote_literal(&kind)));
+            format!(
+                "refuse = {{ status = {}, body = {}{} }}",
+                self.status,
+                quote_literal(text),
+                kind.unwrap_or_default()
+            )
         });
         // A limit with its own `refuse` has no other status.
         let status = if refusal.is_some() { 429 } else { self.status };

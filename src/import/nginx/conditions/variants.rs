@@ -37,8 +37,12 @@ pub fn split_location(block: &[Directive], variables: &Variables) -> Vec<Variant
     let variant = |(at, condition, inner): (usize, String, Directive)| {
         let is_answer = inner.inner().iter().any(|directive| directive.name == "return");
         let block = match is_answer {
-            // Conditions before it refuse first.
-            true => rest[..at].iter().filter(|one| one.name == "if").chain(inner.inner()).cloned().collect(),
+            // Conditions before it refuse first. `internal` is about all requests.
+            true => {
+                let refusals = rest[..at].iter().filter(|one| one.name == "if");
+                let internal = rest.iter().filter(|one| one.name == "internal");
+                refusals.chain(internal).chain(inner.inner()).cloned().collect()
+            }
             false => copy_own(&rest),
         };
         Variant { condition: Some(condition), block, inner: Some(inner) }

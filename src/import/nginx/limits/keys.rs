@@ -37,6 +37,12 @@ impl ZoneKey {
         self.when.contains_key("client")
     }
 
+    /// Refuses requests that repeat a header which a condition reads. nginx joins the lines of some headers, depending on
+    /// its version.
+    pub fn refuse_repeated_headers(&mut self) {
+        self.repeats &= !self.when.contains_key("header");
+    }
+
     /// Formats the lines of a limit with this key.
     pub fn format_lines(&self) -> Vec<String> {
         let key = match self.parts.as_slice() {

@@ -3,12 +3,11 @@
 //! Input: a `location` with the directives in force there. Output: its routes, the last of which is for all requests that
 //! no other one takes. To translate another directive of a location, read it in `Context::translate_body`.
 //!
-//! - `responses`: `return`; `types`: the types of its responses.
+//! - `responses`: `return`.
 //! - `rewrites`: `rewrite` of a location.
 
 mod responses;
 mod rewrites;
-mod types;
 
 use crate::import::error::Result;
 use crate::import::model::{ImportedConfig, RouteAction, RouteBody};

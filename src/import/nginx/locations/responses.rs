@@ -3,10 +3,10 @@
 use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
 use crate::import::nginx::captures::{CapturedRedirect, translate_captured_target};
 use crate::import::nginx::limits::keys::find_variables;
-use crate::import::nginx::locations::types::{find_type, has_extension};
 use crate::import::nginx::pages::note_lost_pages;
 use crate::import::nginx::redirects::{translate_rewrite, translate_target};
 use crate::import::nginx::scope::{Scope, is_redirect};
+use crate::import::nginx::types::{find_type, has_extension};
 use crate::import::paths::LocationMatcher;
 use crate::import::syntax::Directive;
 use crate::text::quote_literal;

@@ -222,11 +222,11 @@ impl MemoryStore {
     /// Calls `visit` with the keys of the limits whose ids are `limits`. Each shard is locked only while its keys are
     /// copied, and other tasks of the thread run between two shards.
     pub async fn visit_keys(&self, limits: &[u64], visit: &mut impl FnMut(&str)) {
-        let mut key = String::new();
+        let mut lines = String::new();
         for shard in 0..SHARDS {
-            key.clear();
-            self.copy_keys(shard, limits, &mut key);
-            key.lines().for_each(&mut *visit);
+            lines.clear();
+            self.copy_keys(shard, limits, &mut lines);
+            lines.lines().for_each(&mut *visit);
             yield_now().await;
         }
     }

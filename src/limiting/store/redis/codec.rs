@@ -157,7 +157,7 @@ const KNOWN_RULES: usize = 16;
 
 /// Returns the number, from 1, of a rule in the call. Adds the rule if it is new.
 fn rule_number<'a>(rules: &mut Vec<&'a Arc<Rule>>, rule: &'a Arc<Rule>) -> usize {
-    let known_place = rules.iter().take(KNOWN_RULES).position(|known_place| Arc::ptr_eq(known_place, rule));
+    let known_place = rules.iter().take(KNOWN_RULES).position(|known| Arc::ptr_eq(known, rule));
     known_place.map_or_else(
         || {
             rules.push(rule);

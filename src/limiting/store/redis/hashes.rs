@@ -34,15 +34,15 @@ const PAGE: usize = 1000;
 
 /// Reads the hashes under `keys`.
 pub async fn read_hashes(redis: &RedisStore, keys: &[String]) -> Vec<HashResult> {
-    let mut keys_found = Vec::with_capacity(keys.len());
+    let mut hashes = Vec::with_capacity(keys.len());
     for keys in keys.chunks(CHUNK) {
         let sizes = join_all(keys.iter().map(async |key| send_key_command(redis, "HLEN", key).await)).await;
         // One at a time, as together they could be large.
         for (key, size) in keys.iter().zip(sizes) {
-            keys_found.push(read_hash(redis, key, size).await.map_err(|error| error_text(&error)));
+            hashes.push(read_hash(redis, key, size).await.map_err(|error| error_text(&error)));
         }
     }
-    keys_found
+    hashes
 }
 
 /// Makes a change of the hash under `key`. Returns whether the entry existed.

@@ -57,17 +57,17 @@ pub fn read_question<'c>(parts: &mut Parts, config: &'c Config) -> Result<ProxyQ
     let (name, rest) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let (name, point) = find_point(name, config).ok_or(End::DecideName)?;
     let rest = rest.to_owned();
-    let mut forwarded_uri = Ok(None);
+    let mut described = Ok(None);
     if purpose == QuestionPurpose::Decide {
         check_client_address(&parts.headers, config)?;
         check_id(&parts.headers, point)?;
-        forwarded_uri = match replace_head(parts, point.from, &rest) {
+        described = match replace_head(parts, point.from, &rest) {
             Ok(fault) => Ok(fault),
             Err(HeadFault::Request(reject)) => Err(reject),
             Err(HeadFault::Question(fault)) => return Err(fault),
         };
     }
-    Ok(ProxyQuestion { name, point, purpose, described: forwarded_uri })
+    Ok(ProxyQuestion { name, point, purpose, described })
 }
 
 /// Why the head of the request in question cannot be read.

@@ -65,7 +65,7 @@ struct Driver {
     open: Option<OpenGauge>,
     /// A packet for which the kernel has had no room.
     unsent: Option<(Transmit, Box<[u8]>)>,
-    /// Nothing is sent before the tasks of requests have run, which were woken.
+    /// Sending has been put off once, so that the tasks that were woken can write first.
     has_deferred: bool,
 }
 

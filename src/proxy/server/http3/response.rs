@@ -74,6 +74,16 @@ struct RequestTask {
     tunnel: Cell<Option<Box<dyn Upgrade>>>,
 }
 
+/// Resets a response whose task has panicked.
+impl Drop for RequestTask {
+    fn drop(&mut self) {
+        if self.connection.streams.borrow().requests.contains_key(&self.id) {
+            self.connection.reset(self.id, INTERNAL_ERROR);
+            self.end(INTERNAL_ERROR);
+        }
+    }
+}
+
 impl From<WriteError> for Unsent {
     fn from(_: WriteError) -> Unsent {
         Unsent::Unwanted
@@ -195,9 +205,14 @@ impl RequestTask {
                 code
             }
         };
+        self.end(code);
+    }
+
+    /// Forgets the request, and asks the client with `code` to send no more of it.
+    fn end(&self, code: Code) {
         self.deadline.cut_stream();
         self.deadline.unregister_tasks();
-        connection.end_stream(id, code);
+        self.connection.end_stream(self.id, code);
     }
 
     /// Cuts the request off, because the timer for `awaited` has expired. Returns the code for the client.

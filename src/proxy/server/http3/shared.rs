@@ -7,14 +7,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use quinn_proto::{Connection, ReadError, StreamId, VarInt, WriteError};
+use quinn_proto::{Connection, FinishError, ReadError, StreamId, VarInt, WriteError};
 
 use crate::ends::End;
 use crate::proxy::connection::settings::ConnectionSettings;
 use crate::proxy::connection::state::ConnectionState;
 use crate::proxy::context::ClientConnection;
 use crate::proxy::server::http3::budget::FloodBudget;
-use crate::proxy::server::http3::error::{Code, Fatal, NO_ERROR};
+use crate::proxy::server::http3::error::{Code, Fatal, NO_ERROR, REQUEST_CANCELLED};
 use crate::proxy::server::http3::frame;
 use crate::proxy::server::http3::request_reader::RequestItem;
 use crate::proxy::server::http3::request_streams::{RequestStream, StreamEnd, StreamItem, Streams};
@@ -222,11 +222,13 @@ impl Http3Connection {
         }
     }
 
-    /// Ends the response.
+    /// Ends the response. One that the client has stopped is reset: only then does the library free the stream.
     pub fn finish(&self, id: StreamId) {
         let finished = self.quic.borrow_mut().send_stream(id).finish();
-        if finished.is_ok() {
-            self.streams.borrow_mut().finishing.insert(id, self.now_ms());
+        match finished {
+            Ok(()) => drop(self.streams.borrow_mut().finishing.insert(id, self.now_ms())),
+            Err(FinishError::Stopped(_)) => return self.reset(id, REQUEST_CANCELLED),
+            Err(FinishError::ClosedStream) => {}
         }
         self.wake();
     }

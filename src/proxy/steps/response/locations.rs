@@ -37,20 +37,20 @@ impl LocationMap<'_> {
         }
         self.replace_value(headers, REFRESH, |value| self.map_refresh(value));
         let cookies = headers.get_all(SET_COOKIE);
-        let locations: Vec<HeaderValue> =
+        let cookie_lines: Vec<HeaderValue> =
             cookies.iter().map(|line| self.map_cookie(line).unwrap_or_else(|| line.clone())).collect();
-        if locations.iter().ne(cookies.iter()) {
+        if cookie_lines.iter().ne(cookies.iter()) {
             headers.remove(SET_COOKIE);
-            for line in locations {
+            for line in cookie_lines {
                 headers.append(SET_COOKIE, line);
             }
         }
     }
 
     fn replace_value(&self, headers: &mut HeaderMap, name: HeaderName, map: impl Fn(&str) -> Option<String>) {
-        let location = headers.get(&name).and_then(|value| map(value.to_str().ok()?));
-        if let Some(location) = location.and_then(|location| HeaderValue::try_from(location).ok()) {
-            headers.insert(name, location);
+        let mapped = headers.get(&name).and_then(|value| map(value.to_str().ok()?));
+        if let Some(value) = mapped.and_then(|mapped| HeaderValue::try_from(mapped).ok()) {
+            headers.insert(name, value);
         }
     }
 

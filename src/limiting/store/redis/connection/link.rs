@@ -86,14 +86,14 @@ impl RedisConnection {
         if self.script_loaded.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let reply = match self.send(&ScriptCall::load_command()).await {
+        let is_settled = match self.send(&ScriptCall::load_command()).await {
             Err(error) if error.code().is_none() => return Err(error),
             // The server does not allow SCRIPT LOAD, perhaps for this login, so the first call loads the script. After
             // other errors, the next check tries again.
             Err(error) => matches!(codec::error_kind(&error), ErrorKind::Denied | ErrorKind::Reply),
             Ok(_) => true,
         };
-        self.script_loaded.store(reply, Ordering::Relaxed);
+        self.script_loaded.store(is_settled, Ordering::Relaxed);
         Ok(())
     }
 

@@ -13,9 +13,18 @@ pub fn find_type(scope: &Scope, matcher: &LocationMatcher) -> Option<String> {
         LocationMatcher::Exact(path) => read_extension(path),
         _ => None,
     };
-    let by_extension = extension.and_then(|extension| look_up(scope.get("types"), extension));
-    let kind = by_extension.or_else(|| scope.get("default_type").map(|directive| directive.arg(0)));
-    let kind = kind.unwrap_or("text/plain");
+    match extension.and_then(|extension| look_up(scope.get("types"), extension)) {
+        Some(kind) => accept_type(kind),
+        None => find_default_type(scope),
+    }
+}
+
+/// Returns the type of responses without an extension. `None` for a type that a response cannot have.
+pub fn find_default_type(scope: &Scope) -> Option<String> {
+    accept_type(scope.get("default_type").map_or("text/plain", |directive| directive.arg(0)))
+}
+
+fn accept_type(kind: &str) -> Option<String> {
     let is_type = kind.contains('/') && kind.bytes().all(|byte| (b'!'..=b'~').contains(&byte));
     is_type.then(|| kind.to_owned())
 }
