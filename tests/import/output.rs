@@ -228,7 +228,8 @@ fn unknown_and_missing_parts_are_comments_or_close_the_route() {
         ("", "listen 80; listen 443 ssl; if ($scheme = http) { return 301 https://$host$request_uri; }", "", true),
         ("set_real_ip_from 10.0.0.1; real_ip_header Forwarded;", "", "deny 192.0.2.1;", true),
         ("set_real_ip_from 10.0.0.1; real_ip_header X_Real_IP;", "", "deny 192.0.2.1;", true),
-        ("set_real_ip_from 10.0.0.1; real_ip_header X-A;", "real_ip_header X-B;", "deny 192.0.2.1;", true),
+        ("set_real_ip_from 10.0.0.1; real_ip_header X-A;", "real_ip_header X-B;", "deny 192.0.2.1;", false),
+        ("set_real_ip_from 10.0.0.1;", "} server { listen 81; real_ip_header X-B;", "deny 192.0.2.1;", true),
         (
             "set_real_ip_from 10.0.0.1; real_ip_header Forwarded;",
             "",

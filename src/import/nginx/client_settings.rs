@@ -52,17 +52,20 @@ fn find_other_trust(http: &[Directive]) -> Option<&Directive> {
 
 /// Lists the headers in which nginx looks for the client. Without `real_ip_header`, it is `X-Real-IP`.
 fn list_address_headers(http: &[Directive], scope: &Scope) -> Vec<(Option<Directive>, String)> {
-    let in_server = http.iter().filter(|at| at.name == "server").flat_map(Directive::inner);
-    let all = scope.get("real_ip_header").into_iter().chain(in_server.filter(|at| at.name == "real_ip_header"));
+    let around = scope.get("real_ip_header");
     let mut headers: Vec<(Option<Directive>, String)> = Vec::new();
-    for directive in all {
-        let name = directive.arg(0).to_ascii_lowercase();
-        if headers.iter().all(|(_, known)| *known != name) {
-            headers.push((Some(directive.clone()), name));
+    for server in http.iter().filter(|at| at.name == "server") {
+        let own: Vec<&Directive> = server.inner().iter().filter(|at| at.name == "real_ip_header").collect();
+        let directives = if own.is_empty() { vec![around.unwrap_or(server)] } else { own };
+        for directive in directives {
+            let name = match directive.name.as_str() {
+                "server" => "x-real-ip".to_owned(),
+                _ => directive.arg(0).to_ascii_lowercase(),
+            };
+            if headers.iter().all(|(_, known)| *known != name) {
+                headers.push((Some(directive.clone()), name));
+            }
         }
-    }
-    if headers.is_empty() {
-        headers.push((None, "x-real-ip".to_owned()));
     }
     headers
 }
@@ -79,6 +82,13 @@ pub fn find_unread_client(http: &[Directive], scope: &Scope, out: &mut ImportedC
     if let Some(server) = find_other_trust(http) {
         let why = "Sluicegate trusts the same proxies for all servers, and servers of this config trust others, so \
                    routes that depend on the client's address are closed";
+        return Some(out.remarks.add(server, why));
+    }
+    let mut servers = http.iter().filter(|at| at.name == "server");
+    let first = servers.next().map(|server| is_recursive(server, scope));
+    if let Some(server) = servers.find(|server| Some(is_recursive(server, scope)) != first) {
+        let why = "Sluicegate finds the client in the same way for all servers, and `real_ip_recursive` of this config is \
+                   not the same for all, so routes that depend on the client's address are closed";
         return Some(out.remarks.add(server, why));
     }
     let headers = list_address_headers(http, scope);
@@ -109,7 +119,7 @@ pub fn translate_client_settings(
             Ok(_) => {}
             Err(_) => drop(out.remarks.add(directive, "not an address or a network, so it is not trusted")),
         }
-        if !scope.is_on("real_ip_recursive") && !http.iter().any(|at| at.name == "server" && is_recursive(at)) {
+        if !http.iter().any(|at| at.name == "server" && is_recursive(at, scope)) {
             let why =
                 "without `real_ip_recursive on`, nginx takes the last address even if it is that of a trusted proxy";
             out.remarks.add(directive, why);
@@ -141,8 +151,9 @@ pub fn translate_client_settings(
     Ok(())
 }
 
-fn is_recursive(server: &Directive) -> bool {
-    server.inner().iter().any(|directive| directive.name == "real_ip_recursive" && directive.arg(0) == "on")
+fn is_recursive(server: &Directive, scope: &Scope) -> bool {
+    let own = server.inner().iter().find(|directive| directive.name == "real_ip_recursive");
+    own.map_or_else(|| scope.is_on("real_ip_recursive"), |directive| directive.arg(0) == "on")
 }
 
 /// Translates `large_client_header_buffers`: the largest of all servers.

@@ -57,7 +57,7 @@ use crate::import::nginx::limits::Zones;
 use crate::import::nginx::limits::keys::Variables;
 use crate::import::nginx::logs::translate_access_log;
 use crate::import::nginx::review::review_block;
-use crate::import::nginx::scope::Scope;
+use crate::import::nginx::scope::{Scope, is_of_request};
 use crate::import::nginx::servers::ServerBlocks;
 use crate::import::nginx::sites::listeners::read_listens;
 use crate::import::nginx::upstreams::UpstreamBlocks;
@@ -99,9 +99,13 @@ pub fn translate_directives(mut directives: Vec<Directive>, out: &mut ImportedCo
     let changed = list_changed_variables(&http);
     // What has another value for some requests is not what its `map` says.
     let is_constant = |name: &str| !changed.iter().any(|changed| changed.eq_ignore_ascii_case(name));
-    let blocks = blocks.filter_map(|at| Some((at.args.last()?.strip_prefix('$')?, at)));
+    let blocks: Vec<(&str, &Directive)> =
+        blocks.filter_map(|at| Some((at.args.last()?.strip_prefix('$')?, at))).collect();
+    if let Some((_, at)) = blocks.iter().find(|(name, _)| is_of_request(name)) {
+        return Err(at.error("a variable of the request cannot get another value; give it another name"));
+    }
     let variables = Variables {
-        blocks: blocks.filter(|(name, _)| is_constant(name)).collect(),
+        blocks: blocks.into_iter().filter(|(name, _)| is_constant(name)).collect(),
         has_one_scheme: facts.scheme.is_some(),
     };
     let upstreams: UpstreamBlocks = http
@@ -119,16 +123,33 @@ pub fn translate_directives(mut directives: Vec<Directive>, out: &mut ImportedCo
     ServerBlocks::new(scope, upstreams, zones, (&facts, &variables), &servers, out).translate_servers(&servers)
 }
 
-/// Lists the variables that a directive changes, in this block and those inside of it.
+/// Directives that give variables a value, other than `map` and `geo`.
+const SETTERS: [&str; 8] =
+    ["set", "auth_request_set", "split_clients", "perl_set", "js_set", "js_var", "keyval", "geoip2"];
+
+/// Lists the variables that a directive or a named group of an expression sets, in this block and those inside of it.
 fn list_changed_variables(block: &[Directive]) -> Vec<&str> {
     let mut names = Vec::new();
     for directive in block {
-        if matches!(directive.name.as_str(), "set" | "auth_request_set") {
-            names.extend(directive.arg(0).strip_prefix('$'));
+        if SETTERS.contains(&directive.name.as_str()) {
+            names.extend(directive.args.iter().filter_map(|arg| arg.strip_prefix('$')));
         }
+        names.extend(directive.name.strip_prefix('$'));
+        let texts = directive.args.iter().chain([&directive.name]);
+        names.extend(texts.flat_map(|text| list_named_groups(text)));
         names.extend(list_changed_variables(directive.inner()));
     }
     names
+}
+
+/// Lists the names of the groups of a regular expression: `(?<name>`, `(?P<name>` or `(?'name'`.
+fn list_named_groups(text: &str) -> impl Iterator<Item = &str> {
+    let groups = text.split("(?").skip(1);
+    groups.filter_map(|group| {
+        let group = group.strip_prefix('P').unwrap_or(group);
+        let name = group.strip_prefix(['<', '\''])?;
+        name.split_once(['>', '\'']).map(|(name, _)| name)
+    })
 }
 
 /// Gathers what the values of variables depend on.

@@ -1,5 +1,6 @@
 //! Translates `auth_basic` and `auth_basic_user_file` to `auth = { basic = FILE }`.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -73,12 +74,22 @@ fn find_fault(path: &Path) -> Option<String> {
         let hash = line.split_once(':').map(|(_, hash)| hash).unwrap_or_default();
         HASHES.iter().any(|start| hash.starts_with(start))
     };
-    let mut lines = text.lines().map(str::trim).enumerate();
-    let (at, _) = lines.find(|(_, line)| !line.is_empty() && !line.starts_with('#') && !is_accepted(line))?;
-    let number = at + 1;
-    Some(format!(
-        "Sluicegate does not accept the hash in line {number} of the file; make it again with `htpasswd -B`, and import again"
-    ))
+    let mut users = HashSet::new();
+    let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty() && !line.trim().starts_with('#'));
+    for (line, number) in lines {
+        if !is_accepted(line.trim()) {
+            return Some(format!(
+                "Sluicegate does not accept the hash in line {number} of the file; make it again with `htpasswd -B`, and \
+                 import again"
+            ));
+        }
+        if line.starts_with(char::is_whitespace) || !users.insert(line.split(':').next()) {
+            return Some(format!(
+                "the user in line {number} of the file stands behind a space or has an earlier line; mend it, and import again"
+            ));
+        }
+    }
+    None
 }
 
 /// Adds the passwords to a route. nginx counts requests before it reads passwords, and refuses addresses too. So each

@@ -71,9 +71,21 @@ impl<'a> Scope<'a> {
 /// Returns true for directives of the rewrite module that change what a block does, and that a route cannot have.
 pub fn is_rewriting(directive: &Directive) -> bool {
     match directive.name.as_str() {
-        "if" => !directive.inner().iter().all(|inner| inner.name == "set"),
+        "if" => !directive.inner().iter().all(|inner| inner.name == "set" && !sets_request(inner)),
+        "set" | "auth_request_set" => sets_request(directive),
         name => name == "rewrite",
     }
+}
+
+/// Returns whether a `set` changes what variables say about the request, such as `$args`.
+pub fn sets_request(directive: &Directive) -> bool {
+    matches!(directive.name.as_str(), "set" | "auth_request_set") && is_of_request(directive.arg(0))
+}
+
+/// Returns whether a variable is about the request and has the value that a directive gives it.
+pub fn is_of_request(variable: &str) -> bool {
+    let name = variable.trim_start_matches('$').to_ascii_lowercase();
+    name == "args" || ["http_", "arg_", "cookie_"].iter().any(|start| name.starts_with(start))
 }
 
 /// Returns true for a `return` that redirects, such as `return 301 URL`.
@@ -83,10 +95,15 @@ pub fn is_redirect(directive: &Directive) -> bool {
 
 /// Returns the words of a condition without its parentheses and without empty words.
 pub fn read_words(condition: &Directive) -> Vec<String> {
-    let text = condition.args.join(" ");
-    let text = text.trim().strip_prefix('(').unwrap_or(&text);
-    let text = text.trim().strip_suffix(')').unwrap_or(text);
-    text.split_whitespace().map(str::to_owned).collect()
+    let mut words = condition.args.clone();
+    if let Some(first) = words.first_mut().filter(|word| word.starts_with('(')) {
+        first.remove(0);
+    }
+    if let Some(last) = words.last_mut().filter(|word| word.ends_with(')')) {
+        last.pop();
+    }
+    words.retain(|word| !word.is_empty());
+    words
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::import::nginx::conditions::hosts::{HostCondition, read_host_condition
 use crate::import::nginx::conditions::{ListenTls, ServerCondition, read_condition};
 use crate::import::nginx::locations::Context;
 use crate::import::nginx::redirects::is_response;
-use crate::import::nginx::scope::Scope;
+use crate::import::nginx::scope::{Scope, sets_request};
 use crate::import::nginx::server_redirects::{close_prefix, translate_server_redirect};
 use crate::import::nginx::sites::hosts::{KnownNames, ServerHosts};
 use crate::import::nginx::sites::{Site, is_host};
@@ -82,6 +82,9 @@ pub fn read_steps<'a>(
             "return" | "rewrite" if is_response(directive) => {
                 steps.answer = Some(directive);
                 break;
+            }
+            _ if sets_request(directive) => {
+                close(context, "a variable of the request cannot get another value, so the server is closed");
             }
             "if" => match known_condition {
                 Some(ServerCondition::Never | ServerCondition::SetsVariables) => {}

@@ -25,7 +25,7 @@ pub fn find_default_type(scope: &Scope) -> Option<String> {
 }
 
 fn accept_type(kind: &str) -> Option<String> {
-    let is_type = kind.contains('/') && kind.bytes().all(|byte| (b'!'..=b'~').contains(&byte));
+    let is_type = kind.contains('/') && kind.bytes().all(|byte| (b' '..=b'~').contains(&byte));
     is_type.then(|| kind.to_owned())
 }
 

@@ -1,6 +1,11 @@
 //! The LLM APIs that the path of a request tells apart: which members of its body announce its largest output, whether its
 //! streams report their usage only if the request asks for it, and which operations report none or generate nothing.
 
+use std::borrow::Cow;
+
+use http::HeaderMap;
+use percent_encoding::percent_decode_str;
+
 use crate::limiting::source::{JsonPointer, Source};
 
 /// An operation of an API that generates text. Servers of other makers have the same paths.
@@ -36,6 +41,7 @@ const APIS: &[ApiRow] = &[
     ("/api/generate", LlmApi::Ollama, &["/options/num_predict"]),
     ("/interactions", LlmApi::Interactions, &["/generation_config/max_output_tokens"]),
     ("/runs", LlmApi::Runs, &["/max_completion_tokens"]),
+    ("/submit_tool_outputs", LlmApi::Runs, &[]),
 ];
 /// Both spellings of Protocol Buffers in JSON.
 const GEMINI: &[&str] = &["/generationConfig/maxOutputTokens", "/generation_config/max_output_tokens"];
@@ -66,20 +72,31 @@ pub fn starts_unreported_work(method: &str, path: &str) -> bool {
     !READING.contains(&method) && UNREPORTED.iter().any(|end| ends_with(path, end))
 }
 
-/// Returns whether a request only counts tokens.
+/// Returns whether a request only counts tokens, however the server reads the path.
 pub fn only_counts_tokens(path: &str) -> bool {
-    COUNTING.iter().any(|end| ends_with(path, end))
+    let counts = |path: &str| COUNTING.iter().any(|end| has_end(path, end));
+    counts(path) && counts(&remove_parameters(path))
 }
 
-/// Returns whether a canonical path has this end. Servers may ignore the case of a path, a slash at its end, and
-/// parameters of its last segment.
+/// Returns whether a canonical path may have this end for a server: some ignore the parameters of segments.
 fn ends_with(path: &str, end: &str) -> bool {
-    let path = path.trim_end_matches('/');
-    let last = path.rfind('/').unwrap_or(0);
-    let parameters = path[last..].find(';').map_or(path.len(), |at| last + at);
-    let path = path[..parameters].trim_end_matches('/').as_bytes();
+    has_end(path, end) || path.contains(';') && has_end(&remove_parameters(path), end)
+}
+
+/// Returns whether a path has this end. Servers may ignore the case of a path and a slash at its end.
+fn has_end(path: &str, end: &str) -> bool {
+    let path = path.trim_end_matches('/').as_bytes();
     let start = path.len().checked_sub(end.len());
     start.is_some_and(|start| path[start..].eq_ignore_ascii_case(end.as_bytes()))
+}
+
+/// Returns a path without the parameters of its segments, such as `;v=1`.
+fn remove_parameters(path: &str) -> Cow<'_, str> {
+    if !path.contains(';') {
+        return path.into();
+    }
+    let segments: Vec<&str> = path.split('/').map(|segment| segment.split(';').next().unwrap_or_default()).collect();
+    segments.join("/").into()
 }
 
 impl LlmApi {
@@ -112,9 +129,27 @@ impl LlmApi {
     pub fn may_be_in_background(self, states: impl Fn(&str) -> bool) -> bool {
         match self {
             LlmApi::Responses | LlmApi::Interactions => states("background"),
-            LlmApi::Runs => !states("stream"),
+            // A stream that the client leaves does not end the run.
+            LlmApi::Runs => true,
             _ => false,
         }
+    }
+
+    /// Returns whether a request asks for a part of the response, or for another form of it, so that the usage may be
+    /// missing.
+    pub fn may_omit_usage(self, query: Option<&str>, headers: &HeaderMap) -> bool {
+        let is_filter = |pair: &str| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let name = percent_decode_str(name).decode_utf8_lossy().to_ascii_lowercase();
+            match name.trim_start_matches('$') {
+                "fields" | "callback" => true,
+                "alt" => !matches!(value, "json" | "sse"),
+                _ => false,
+            }
+        };
+        let has_filter = || query.is_some_and(|query| query.split('&').any(is_filter));
+        let is_of_google = matches!(self, LlmApi::Gemini | LlmApi::Interactions);
+        is_of_google && (headers.contains_key("x-goog-fieldmask") || has_filter())
     }
 
     /// Returns whether a stream reports its usage only if the request asks for it.
@@ -156,6 +191,8 @@ mod tests {
             ("/v1/threads/t1/runs", Some(LlmApi::Runs)),
             ("/v1/threads/t1/runs/r1", None),
             ("/v1/chat/completions;v=2", Some(LlmApi::ChatCompletions)),
+            ("/v1/chat;v=2/completions", Some(LlmApi::ChatCompletions)),
+            ("/v1/threads/t1/runs/r1/submit_tool_outputs", Some(LlmApi::Runs)),
             ("/", None),
             ("", None),
         ] {
@@ -179,6 +216,9 @@ mod tests {
             ("POST", "/v1;x=1/batches", true),
             ("POST", "/v1/files;/batches", true),
             ("POST", "/v1/files;a=batches", false),
+            ("POST", "/v1/fine_tuning;x/jobs", true),
+            ("POST", "/v1/realtime;x=1/client_secrets;y", true),
+            ("POST", "/models/a;b:batchGenerateContent", true),
             ("POST", "/v1/realtime/client_secrets", true),
             ("POST", "/v1/realtime/calls", true),
             ("POST", "/async-invoke", true),
@@ -194,6 +234,8 @@ mod tests {
             ("/model/nova/count-tokens", true),
             ("/v1/messages", false),
             ("/v1/input_tokens", false),
+            ("/v1/messages;/count_tokens", true),
+            ("/models/a;b:countTokens", false),
         ] {
             assert_eq!(only_counts_tokens(path), counts, "{path}");
         }

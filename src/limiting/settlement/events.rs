@@ -199,7 +199,7 @@ impl EventScanner {
         };
         if unread > 0 && self.json.is_done() {
             // A report before it says nothing about it.
-            readings.end_document();
+            readings.end_report();
         }
         // What cannot be read as JSON may be content all the same.
         readings.add_content(unread);

@@ -141,13 +141,13 @@ impl UsageReadings {
         [UsageField::Input, UsageField::Total].iter().any(|field| self.number(*field) > 0)
     }
 
-    /// Returns whether a report says that nothing was used, or that there was no output, although text has passed. A total
+    /// Returns whether a report says that nothing was used, or states no output, although text has passed. A total
     /// of 0 may be the price of a free response.
     pub fn denies_content(&self) -> bool {
         let has = |field: UsageField| self.numbers[field as usize].is_some();
         let is_all_zero = (has(UsageField::Input) || has(UsageField::Output))
             && self.numbers.iter().all(|number| number.unwrap_or(0) == 0);
-        let is_input_alone = has(UsageField::Output)
+        let is_input_alone = (has(UsageField::Output) || has(UsageField::Input))
             && self.number(UsageField::Output) == 0
             && self.number(UsageField::MoreOutput) == 0
             && self.number(UsageField::Total) <= self.number(UsageField::Input);
@@ -185,12 +185,17 @@ impl UsageReadings {
     /// Records the end of a document, an event or the whole response. A number that cannot be read may be the largest
     /// one, so the others prove nothing. Nor does a report before the content.
     pub fn end_document(&mut self) {
-        if std::mem::take(&mut self.is_report) {
-            self.unreported = 0;
-        }
+        self.end_report();
         let is_readable = self.faults & bit(ScanFault::NotInteger) == 0;
         let is_complete = !self.knows_content || self.unreported <= NOTHING_MAX;
         self.is_proven |= self.has_final_number && self.has_ended && is_readable && is_complete;
+    }
+
+    /// Records that what follows is not part of a report. If there was one, it is about all content before.
+    pub fn end_report(&mut self) {
+        if std::mem::take(&mut self.is_report) {
+            self.unreported = 0;
+        }
     }
 
     /// Returns whether the usage is known completely.

@@ -95,7 +95,10 @@ impl Reserve {
             // The server may ignore the member that announces little.
             announced = announced.map(|tokens| tokens.max(self.default_add));
         }
-        let default_add = if hides_output(facts) { self.default_add.max(self.at_most) } else { self.default_add };
+        let omits_usage = api.is_some_and(|api| api.may_omit_usage(facts.query, facts.headers));
+        announced = announced.filter(|_| !omits_usage);
+        let hides_output = omits_usage || hides_output(facts);
+        let default_add = if hides_output { self.default_add.max(self.at_most) } else { self.default_add };
         // The length of a compressed body says nothing about its tokens.
         let plain_length = facts.body_length.filter(|length| *length == 0 || !has_content_coding(facts.headers));
         let length = plain_length.map(|length| i64::try_from(length).unwrap_or(i64::MAX));

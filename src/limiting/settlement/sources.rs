@@ -165,10 +165,10 @@ impl UsageSources {
             UsageDialect::Gemini => {
                 // Without `alt=sse`, a stream is one JSON array.
                 for (parent, model) in [("usageMetadata", "modelVersion"), ("*/usageMetadata", "*/modelVersion")] {
-                    add_fields(&mut self.json, parent, GEMINI, |field| matches!(field, TOTAL | OUTPUT));
+                    add_fields(&mut self.json, parent, GEMINI, |field| field == TOTAL);
                     self.json.add_path(steps(model), Target::Model);
                 }
-                add_fields(&mut self.events, "usageMetadata", GEMINI, |field| matches!(field, TOTAL | OUTPUT));
+                add_fields(&mut self.events, "usageMetadata", GEMINI, |field| field == TOTAL);
                 self.events.add_path(steps("modelVersion"), Target::Model);
                 add_content(&mut self.json, "candidates/*/content/parts/*", GEMINI_TEXTS);
                 add_content(&mut self.json, "*/candidates/*/content/parts/*", GEMINI_TEXTS);

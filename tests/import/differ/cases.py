@@ -30,6 +30,10 @@ PASSWORD = {"authorization": "Basic YWxpY2U6c2VjcmV0"}
 
 EXACT = {
     "type-empty": (f"location / {{ default_type ''; if ($http_x_color = red) {{ return 403 no; }} {PASS} }}", COLORS),
+    "quoted-space": (f'if ($http_user_agent !~* " x") {{ return 403; }} location / {{ {PASS} }}', [get("/", {"user-agent": agent}) for agent in ("a x", "ax", "xbot")]),
+    "upstream-case": ("upstream Mixed_@N@ { server @OTHER@; } ====location / { proxy_pass http://mixed_@N@; }", PATHS),
+    "return-parameters": ("default_type 'text/html; charset=utf-8'; location / { return 200 x; }", PATHS[:2]),
+    "return-204": ("location / { return 204 x; }", PATHS[:2]),
     # limit_except
     "except": (f"location / {{ limit_except GET {{ deny all; }} {PASS} }}", methods()),
     "except-networks": (f"location / {{ limit_except GET POST {{ allow 127.0.0.2; deny all; }} {PASS} }}", methods() + methods("/", 3)),
@@ -118,6 +122,13 @@ OTHERS = {
                 COLORS + [get("/", {"x-up": "1"})]),
     "set-pass": (UPSTREAMS + "map $http_x_color $to_@N@ { default one_@N@; red two_@N@; }====location / { if ($http_x_up = 1) { set $to_@N@ two_@N@; } "
                  "proxy_pass http://$to_@N@; }", COLORS + [get("/", {"x-up": "1"})]),
+    "set-args": (f"location / {{ set $args x=1; {PASS} }}", PATHS),
+    "set-args-server": (f"set $args ''; location / {{ {PASS} }}", PATHS),
+    "set-header": (f"location / {{ set $http_x_bad 1; if ($http_x_bad) {{ return 403; }} {PASS} }}", PATHS),
+    "named-group": (f"map $http_x_color $bad_@N@ {{ default 0; red 1; }}====location ~ ^/(?<bad_@N@>[01])/ {{ if ($bad_@N@) {{ return 403; }} {PASS} }} "
+                    f"location / {{ {PASS} }}", PATHS + [get("/1/x"), get("/0/x")]),
+    "http-host": (f"if ($http_host !~ ^@HOST@$) {{ return 403; }} location / {{ {PASS} }}", PATHS),
+    "other-host": ("location / { return 301 //cdn.test/x; }", PATHS[:2]),
     "internal-method": (f"location / {{ internal; if ($request_method = OPTIONS) {{ return 200 x; }} {PASS} }}", methods("/")),
     "pass-nothing": (UPSTREAMS + "map $http_x_color $to_@N@ { red one_@N@; }====location / { proxy_pass http://$to_@N@; }", COLORS),
     "zone-with-two-numbers": (f"limit_req_zone $binary_remote_addr zone=z_@N@:64k rate=1r/m;====location / {{ limit_req zone=z_@N@ burst=2 nodelay; {PASS} }} "

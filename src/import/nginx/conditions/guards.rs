@@ -139,6 +139,10 @@ fn read_condition(words: &[String], at: &Directive, variables: &Variables) -> Op
         other => other,
     };
     let name = variable.strip_prefix('$')?;
+    // It has the port and the case that the client wrote.
+    if name == "http_host" {
+        return None;
+    }
     if name == "remote_addr" {
         return translate_address(at, sign, text, variables);
     }

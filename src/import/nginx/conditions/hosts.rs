@@ -26,7 +26,7 @@ pub fn read_host_condition(at: &Directive) -> Option<HostCondition<'_>> {
         return None;
     }
     let words = read_words(at);
-    let ["$host" | "$http_host", sign, pattern] = words.iter().map(String::as_str).collect::<Vec<_>>()[..] else {
+    let ["$host", sign, pattern] = words.iter().map(String::as_str).collect::<Vec<_>>()[..] else {
         return None;
     };
     let (is_negated, ignore_case) = match sign {

@@ -10,7 +10,7 @@ pub mod variants;
 
 use crate::import::model::ImportedRedirect;
 use crate::import::nginx::redirects::{is_response, translate_target};
-use crate::import::nginx::scope::read_words;
+use crate::import::nginx::scope::{read_words, sets_request};
 use crate::import::syntax::Directive;
 
 /// The meaning of an `if` of a server.
@@ -37,7 +37,7 @@ pub struct ListenTls {
 
 /// Reads an `if` of a server. Returns `None` for conditions that routes cannot have.
 pub fn read_condition(at: &Directive, tls: ListenTls) -> Option<ServerCondition<'_>> {
-    if at.inner().iter().all(|inner| inner.name == "set") {
+    if at.inner().iter().all(|inner| inner.name == "set" && !sets_request(inner)) {
         return Some(ServerCondition::SetsVariables);
     }
     let [response] = at.inner() else { return None };

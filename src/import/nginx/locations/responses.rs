@@ -34,6 +34,10 @@ pub fn respond(
     let why = match status {
         None => Some("this status is not available"),
         Some(444) => Some("Sluicegate does not close the connection; it responds with status 444"),
+        Some(205) if text.is_some() => Some("a response with this status has no body"),
+        _ if is_url && text.is_some_and(|text| text.starts_with("//")) => {
+            Some("nginx sends this as a path of its own host")
+        }
         Some(status) if is_url && text.is_some_and(|text| !find_variables(text).is_empty()) => {
             match text.and_then(|text| translate_location_target(text, status, matcher)) {
                 Some(CapturedRedirect { redirect, path }) => {
@@ -62,7 +66,7 @@ pub fn respond(
     }
     body.action = RouteAction::Respond {
         status: status.unwrap_or(501),
-        body: text.filter(|_| !is_url).cloned(),
+        body: text.filter(|_| !is_url && !matches!(status, Some(204 | 205 | 304))).cloned(),
         content_type: kind.filter(|_| !is_url && (text.is_some() || has_empty_body)),
         location: text.filter(|_| is_url).cloned(),
     };

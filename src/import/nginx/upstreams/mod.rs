@@ -71,7 +71,7 @@ pub fn define_target(
             None => (rest.to_owned(), None),
         },
     };
-    let block = blocks.get(authority.as_str()).copied();
+    let block = blocks.iter().find(|(name, _)| name.eq_ignore_ascii_case(&authority)).map(|(_, block)| *block);
     let own = if ours == "http" { authority.clone() } else { format!("{authority}-{ours}") };
     let tls = (ours == "https").then(|| format_tls(scope)).flatten();
     let url = |address: &str| format_server_url(ours, address).ok_or_else(|| format!("`{address}` is not a server"));
