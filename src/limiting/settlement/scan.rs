@@ -228,13 +228,14 @@ impl SourceGroup {
         match &mut self.parser {
             Parser::Json(scanner) => {
                 let unread = scanner.push(bytes, &self.sources.json, &mut self.readings);
-                self.readings.add_content(unread);
                 if scanner.is_done() {
                     self.readings.set_ended();
                     self.readings.end_document();
                 } else if let Some(fault) = scanner.fault() {
                     self.readings.add_fault(fault);
                 }
+                // It is content behind the document, or that of one that cannot be read.
+                self.readings.add_content(unread);
             }
             Parser::Lines(scanner) => scanner.push(bytes, &self.sources.json, &mut self.readings),
             Parser::Events(scanner) => scanner.push(bytes, &self.sources.events, &mut self.readings),
