@@ -199,7 +199,8 @@ fn with_redis_a_block_reaches_the_other_gateways_and_replaces_other_spellings() 
     while status_of(&there, "acme", &format!("/{:?}", since.elapsed())) != 429 {
         assert!(since.elapsed() < Duration::from_secs(4), "{}", there.log());
     }
-    assert!(run(&there, &["key", "unblock", "daily", "acme"]).contains("removed"));
+    let lifted = run(&there, &["key", "unblock", "daily", "acme"]);
+    assert!(lifted.contains("removed"), "{lifted}");
     let fields: Vec<String> = redis::cmd("HKEYS").arg(hash).query(&mut client).unwrap();
     assert!(fields.is_empty());
     wait_until("it is lifted everywhere", || status_of(&here, "acme", &format!("/{:?}", since.elapsed())) == 200);

@@ -81,7 +81,7 @@ impl OverrideFile {
 
     /// Returns whether `text` would leave no row of those that are active.
     pub fn is_emptied_by(&self, text: &str) -> bool {
-        self.table.len() > 0 && written_rows(text).next().is_none()
+        !self.table.is_empty() && written_rows(text).next().is_none()
     }
 
     /// Number of active rows, and of lines that were left out.
