@@ -106,7 +106,7 @@ pub fn adopt_rows(config: &Config, old: &Config) {
             tracing::warn!(
                 limit = limit.name,
                 kept = kept_rows,
-                "rows of the file that are wrong now, or all if it is empty, keep what they said before"
+                "rows with errors keep their earlier values, as all rows do if the file is empty now"
             );
         }
     }

@@ -85,7 +85,7 @@ fn find_fault(path: &Path) -> Option<String> {
         }
         if line.starts_with(char::is_whitespace) || !users.insert(line.split(':').next()) {
             return Some(format!(
-                "the user in line {number} of the file stands behind a space or has an earlier line; mend it, and import again"
+                "line {number} of the file begins with a space or repeats a user; correct it, and import again"
             ));
         }
     }

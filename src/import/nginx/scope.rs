@@ -72,8 +72,7 @@ impl<'a> Scope<'a> {
 pub fn is_rewriting(directive: &Directive) -> bool {
     match directive.name.as_str() {
         "if" => !directive.inner().iter().all(|inner| inner.name == "set" && !sets_request(inner)),
-        "set" | "auth_request_set" => sets_request(directive),
-        name => name == "rewrite",
+        name => name == "rewrite" || sets_request(directive),
     }
 }
 

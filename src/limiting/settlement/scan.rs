@@ -234,7 +234,7 @@ impl SourceGroup {
                 } else if let Some(fault) = scanner.fault() {
                     self.readings.add_fault(fault);
                 }
-                // It is content behind the document, or that of one that cannot be read.
+                // Content after the document, or content of a document that cannot be read.
                 self.readings.add_content(unread);
             }
             Parser::Lines(scanner) => scanner.push(bytes, &self.sources.json, &mut self.readings),
