@@ -214,6 +214,38 @@ fn with_redis_a_block_reaches_the_other_gateways_and_replaces_other_spellings() 
 }
 
 #[test]
+fn with_redis_each_gateway_shows_what_the_others_refused() {
+    let redis = RedisServer::start(&[]);
+    let secret = "[admin]\nlisten = \"127.0.0.1:0\"\nkeys_secret = \"the same at all gateways, 32 bytes\"\n";
+    let config = format!("[store]\nurl = \"{}\"\n{secret}{LIMITS}", redis.url());
+    let (here, there) = (Gateway::start(&config), Gateway::start(&config));
+    let statuses: Vec<u16> = (0..3).map(|_| status_of(&there, "acme", "/p")).collect();
+    assert_eq!(statuses, [200, 200, 429]);
+    let own = fetch(&there, "GET", "/-/refusals", "").json();
+    let own = &own["refusals"][0];
+    let id = own["request_id"].as_str().unwrap().to_owned();
+    let mut seen = Value::Null;
+    wait_until("the other gateway knows the request", || {
+        seen = fetch(&here, "GET", &format!("/-/refusals?request_id={id}"), "").json();
+        seen["refusals"].as_array().unwrap().len() == 1
+    });
+    assert_eq!((&seen["refusals"][0], &seen["gateways"]), (own, &json!(2)), "equal at both");
+    for customer in ["header:x-api-key=acme", "ip=127.0.0.1"] {
+        let answer = run_json(&here, &["customer", customer]);
+        assert_eq!((&answer["refusals"][0], &answer["gateways"]), (own, &json!(2)), "{customer}");
+    }
+    let text = run(&here, &["customer", "header:x-api-key=acme"]);
+    assert!(text.contains("Last refusals at 2 gateways") && text.contains(&id), "{text}");
+    let other = run_json(&here, &["customer", "header:x-api-key=other"]);
+    assert_eq!(other["refusals"], json!([]));
+    drop(redis);
+    wait_until("each shows its own without Redis", || {
+        let answer = fetch(&here, "GET", "/-/refusals", "").json();
+        (&answer["refusals"], &answer["gateways"]) == (&json!([]), &json!(1))
+    });
+}
+
+#[test]
 fn an_override_that_the_state_file_lacks_is_said_to_be_in_memory() {
     let gateway = Gateway::launch(&[], |dir| {
         let kept = dir.join("kept");
