@@ -14,7 +14,7 @@ const EVENTS: &str = "text/event-stream";
 #[test]
 fn numbers_of_a_lying_server_stay_within_bounds() {
     let upstream = mirror();
-    let usage = |value: &str| format!("data: {{\"usage\":{{\"completion_tokens\":{value}}}}}\n\n");
+    let usage = |value: &str| format!("data: {{\"usage\":{{\"total_tokens\":{value}}}}}\n\n");
     let done = "data: [DONE]\n\n";
     for (stream, used) in [
         // Repeated, decreasing and late values.
@@ -39,7 +39,7 @@ fn numbers_of_a_lying_server_stay_within_bounds() {
         ("data: ".repeat(10_000) + "\n\n" + &usage("9") + done, 9),
         (format!("data: {{\"a\":{}}}\n\n", "[".repeat(5000)) + &usage("9") + done, 9),
         (format!("data: {{\"{}\":1}}\n\n", "k".repeat(100_000)) + &usage("9") + done, 9),
-        ("data: {\"usage\":{\"completion_tokens\":7,\"completion_tokens\":8}}\n\n".to_owned() + done, 8),
+        ("data: {\"usage\":{\"total_tokens\":7,\"total_tokens\":8}}\n\n".to_owned() + done, 8),
     ] {
         let gateway = limited(&upstream, "settle = \"openai\"");
         let (status, body) = fetch(&gateway, "/", &chunked(EVENTS, &stream, "0\r\n\r\n"));

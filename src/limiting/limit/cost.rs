@@ -39,8 +39,8 @@ pub enum Cost {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Price {
     pub units: i64,
-    /// The part of an estimate that is for the input.
-    pub input_units: i64,
+    /// Tokens of the input if the response does not report them.
+    pub input_tokens: i64,
 }
 
 /// Costs by method.
@@ -215,7 +215,7 @@ impl Cost {
             }
             _ => return self.for_request(facts, repeated, not_integer),
         };
-        Ok(Price { units, input_units: 0 })
+        Ok(Price { units, input_tokens: 0 })
     }
 
     /// Returns the cost of a request.
@@ -223,7 +223,7 @@ impl Cost {
     /// # Errors
     /// The request has several costs, and `repeated` does not choose one; or the cost is no integer from 0.
     pub fn for_request(&self, facts: &Facts, repeated: Repeated, not_integer: NotInteger) -> Result<Price, ValueError> {
-        let whole = |units| Price { units, input_units: 0 };
+        let whole = |units| Price { units, input_tokens: 0 };
         match self {
             Cost::Fixed(cost) => Ok(whole(*cost)),
             Cost::Stated(source) => {
@@ -244,7 +244,7 @@ impl Cost {
             }
             Cost::Reserved(reserve) => {
                 let estimate = reserve.estimate(facts, repeated, not_integer)?;
-                Ok(Price { units: estimate.units, input_units: estimate.input_units() })
+                Ok(Price { units: estimate.units, input_tokens: estimate.input_floor })
             }
         }
     }

@@ -100,7 +100,7 @@ impl Check {
             rule: limit.rule.clone(),
             key,
             cost,
-            input_units: 0,
+            input_tokens: 0,
             role,
             override_values: None,
             tag,
@@ -157,7 +157,7 @@ impl Limiter {
         let price = limit.price_of(facts)?;
         let mut evaluation = self.evaluate(limit, keys, price.units.saturating_mul(hits).min(COST_MAX));
         if let Evaluation::Check(check) = &mut evaluation {
-            check.input_units = price.input_units;
+            check.input_tokens = price.input_tokens;
         }
         Ok(evaluation)
     }

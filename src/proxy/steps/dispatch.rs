@@ -38,7 +38,6 @@ use crate::proxy::steps::forward;
 use crate::proxy::steps::forward::ForwardedResponse;
 use crate::proxy::steps::limits;
 use crate::proxy::steps::mirror;
-use crate::proxy::steps::outgoing_request;
 use crate::proxy::steps::outgoing_request::{OutgoingRequest, proxy_header};
 use crate::proxy::steps::request_body;
 use crate::proxy::steps::response::early_hints::EarlyHints;
@@ -108,7 +107,7 @@ pub async fn dispatch(
         }
         AdmittedAction::Echo => {
             let Parts { method, headers, .. } = &request.received.parts;
-            Ok(local_responses::echo(method, &outgoing_request::rewrite_target(head, &route.rewrite), headers, upload))
+            Ok(local_responses::echo(method, &head.server_target(), headers, upload))
         }
         AdmittedAction::Respond(fixed) => {
             Ok(problem::fixed_response(fixed.status, fixed.body.clone(), fixed.content_type.clone()))
@@ -171,9 +170,9 @@ pub fn redirect_client(
     headers: &HeaderMap,
     is_tls: bool,
 ) -> Result<Response<ResponseBody>, Refusal> {
-    let RoutedRequest { route, head, identity } = routed;
+    let RoutedRequest { head, identity, .. } = routed;
     let is_https = is_https(headers, identity.trusted_peer, is_tls);
-    local_responses::redirect(redirect, head, &route.rewrite, is_https).ok_or(End::NoRedirect.into())
+    local_responses::redirect(redirect, head, is_https).ok_or(End::NoRedirect.into())
 }
 
 /// Returns whether the client uses HTTPS: on this connection, or to the trusted proxy before it.
@@ -270,7 +269,7 @@ fn build_outgoing(
         && upload.as_ref().is_some_and(Upload::is_untouched);
     let leases = request.account.share_leases();
     let linger = leases.map(|leases| Linger::new(request.client, leases, &route.timeouts));
-    let target = outgoing_request::rewrite_target(head, &route.rewrite);
+    let target = head.server_target();
     let host = if route.rewrite.upstream_host { HostSource::Server } else { HostSource::Received };
     let mut outgoing =
         OutgoingRequest::new(&request.received.parts, identity.ip, &target, host, upload, linger, |lines| {

@@ -66,7 +66,7 @@ pub async fn apply_limits<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequest<'
     if let Err(refusal) = apply_decision(door, route, routed.identity, decision).await {
         return refuse_calls(door, route, body, refusal).await;
     }
-    door.pass_body(&body, routed.head.path());
+    door.pass_body(&body, routed.head.server_path());
     Ok(())
 }
 
@@ -242,7 +242,7 @@ async fn read_key_body<'a, D: Door<'a>>(
 
 /// Returns whether a limit that applies to the request reads the body.
 fn needs_key_body(route: &Route, facts: &Facts<'_>) -> bool {
-    let needs_body = |limit: &Arc<Limit>| limit.reads_body_of(facts.path) && limit.may_apply_before_body(facts);
+    let needs_body = |limit: &Arc<Limit>| limit.reads_body_of(facts.server_path) && limit.may_apply_before_body(facts);
     route.limits.iter().any(needs_body)
 }
 
@@ -287,8 +287,9 @@ pub fn head_facts<'f>(routed: RoutedRequest<'f>, headers: &'f HeaderMap) -> Fact
         method: head.method().as_str(),
         host: head.read_host(),
         path: head.path(),
-        replaces_path: route.rewrite.replaces_path(),
         query: head.query(),
+        server_path: head.server_path(),
+        server_query: head.server_query(),
         params: &route.params,
         ..Facts::new(identity.ip, &route.name, headers)
     }

@@ -108,8 +108,8 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
         return Ok(Passage::Preflight(answer_preflight(&preflight, door.headers())));
     }
     let route = entered?;
-    if let Some(rewrite) = &route.rewrite.target {
-        let target = rewrite_target(head, &route.matcher.path, rewrite, route.parsing).map_err(Refusal::from)?;
+    let target = rewrite_target(head, &route.matcher.path, &route.rewrite, route.parsing).map_err(Refusal::from)?;
+    if let Some(target) = target {
         arrival.head.set_rewritten(target);
     }
     let facts = door.received_facts(identity);
