@@ -175,7 +175,7 @@ fn events_pass_at_once() {
 fn an_estimate_survives_a_crash_and_the_end_of_its_window() {
     let upstream = mirror();
     let server = RedisServer::start(&[]);
-    let store = format!("[store]\nurl = \"{}\"\ndeadline = \"500ms\"\n", server.url());
+    let store = server.store();
     let settle = "cost = 100\nsettle = \"openai\"";
     let text = config(&upstream.url(), &store, settle);
     let mut gateway = Gateway::start(&text);

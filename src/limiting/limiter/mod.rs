@@ -13,7 +13,6 @@ mod refund;
 mod split_checks;
 mod without_store;
 
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -208,7 +207,7 @@ impl Limiter {
         if !checks.is_empty()
             && (op == Op::Peek || !self.refuse_from_memory(&mut verdict, &checked_limits, &mut checks))
         {
-            pin!(self.decide_by_store(op, &mut verdict, &checked_limits, checks, hold, end)).await;
+            self.decide_by_store(op, &mut verdict, &checked_limits, checks, hold, end).await;
         }
         leased.finish(&mut verdict, &self.charges, &self.gateways);
         for (index, rule) in own_rules {

@@ -2,7 +2,6 @@
 //! body is opened, and the request goes to an upstream server, the echo server or the route's fixed response, or is
 //! answered with a file.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -103,7 +102,7 @@ pub async fn dispatch(
             if let Some(mirror) = &route.mirror {
                 mirror::copy_request(request, routed, mirror, unwritten, &mut outgoing);
             }
-            pin!(send_upstream(request, routed, servers, &mut outgoing, breakers)).await
+            send_upstream(request, routed, servers, &mut outgoing, breakers).await
         }
         AdmittedAction::Echo => {
             let Parts { method, headers, .. } = &request.received.parts;
@@ -304,7 +303,7 @@ async fn send_upstream(
     let (deadline, attempts) = (request.account.deadline(), attempts.as_deref());
     let (hints, begun) = (early_hints(request, route), Instant::now());
     let result = if breakers.is_empty() {
-        pin!(forward::forward_request(servers, deadline, &route.timeouts, outgoing, attempts, hints)).await
+        forward::forward_request(servers, deadline, &route.timeouts, outgoing, attempts, hints).await
     } else {
         let clock = SendClock::new(outgoing.upload.as_ref().map(Upload::share_progress));
         outgoing.clock = Some(clock.clone());

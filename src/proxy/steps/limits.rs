@@ -3,7 +3,6 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -62,7 +61,7 @@ pub async fn apply_limits<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequest<'
     let mut facts = request_facts(door, routed, needs_claims);
     facts.body = body.facts();
     let limits = EvaluatedLimits::evaluate(door, route, first..route.limits.len(), facts);
-    let decision = pin!(decide_limits(door, route, limits, Ask::HOLD, earlier)).await;
+    let decision = decide_limits(door, route, limits, Ask::HOLD, earlier).await;
     if let Err(refusal) = apply_decision(door, route, routed.identity, decision).await {
         return refuse_calls(door, route, body, refusal).await;
     }
@@ -157,7 +156,7 @@ pub async fn decide_limits<'r, 'a, D: LimitDoor<'a>>(
     let (mut verdict, slot) = match door.reserve_slots(limits, &evaluations) {
         Ok(slot) => {
             let start = (!door.limiter().store().is_in_process()).then(Instant::now);
-            let verdict = pin!(door.decide(limits, evaluations, ask)).await;
+            let verdict = door.decide(limits, evaluations, ask).await;
             start.into_iter().for_each(|start| door.add_wait(start));
             (verdict, slot)
         }
