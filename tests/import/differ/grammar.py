@@ -2,6 +2,7 @@
 from patterns import quote, random_path, random_pattern, random_text
 
 METHODS = ["GET"] * 6 + ["HEAD", "POST", "PUT", "DELETE"]
+ODD_METHODS = ["TRACE", "PROPFIND", "get", "purge", "G.T"]
 PATHS = ["/", "/a", "/a/", "/a/x", "/a/x/y", "/ab", "/s/x.php", "/x.php", "/X.PHP", "/v1", "/v1/", "/v1/y", "/old/z", "/e", "/e/", "/zzz",
          "/a/i/x.php", "/a/e", "/s/i/x", "/s/i", "/v1/i/x", "/@fs/x", "/%40fs/x", "/@fs", "/%40fs", "/a+b", "/a%2Bb", "/b%40c", "/b@c", "/b%20c/x", "/b%20c", "/%C3%A9",
          "/x1", "/%40", "/%40%40", "/xy", "/x%2A1", "/%2Admin", "/admin", "/s/.git", "/.git/x", "/E%C3%A91"]
@@ -196,7 +197,7 @@ class Grammar:
         """Returns requests to the server: address of the client, method, host, target, headers and body."""
         found = []
         for _ in range(count):
-            method, path = self.rng.choice(METHODS), self.rng.choice(PATHS)
+            method, path = self.rng.choice(ODD_METHODS if self.maybe(0.05) else METHODS), self.rng.choice(PATHS)
             query = self.rng.choice(["", "", f"s={self.rng.choice(STATUSES)}", f"s={self.rng.choice(STATUSES)}&h=1", "h=1", "h=2", "q=1"])
             headers = {}
             if self.has_patterns:
