@@ -39,6 +39,8 @@ PROFILES = {
     "plain": "",
     "tls": "ssl_certificate @DIR@/cert.pem; ssl_certificate_key @DIR@/key.pem;",
     "trusted": "set_real_ip_from 127.0.0.2; set_real_ip_from 127.0.0.8/31; real_ip_header X-Forwarded-For; real_ip_recursive on;",
+    # Without recursion, the last address counts.
+    "last": "set_real_ip_from 127.0.0.2; set_real_ip_from 127.0.0.8/31; real_ip_header X-Forwarded-For;",
 }
 FORWARDED = ["127.0.0.3", "127.0.0.9, 127.0.0.5", "127.0.0.5, 127.0.0.9", "bad", "127.0.0.3:80", "127.0.0.9", "127.0.0.3, bad, 127.0.0.8", "::1"]
 
@@ -215,13 +217,13 @@ class Grammar:
                 headers["x-color"] = self.rng.choice(["red", "blue"])
             if self.maybe(0.3):
                 headers["accept-encoding"] = "gzip"
-            if self.profile == "trusted" and self.maybe(0.5):
+            if self.profile in ("trusted", "last") and self.maybe(0.5):
                 headers["x-forwarded-for"] = self.rng.choice(FORWARDED)
             if self.maybe(0.4 if "upgrade" in self.unseen else 0.05):
                 headers["upgrade"], headers["connection"] = "websocket", "upgrade"
             if self.maybe(0.6 if self.unseen else 0.1):
                 # Behind trusted proxies, the gateway reads `Forwarded`, too.
-                known = [name for name in UNSEEN if name != "forwarded" or self.profile != "trusted"]
+                known = [name for name in UNSEEN if name != "forwarded" or self.profile not in ("trusted", "last")]
                 name = self.rng.choice([name for name in self.unseen if name in known] or known)
                 headers.setdefault(name, self.rng.choice(UNSEEN[name]))
             body = b"x" * self.rng.choice([0, 5, 50, 2000]) if method in ("POST", "PUT") else b""

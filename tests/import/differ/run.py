@@ -251,7 +251,7 @@ def run_batch(sluicegate, rng, first, count, totals):
         (directory / page).write_text("page")
     for kind, name in (("pem", "cert.pem"), ("key", "key.pem")):
         shutil.copy(pathlib.Path(__file__).parents[3] / "conf/tls" / f"sample.{kind}", directory / name)
-    profile = rng.choice(["plain", "plain", "tls", "trusted"])
+    profile = rng.choice(["plain", "plain", "tls", "trusted", "last"])
     http = PROFILES[profile].replace("@DIR@", str(directory)) + MAPS
     port, gateway_port = free_port(), free_port()
     grammars, texts, remarks = [], [], []
