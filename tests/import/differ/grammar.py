@@ -2,7 +2,7 @@
 from patterns import quote, random_path, random_pattern, random_text
 
 METHODS = ["GET"] * 6 + ["HEAD", "POST", "PUT", "DELETE"]
-ODD_METHODS = ["TRACE", "PROPFIND", "get", "purge", "G.T"]
+ODD_METHODS = ["TRACE", "PROPFIND", "M-SEARCH"]
 PATHS = ["/", "/a", "/a/", "/a/x", "/a/x/y", "/ab", "/s/x.php", "/x.php", "/X.PHP", "/v1", "/v1/", "/v1/y", "/old/z", "/e", "/e/", "/zzz",
          "/a/i/x.php", "/a/e", "/s/i/x", "/s/i", "/v1/i/x", "/@fs/x", "/%40fs/x", "/@fs", "/%40fs", "/a+b", "/a%2Bb", "/b%40c", "/b@c", "/b%20c/x", "/b%20c", "/%C3%A9",
          "/x1", "/%40", "/%40%40", "/xy", "/x%2A1", "/%2Admin", "/admin", "/s/.git", "/.git/x", "/E%C3%A91"]
