@@ -74,12 +74,12 @@ function requestScreen(main, id) {
   const result = outcome();
   const story = section(null, el("p", { class: "quiet" }, "Loading\u2026"));
   main.replaceChildren(trail(["Customers", "#/customers"]), el("h1", { tabindex: "-1" }, `Request ${showText(id)}`), result.node, story, customerFinder());
-  getJson(`/-/refusals?request_id=${encodeURIComponent(id)}`).then(({ refusals }) => {
+  getJson(`/-/refusals?request_id=${encodeURIComponent(id)}`).then(({ refusals, gateways }) => {
     const rows = checksOf(refusals);
     if (rows.length === 0) {
-      story.replaceChildren(el("p", { class: "story" }, "No such request is among the last refusals that this gateway remembers."),
+      story.replaceChildren(el("p", { class: "story" }, "No such request is among the last refusals."),
         el("ul", {}, el("li", {}, "It may be too old, or it was not refused by a limit. The access log has every request: search it for the id."),
-          isShared() ? el("li", {}, "Another gateway may have refused it: ", el("a", { href: "#/gateways" }, "see the gateways that share the store"), ".") : null,
+          isShared() ? el("li", {}, gateways > 1 ? "Another gateway may have refused it more than a hundred refusals ago. Look on its own dashboard: " : "The other gateways could not be asked. Look on their own dashboards: ", el("a", { href: "#/gateways" }, "the gateways that share the store"), ".") : null,
           el("li", {}, "Search for the address or the API key of the customer instead.")));
       return;
     }
@@ -153,7 +153,7 @@ function customerScreen(main, part) {
   const refresh = () => load();
   const grid = table({ caption: "What the limits know", key: (row) => `${row.limit} ${row.key}`, empty: "No limit has counted this customer yet.", most: 30,
     columns: customerColumns(part, (row, id) => KEY_ACTIONS[id](result, keyTarget(row.about, row.parts), refresh)) });
-  const refused = refusalTable("Last refusals", "None among the last refusals of this gateway.", [REFUSED_BY]);
+  const refused = refusalTable("Last refusals", "None among the last refusals.", [REFUSED_BY]);
   const resetAll = el("button", { type: "button", class: "primary", id: "reset-all", onclick: async () => {
     const used = rows.filter((row) => !whyUnknown(row.about, row.parts));
     const names = [...new Set(used.map((row) => showText(row.limit, 60)))].join(", ");

@@ -51,6 +51,7 @@ pub use crate::config::diagnostics::excerpt::split_secrets;
 pub use crate::config::diagnostics::report::{Place, Report};
 pub use crate::config::effective::{
     EffectiveFormat, ListItem, ListedLimit, WrittenConfig, WrittenMatcher, WrittenOption, WrittenSection, default_text,
+    unset_items,
 };
 pub use crate::config::shorthand::{ProxyArguments, proxy_text};
 use crate::config::source::SourceTexts;

@@ -1,5 +1,7 @@
 //! The answer of a limit to a request, as algorithms and stores return it.
 
+use serde::{Deserialize, Serialize};
+
 /// Answer of one limit to one request. Times are milliseconds from the current time of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
@@ -62,7 +64,7 @@ impl Answer {
 pub const NEVER: i64 = -1;
 
 /// Policy of a limit as clients see it: `quota` units per `window_ms`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
     pub quota: i64,
     pub window_ms: i64,

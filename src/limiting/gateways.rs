@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::limiting::algorithm::Rule;
@@ -27,6 +27,10 @@ pub const GATEWAYS_MAX: i64 = 1000;
 const SILENCE: Duration = Duration::from_secs(3);
 /// Restarts beyond this number do not halve the share further: it is at its minimum by then.
 const HALVINGS_MAX: usize = 10;
+
+/// Name of this machine or container, empty if it has none.
+pub static HOST_NAME: LazyLock<String> =
+    LazyLock::new(|| std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned());
 
 /// Number of gateways that share the store, as known to this process. One value per process, shared by all workers.
 pub struct Gateways {

@@ -153,7 +153,7 @@ fn connections_wake_in_every_way_and_lose_no_request() {
         let [gets, posts] = [COUNT + COUNT, COUNT / 6];
         let count =
             |method| gateway.metric("requests_total", &[("route", "fixed"), ("method", method), ("code", "200")]);
-        assert_eq!([count("GET"), count("POST")], [Some(gets as f64), Some(posts as f64)]);
+        wait_until("all are counted", || [count("GET"), count("POST")] == [Some(gets as f64), Some(posts as f64)]);
     });
 }
 

@@ -18,8 +18,11 @@ const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 /// Number of bytes that `/push` sends: more than all windows.
 const PUSHED: usize = 4 * 1024 * 1024;
 
-/// Opens tunnels, which send back what they get; `/push` sends data, and `/refused` opens none. Other requests get a
-/// page.
+/// Number of bytes that `/enough` sends: more than all buffers of sockets.
+const ENOUGH: usize = 16 * 1024 * 1024;
+
+/// Opens tunnels, which send back what they get; `/push` sends data, `/enough` as well, and reads none, and `/refused`
+/// opens none. Other requests get a page.
 fn server() -> Http2Server {
     let allow = |builder: &mut h2::server::Builder| {
         builder.enable_connect_protocol();
@@ -37,6 +40,10 @@ fn server() -> Http2Server {
         let mut stream = incoming.respond.send_response(opened, false)?;
         if incoming.request.uri().path() == "/push" {
             stream.send_data(Bytes::from(vec![b'x'; PUSHED]), true)?;
+        }
+        if incoming.request.uri().path() == "/enough" {
+            // The stream is dropped while the client may still send, so that RST_STREAM(NO_ERROR) follows the data.
+            return stream.send_data(Bytes::from(vec![b'x'; ENOUGH]), true);
         }
         let body = incoming.request.body_mut();
         while let Some(data) = body.data().await {
@@ -105,6 +112,26 @@ fn tunnels_carry_more_than_their_windows_in_both_directions() {
         client.send(&piece);
         assert_eq!(client.bytes(piece.len()), piece);
     }
+}
+
+/// A server may end its stream while the client still sends. What it has sent before arrives whole.
+#[test]
+fn a_server_that_reads_no_more_loses_none_of_its_data() {
+    let server = server();
+    let gateway = in_front_of(&server, "tunnel_timeout = \"20s\"");
+    let mut client = open(&gateway, "/enough");
+    const PIECE: usize = 64 * 1024;
+    for at in 0..ENOUGH / PIECE {
+        client.send("late");
+        // A slow client: the server has ended its stream long before all has arrived.
+        if at % 32 == 0 {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        assert_eq!(client.bytes(PIECE).len(), PIECE, "{at}");
+    }
+    client.finish();
+    assert_eq!(client.rest().unwrap(), b"");
+    wait_until("the tunnel has ended", || gateway.metric("tunnels", &[]) == Some(0.0));
 }
 
 #[test]

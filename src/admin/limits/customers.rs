@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 use tokio::task::yield_now;
 
 use crate::admin::limits::decide::fixed_cost;
-use crate::admin::limits::refusals::describe_refusal;
+use crate::admin::limits::peer_refusals::PeerRefusals;
+use crate::admin::limits::refusals::{RefusalReport, merge_newest};
 use crate::admin::limits::requests::{NamedValues, refuse_pasted};
 use crate::admin::limits::state::{describe_override_of, read_state};
 use crate::admin::limits::{LIMITS_PER_CALL, LimitsApi, requests};
@@ -26,7 +27,7 @@ use crate::config::{Config, find_closest, percent_decode};
 use crate::limiting::Limiter;
 use crate::limiting::decision::ErrorKind;
 use crate::limiting::key::KeyPart;
-use crate::limiting::key::shown_key::KeyHash;
+use crate::limiting::key::shown_key::{KeyDisplay, KeyHash};
 use crate::limiting::key::state_key::state_key_parts;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::Source;
@@ -146,7 +147,8 @@ impl LimitsApi {
             let detail = "other requests for this list take too much time; try again";
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
         };
-        let listing = self.top_effort.run_within(|| self.find_keys(&limits, (&source, &value), n, config));
+        let peers = self.read_peer_refusals().await;
+        let listing = self.top_effort.run_within(|| self.find_keys(&limits, (&source, &value), (n, &peers), config));
         let FoundKeys { keys, incomplete, refusals } = listing.ok_or_else(busy)?;
         let (mut items, mut fault) = (Vec::with_capacity(keys.len()), None);
         for keys in keys.chunks(LIMITS_PER_CALL) {
@@ -160,6 +162,7 @@ impl LimitsApi {
             "source": given,
             "limits": items,
             "refusals": refusals,
+            "gateways": peers.count_gateways(),
             "incomplete": incomplete.iter().take(NAMES_MAX).collect::<Vec<_>>(),
             "incomplete_total": incomplete.len(),
             "limits_left_out": left_out,
@@ -190,7 +193,7 @@ impl LimitsApi {
         &self,
         limits: &[MatchingLimit<'_>],
         (source, value): (&str, &[u8]),
-        n: usize,
+        (n, peers): (usize, &PeerRefusals),
         config: &Config,
     ) -> FoundKeys {
         let history = self.usage.collect();
@@ -232,9 +235,19 @@ impl LimitsApi {
         let address = address.filter(|_| source == "ip" || source.starts_with("ip/"));
         let is_of_customer =
             |refusal: &&RecordedRefusal| address == Some(refusal.client) || !keys_of(refusal).is_empty();
+        let own = log.newest().filter(is_of_customer).take(n).map(|refusal| self.describe(refusal, config));
         let display = &config.admin.key_display;
-        let refusals = log.newest().filter(is_of_customer).take(n).map(|refusal| describe_refusal(refusal, display));
-        FoundKeys { keys, incomplete, refusals: refusals.collect() }
+        let shown_parts: HashMap<&str, (usize, String)> =
+            limits.iter().map(|matching| (matching.limit.name.as_str(), matching.show_part(display))).collect();
+        let of_peers = peers.refusals.iter().filter(|report| {
+            let has_key = |(limit, key): (&str, &str)| {
+                let shown = shown_parts.get(limit);
+                shown.is_some_and(|(index, part)| key.split(',').nth(*index) == Some(part))
+            };
+            let keys = report.limits.iter().filter_map(|check| Some((check.limit.as_str(), check.key.as_deref()?)));
+            address == Some(report.client) || keys.into_iter().any(has_key)
+        });
+        FoundKeys { keys, incomplete, refusals: merge_newest(own, of_peers, n) }
     }
 
     fn describe_unused(&self, config: &Config, source: &str) -> Problem {
@@ -260,7 +273,7 @@ struct FoundKeys {
     keys: Vec<CustomerKey>,
     /// Limits of which the customer may have more keys.
     incomplete: Vec<String>,
-    refusals: Vec<Value>,
+    refusals: Vec<RefusalReport>,
 }
 
 /// Returns whether the part reads this source. `ip` means every prefix length.
@@ -296,6 +309,15 @@ impl MatchingLimit<'_> {
     /// Returns whether a key, as its state key has it, has the value of the customer.
     fn is_in(&self, parts: &str) -> bool {
         parts.split(',').nth(self.index) == Some(self.state.as_str())
+    }
+
+    /// Returns the index of the part, and the part as logs show it. A hidden part is shown as a text that equals none.
+    fn show_part(&self, display: &KeyDisplay) -> (usize, String) {
+        let part = self.limit.counted_key().0.get(self.index);
+        let shown = part
+            .map(|part| display.show_state_part(part, &self.state))
+            .filter(|_| !display.hides_any(part.into_iter().flat_map(KeyPart::sources)));
+        (self.index, shown.unwrap_or_default())
     }
 
     /// Returns the keys of the customer that the gateway remembers. `refused`: those of the last refusals.

@@ -3,8 +3,9 @@
 //! Input: JSON bodies (`json`) and queries, parsed and checked by `requests`; `hash_lookup` finds keys by their hash.
 //! Output: decisions with receipts (`decide`), the listing of limits (`listing`), the explanation of a request
 //! (`explain`), the states of keys (`state`), their overrides (`overrides`), everything about one customer
-//! (`customers`), the most refused keys (`top`), what keys used by day (`usage_days`), the last refusals (`refusals`),
-//! and the refusals that a changed limit would have made (`what_if`). `labels` has the closed sets of texts in
+//! (`customers`), the most refused keys (`top`), what keys used by day (`usage_days`), the last refusals (`refusals`)
+//! with those of other gateways (`peer_refusals`), and the refusals that a changed limit would have made (`what_if`).
+//! `labels` has the closed sets of texts in
 //! responses.
 //!
 //! To add an operation, parse and check its body in `requests`, run it here on the store, and add its page to `pages`.
@@ -17,6 +18,7 @@ mod json;
 mod labels;
 mod listing;
 mod overrides;
+mod peer_refusals;
 mod refusals;
 mod requests;
 mod state;
@@ -43,6 +45,7 @@ use crate::admin::ledger::UsageLedger;
 use crate::admin::limits::hash_lookup::HashLookup;
 use crate::admin::limits::labels::NotRefundedReason;
 use crate::admin::limits::listing::Listing;
+use crate::admin::limits::peer_refusals::PeerExchange;
 use crate::admin::limits::requests::DecideBody;
 use crate::admin::limits::store_check::{run_check, store_unavailable};
 use crate::admin::live_overrides::LiveOverrides;
@@ -76,6 +79,7 @@ pub struct LimitsApi {
     top_effort: TimeBudget,
     /// Ids of limits whose usage was changed over this API, with the last time.
     managed: RefCell<HashMap<u64, Instant>>,
+    peers: PeerExchange,
 }
 
 /// Result of a refund.
@@ -128,6 +132,7 @@ impl LimitsApi {
             ledger: ledger.clone(),
             top_effort: TimeBudget::default(),
             managed: RefCell::default(),
+            peers: PeerExchange::default(),
         }
     }
 

@@ -1,17 +1,22 @@
 //! Lists the last requests that limits refused, with the arithmetic of each refusal. Called by `pages`.
 
+use std::net::IpAddr;
 use std::time::{Duration, UNIX_EPOCH};
 
 use http::StatusCode;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::admin::limits::LimitsApi;
 use crate::admin::limits::labels::DecidedBy;
 use crate::admin::problem::{Problem, bad_query, refuse_repeated};
-use crate::config::percent_decode;
-use crate::limiting::answer::NEVER;
+use crate::config::{Config, percent_decode};
+use crate::limiting::answer::{NEVER, Policy};
+use crate::limiting::gateways::HOST_NAME;
 use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::key::state_key::state_key_parts;
+use crate::limiting::limit::Mode;
 use crate::limiting::usage::refusals::{RecordedRefusal, RefusedCheck};
 
 /// Query of `GET /-/refusals`. Filters that are not set match every refusal.
@@ -48,68 +53,156 @@ impl RefusalsQuery {
         Ok(parameters)
     }
 
-    fn matches(&self, refusal: &RecordedRefusal) -> bool {
-        self.request_id.as_ref().is_none_or(|id| **id == *refusal.request_id)
-            && self.route.as_ref().is_none_or(|route| **route == *refusal.route)
-            && self.limit.as_ref().is_none_or(|name| refusal.checks.iter().any(|check| check.limit.name == *name))
+    /// Returns whether a refusal by these limits matches.
+    fn matches<'a>(&self, request_id: &str, route: &str, mut limits: impl Iterator<Item = &'a str>) -> bool {
+        self.request_id.as_deref().is_none_or(|id| id == request_id)
+            && self.route.as_deref().is_none_or(|name| name == route)
+            && self.limit.as_deref().is_none_or(|name| limits.any(|limit| limit == name))
     }
 }
 
 impl LimitsApi {
-    /// Returns the newest refusals that match the query, the newest first.
-    pub fn list_refusals(&self, query: &str) -> Result<Value, Problem> {
+    /// Returns the newest refusals that match the query, the newest first: of this gateway, and of those that share
+    /// the store.
+    pub async fn list_refusals(&self, query: &str) -> Result<Value, Problem> {
         let query = RefusalsQuery::parse(query)?;
-        let snapshot = self.current.load();
+        let snapshot = self.current.load_full();
+        let peers = self.read_peer_refusals().await;
         // A limit or route may have gone since its last refusal, so an unknown name is no error.
-        let display = &snapshot.config.admin.key_display;
         let list = self.top_effort.run_within(|| {
+            let is_match = |refusal: &&RecordedRefusal| {
+                let limits = refusal.checks.iter().map(|check| check.limit.name.as_str());
+                query.matches(&refusal.request_id, &refusal.route, limits)
+            };
             let log = self.usage.collect_refusals();
-            let refusals = log.newest().filter(|refusal| query.matches(refusal));
-            refusals.take(query.n).map(|refusal| describe_refusal(refusal, display)).collect::<Vec<_>>()
+            let own =
+                log.newest().filter(is_match).take(query.n).map(|refusal| self.describe(refusal, &snapshot.config));
+            let of_peers = peers.refusals.iter().filter(|report| {
+                let limits = report.limits.iter().map(|check| check.limit.as_str());
+                query.matches(report.request_id.as_deref().unwrap_or_default(), &report.route, limits)
+            });
+            merge_newest(own, of_peers, query.n)
         });
         let busy = "other requests for this list take too much time; try again";
         let refusals = list.ok_or_else(|| Problem::new(StatusCode::SERVICE_UNAVAILABLE, busy))?;
-        Ok(json!({ "refusals": refusals }))
+        Ok(json!({ "refusals": refusals, "gateways": peers.count_gateways() }))
+    }
+
+    /// Describes a refusal of this gateway.
+    pub(super) fn describe(&self, refusal: &RecordedRefusal, config: &Config) -> RefusalReport {
+        RefusalReport::of_refusal(refusal, &config.admin.key_display, self.link.gateways().name())
     }
 }
 
-pub fn describe_refusal(refusal: &RecordedRefusal, display: &KeyDisplay) -> Value {
-    let checks: Vec<Value> = refusal.checks.iter().map(|check| describe_check(check, display)).collect();
-    json!({
-        "time": format_time(refusal.at_ms),
-        "request_id": Some(&*refusal.request_id).filter(|id| !id.is_empty()),
-        "client": refusal.client.to_string(),
-        "route": &*refusal.route,
-        "status": refusal.status,
-        "limits": checks,
-    })
+/// A refused request, as the API describes it and as gateways that share a store tell it to each other.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RefusalReport {
+    /// As in RFC 3339, with milliseconds.
+    pub time: String,
+    pub request_id: Option<String>,
+    pub client: IpAddr,
+    pub route: String,
+    pub status: u16,
+    /// Every limit that refused. Those in shadow mode come last.
+    pub limits: Vec<CheckReport>,
+    /// Name of the gateway that refused, and of its machine or container.
+    #[serde(default)]
+    pub gateway: String,
+    pub host: String,
 }
 
-/// Describes a limit that refused, by its settings at that time.
-fn describe_check(check: &RefusedCheck, display: &KeyDisplay) -> Value {
-    let limit = &check.limit;
-    let policy = check.override_rule.as_ref().unwrap_or(&limit.rule).policy();
-    let parts = Some(state_key_parts(&check.key)).filter(|parts| !parts.is_empty());
-    let mut value = json!({
-        "limit": limit.name,
-        "mode": limit.mode.label(),
-        "reason": check.why.reason,
-        "key": parts.map(|parts| display.show_state_parts(limit.counted_key(), parts.split(','))),
-        "cost": check.cost,
-        "policy": { "quota": policy.quota, "window_ms": policy.window_ms },
-        "override": check.override_rule.is_some() || check.why.is_blocked,
-    });
-    if let Some(answer) = &check.why.answer {
-        value["remaining"] = answer.remaining.into();
-        value["retry_after_ms"] = if answer.retry_ms == NEVER { Value::Null } else { answer.retry_ms.into() };
-        value["reset_ms"] = answer.reset_ms.into();
-        value["source"] = if check.why.is_local { DecidedBy::Local } else { DecidedBy::Store }.label().into();
+/// A limit that refused, by its settings at that time.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CheckReport {
+    pub limit: String,
+    pub mode: String,
+    pub reason: String,
+    /// As the access log shows it.
+    pub key: Option<String>,
+    pub cost: Option<i64>,
+    pub policy: Policy,
+    /// The key has a size of its own, which is `policy`.
+    #[serde(rename = "override")]
+    pub is_overridden: bool,
+    /// `None` if the limit refused without a computation.
+    #[serde(flatten)]
+    pub answer: Option<AnswerReport>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AnswerReport {
+    pub remaining: i64,
+    /// `None` if waiting does not help.
+    pub retry_after_ms: Option<i64>,
+    pub reset_ms: i64,
+    pub source: String,
+}
+
+/// Returns the `n` newest refusals, the newest first.
+pub(super) fn merge_newest<'p>(
+    own: impl Iterator<Item = RefusalReport>,
+    of_peers: impl Iterator<Item = &'p RefusalReport>,
+    n: usize,
+) -> Vec<RefusalReport> {
+    let mut refusals: Vec<RefusalReport> = own.chain(of_peers.cloned()).collect();
+    refusals.sort_by(|one, other| other.time.cmp(&one.time));
+    refusals.truncate(n);
+    refusals
+}
+
+impl RefusalReport {
+    /// Describes a refusal of this gateway.
+    pub fn of_refusal(refusal: &RecordedRefusal, display: &KeyDisplay, gateway: &str) -> RefusalReport {
+        RefusalReport {
+            time: format_time(refusal.at_ms),
+            request_id: Some(&*refusal.request_id).filter(|id| !id.is_empty()).map(str::to_owned),
+            client: refusal.client,
+            route: refusal.route.to_string(),
+            status: refusal.status,
+            limits: refusal.checks.iter().map(|check| CheckReport::of_check(check, display)).collect(),
+            gateway: gateway.to_owned(),
+            host: HOST_NAME.clone(),
+        }
     }
-    value
+
+    /// Returns whether the time and the labels are such as gateways write: anybody who may write to the store could
+    /// have written the report.
+    pub fn is_valid(&self) -> bool {
+        let is_valid = |check: &CheckReport| {
+            let source = check.answer.as_ref().map(|answer| answer.source.as_str());
+            Mode::LABELS.contains(&check.mode.as_str())
+                && source.is_none_or(|source| DecidedBy::LABELS.contains(&source))
+        };
+        self.time.parse::<Timestamp>().is_ok() && self.limits.iter().all(is_valid)
+    }
+}
+
+impl CheckReport {
+    fn of_check(check: &RefusedCheck, display: &KeyDisplay) -> CheckReport {
+        let limit = &check.limit;
+        let policy = check.override_rule.as_ref().unwrap_or(&limit.rule).policy();
+        let parts = Some(state_key_parts(&check.key)).filter(|parts| !parts.is_empty());
+        let source = if check.why.is_local { DecidedBy::Local } else { DecidedBy::Store };
+        CheckReport {
+            limit: limit.name.clone(),
+            mode: limit.mode.label().to_owned(),
+            reason: check.why.reason.to_owned(),
+            key: parts.map(|parts| display.show_state_parts(limit.counted_key(), parts.split(','))),
+            cost: check.cost,
+            policy,
+            is_overridden: check.override_rule.is_some() || check.why.is_blocked,
+            answer: check.why.answer.map(|answer| AnswerReport {
+                remaining: answer.remaining,
+                retry_after_ms: Some(answer.retry_ms).filter(|ms| *ms != NEVER),
+                reset_ms: answer.reset_ms,
+                source: source.label().to_owned(),
+            }),
+        }
+    }
 }
 
 /// Formats a time in ms since 1970, with milliseconds.
 fn format_time(at_ms: i64) -> String {
     let since = Duration::from_millis(u64::try_from(at_ms).unwrap_or(0));
-    jiff::Timestamp::try_from(UNIX_EPOCH + since).map_or_else(|_| String::new(), |time| format!("{time:.3}"))
+    Timestamp::try_from(UNIX_EPOCH + since).map_or_else(|_| String::new(), |time| format!("{time:.3}"))
 }

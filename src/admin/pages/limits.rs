@@ -112,7 +112,7 @@ pub async fn decide(mut request: PageRequest) -> Result<AdminResponse, Problem> 
 
 pub async fn list_refusals(request: PageRequest) -> Result<AdminResponse, Problem> {
     let _work = request.start_work()?;
-    Ok(json_response(request.context.limits.list_refusals(request.query())?.to_string()))
+    Ok(json_response(request.context.limits.list_refusals(request.query()).await?.to_string()))
 }
 
 pub async fn what_if(mut request: PageRequest) -> Result<AdminResponse, Problem> {

@@ -19,10 +19,11 @@ use crate::admin::context::AdminContext;
 use crate::admin::page_request::PageRequest;
 use crate::admin::problem::Problem;
 use crate::admin::response::{AdminResponse, json_response};
-use crate::admin::streams::summary::{HOST_NAME, cut_text};
+use crate::admin::streams::summary::cut_text;
 use crate::admin::upstreams::list_upstreams;
 use crate::config::admin_tokens::Role;
-use crate::limiting::store::redis::summaries::GatewaySummary;
+use crate::limiting::gateways::HOST_NAME;
+use crate::limiting::store::redis::gateway_texts::{GatewayText, PeerText};
 
 /// Interval at which a gateway writes its summary.
 const WRITE_INTERVAL: Duration = Duration::from_secs(5);
@@ -45,7 +46,9 @@ pub async fn write_summaries(context: Rc<AdminContext>) {
         if snapshot.config.store.is_shared() {
             let summary = summarize(&context).to_string();
             // Without it, others see this gateway without numbers.
-            let _ = link.store().write_summary(&snapshot.config.store.prefix, link.gateways().name(), &summary).await;
+            let owner = (snapshot.config.store.prefix.as_str(), link.gateways().name());
+            let _ = link.store().write_text(owner, GatewayText::Summary, &summary).await;
+            context.limits.share_refusals().await;
         }
     }
 }
@@ -73,7 +76,7 @@ async fn describe_all(context: &AdminContext) -> Value {
     let (config, link) = (&snapshot.config, context.limits.store_link());
     let own_name = link.gateways().name();
     let reading = match config.store.is_shared() {
-        true => link.store().read_summaries(&config.store.prefix).await,
+        true => link.store().read_texts(&config.store.prefix, GatewayText::Summary).await,
         false => None,
     };
     let (summaries, fault) = match reading {
@@ -139,7 +142,7 @@ struct RefusedKey {
 }
 
 impl GatewayReport {
-    fn of_peer(peer: &GatewaySummary) -> GatewayReport {
+    fn of_peer(peer: &PeerText) -> GatewayReport {
         let text = peer.text.as_ref();
         let summary = text.and_then(|(text, _)| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
         GatewayReport::of_summary(&summary, &peer.name, text.map(|(_, age_ms)| *age_ms))
@@ -204,7 +207,7 @@ mod tests {
 
     fn report(text: &str) -> GatewayReport {
         let text = Some((text.to_owned(), 5));
-        GatewayReport::of_peer(&GatewaySummary { name: "f".repeat(32), text })
+        GatewayReport::of_peer(&PeerText { name: "f".repeat(32), text })
     }
 
     #[test]

@@ -2,7 +2,6 @@
 //! `/-/status` and `/-/upstreams`. Called by `live`.
 
 use std::collections::VecDeque;
-use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::process::{Resource, getrlimit};
@@ -13,6 +12,7 @@ use crate::admin::lifecycle::format_rfc3339;
 use crate::admin::status::count_rejected;
 use crate::admin::upstreams::list_upstreams;
 use crate::config::Config;
+use crate::limiting::gateways::HOST_NAME;
 use crate::limiting::limit::Limit;
 use crate::telemetry::metrics::{Metrics, Traffic};
 
@@ -35,10 +35,6 @@ const ENTRIES: [usize; 5] = [24, 12, 6, 2, 0];
 const TEXT_MAX: usize = 300;
 /// Certificates that expire earlier than this are listed, in seconds.
 const EXPIRES_SOON: i64 = 14 * 24 * 3600;
-
-/// Name of this machine or container, empty if it has none.
-pub static HOST_NAME: LazyLock<String> =
-    LazyLock::new(|| std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned());
 
 impl LiveSampler {
     /// Builds the event of now as JSON.

@@ -145,23 +145,29 @@ fn list_cells(item: &Value) -> Vec<String> {
 }
 
 fn describe_refusals(answer: &Value) -> String {
-    let mut table = Table::new(&["TIME", "REQUEST ID", "STATUS", "ROUTE", "LIMIT", "REASON"]);
+    let gateways = answer["gateways"].as_u64().unwrap_or(1);
+    let mut columns = vec!["TIME", "REQUEST ID", "STATUS", "ROUTE", "LIMIT", "REASON"];
+    columns.extend((gateways > 1).then_some("GATEWAY"));
+    let mut table = Table::new(&columns);
     for refusal in list(answer, "refusals") {
         let limits: Vec<String> = list(refusal, "limits").map(|check| text_of(&check["limit"])).collect();
         let reasons: Vec<String> = list(refusal, "limits").map(|check| text_of(&check["reason"])).collect();
         let id = refusal["request_id"].as_str().map_or_else(|| "-".to_owned(), |_| text_of(&refusal["request_id"]));
-        table.add_row(vec![
+        let mut row = vec![
             text_of(&refusal["time"]),
             id,
             refusal["status"].to_string(),
             text_of(&refusal["route"]),
             limits.join(", "),
             reasons.join(", "),
-        ]);
+        ];
+        row.extend((gateways > 1).then(|| text_of(&refusal["host"])));
+        table.add_row(row);
     }
+    let place = if gateways > 1 { format!("{gateways} gateways") } else { "this gateway".to_owned() };
     match table.is_empty() {
-        true => "\nNo refusal of it is remembered by this gateway.\n".to_owned(),
-        false => format!("\nLast refusals at this gateway\n{}", table.render()),
+        true => format!("\nNo refusal of it is remembered by {place}.\n"),
+        false => format!("\nLast refusals at {place}\n{}", table.render()),
     }
 }
 

@@ -362,6 +362,7 @@ pub mod jwt {
             "accepted algorithms; with `key`, all of its kind. Secrets in a key set verify tokens only if `HS*` are listed",
         )
         .called(&["algorithm", "alg"])
+        .unset("[\"RS256\", \"RS384\", \"RS512\", \"PS256\", \"PS384\", \"PS512\", \"ES256\", \"ES384\", \"EdDSA\"]")
         .weaker(Weaker::NewItem);
         HEADER = option(
             "header",

@@ -207,17 +207,19 @@ impl KeyDisplay {
     /// Returns the shown key for the parts of a state key. A value of which the state key contains only a digest is
     /// shown as a hash.
     pub fn show_state_parts<'s>(&self, key: &Key, parts: impl Iterator<Item = &'s str>) -> String {
-        let shown = parts.zip(&key.0).map(|(state, part)| {
-            let Some((name, value)) = state.find(['=', '#']).map(|mark| state.split_at(mark)) else {
-                return state.to_owned();
-            };
-            match self.visibility(part) {
-                KeyVisibility::Hidden => format!("{name}={HIDDEN}"),
-                KeyVisibility::Plain if value.starts_with('=') => state.to_owned(),
-                KeyVisibility::Plain | KeyVisibility::Hashed => format!("{name}#{}", self.hasher.hash(state)),
-            }
-        });
-        shown.collect::<Vec<_>>().join(",")
+        parts.zip(&key.0).map(|(state, part)| self.show_state_part(part, state)).collect::<Vec<_>>().join(",")
+    }
+
+    /// Returns one part of a shown key for the same part of a state key.
+    pub fn show_state_part(&self, part: &KeyPart, state: &str) -> String {
+        let Some((name, value)) = state.find(['=', '#']).map(|mark| state.split_at(mark)) else {
+            return state.to_owned();
+        };
+        match self.visibility(part) {
+            KeyVisibility::Hidden => format!("{name}={HIDDEN}"),
+            KeyVisibility::Plain if value.starts_with('=') => state.to_owned(),
+            KeyVisibility::Plain | KeyVisibility::Hashed => format!("{name}#{}", self.hasher.hash(state)),
+        }
     }
 
     /// Appends one part of a shown key.

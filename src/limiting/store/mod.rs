@@ -35,8 +35,8 @@ use crate::limiting::ledger::pending::UsageBatch;
 use crate::limiting::ledger::recorder::LedgerRecorders;
 use crate::limiting::overrides::{HashChange, HashResult};
 use crate::limiting::store::once::{MarkUse, SingleUseMark};
+use crate::limiting::store::redis::gateway_texts::{self, GatewayText, PeerText};
 use crate::limiting::store::redis::override_changes::{self, ChangeList, FieldValue};
-use crate::limiting::store::redis::summaries::GatewaySummary;
 use crate::limiting::store::redis::usage_days::UsagePage;
 use crate::limiting::store::settings::{StoreKind, StoreSettings};
 use crate::limiting::usage::recorder::UsageRecorders;
@@ -289,10 +289,15 @@ impl Store {
         }
     }
 
-    /// Writes what the gateway called `name` says about itself. Returns `None` if the store is not shared.
-    pub async fn write_summary(&self, prefix: &str, name: &str, text: &str) -> Option<Result<(), String>> {
+    /// Writes a text of the gateway called `name` for the others. Returns `None` if the store is not shared.
+    pub async fn write_text(
+        &self,
+        (prefix, name): (&str, &str),
+        kind: GatewayText,
+        text: &str,
+    ) -> Option<Result<(), String>> {
         match self {
-            Store::Redis(redis) => Some(redis.write_summary(prefix, name, text).await),
+            Store::Redis(redis) => Some(gateway_texts::write_text(redis, (prefix, name), kind, text).await),
             Store::Memory(_) | Store::Timeline(_) => None,
         }
     }
@@ -313,10 +318,10 @@ impl Store {
         }
     }
 
-    /// Reads what each gateway says about itself. Returns `None` if the store is not shared.
-    pub async fn read_summaries(&self, prefix: &str) -> Option<Result<Vec<GatewaySummary>, String>> {
+    /// Reads a text of each gateway. Returns `None` if the store is not shared.
+    pub async fn read_texts(&self, prefix: &str, kind: GatewayText) -> Option<Result<Vec<PeerText>, String>> {
         match self {
-            Store::Redis(redis) => Some(redis.read_summaries(prefix).await),
+            Store::Redis(redis) => Some(gateway_texts::read_texts(redis, prefix, kind).await),
             Store::Memory(_) | Store::Timeline(_) => None,
         }
     }

@@ -29,7 +29,7 @@ use crate::proxy::outbound::forwarded_headers::ForwardedHeadersWriter;
 use crate::proxy::outbound::http1::request::{Framing, HostSource, RequestHead};
 use crate::proxy::steps::forward::forward_request;
 use crate::proxy::steps::limits;
-use crate::proxy::steps::outgoing_request::{OutgoingRequest, proxy_header, rewrite_target};
+use crate::proxy::steps::outgoing_request::{OutgoingRequest, proxy_header};
 use crate::route::Timeouts;
 use crate::route::mirror::{MIRRORED_HEADER, Mirror};
 use crate::snapshot::RouteCounters;
@@ -96,7 +96,7 @@ pub fn copy_request(
         hash: limits::hash_key(request, routed, mirror.upstream),
         proxy_header: proxy_header(request.client, identity.ip, &request.view.upstreams[mirror.upstream]),
         method: parts.method.clone(),
-        target: rewrite_target(head, &route.rewrite).into_owned(),
+        target: head.server_target().into_owned(),
         headers,
         host: if route.rewrite.upstream_host { HostSource::Server } else { HostSource::Received },
         lines,

@@ -4,8 +4,6 @@
 //! [`arrive`] makes an [`Arrival`] of a received head, and [`admit`] an [`Admitted`] request of that. A head that
 //! another proxy describes takes the steps of [`decide_described`], which are fewer: that proxy serves the request.
 
-use std::pin::pin;
-
 use http::{HeaderMap, Response};
 
 use crate::config::Config;
@@ -108,8 +106,8 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
         return Ok(Passage::Preflight(answer_preflight(&preflight, door.headers())));
     }
     let route = entered?;
-    if let Some(rewrite) = &route.rewrite.target {
-        let target = rewrite_target(head, &route.matcher.path, rewrite, route.parsing).map_err(Refusal::from)?;
+    let target = rewrite_target(head, &route.matcher.path, &route.rewrite, route.parsing).map_err(Refusal::from)?;
+    if let Some(target) = target {
         arrival.head.set_rewritten(target);
     }
     let facts = door.received_facts(identity);
@@ -124,7 +122,7 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
     }
     let tunnel = door.reserve_tunnel(offer.is_some())?;
     door.check_capacity(route)?;
-    pin!(apply_limits(door, routed)).await?;
+    apply_limits(door, routed).await?;
     Ok(Passage::Admitted(Admitted { route, offer, tunnel, breakers }))
 }
 

@@ -111,6 +111,14 @@ pub fn compile_routes(
         placed.into_iter().map(|PlacedRoute { route, place, name_place, .. }| (route, (place, name_place))).unzip();
     let shadowed_routes = RouteTable::find_shadowed(&routes);
     for (route, by) in &shadowed_routes {
+        let is_regex = |index: usize| matches!(routes[index].matcher.path, PathPattern::Regex(_));
+        let help = match is_regex(*route) && !is_regex(*by) {
+            true => {
+                "regular expressions are tried after all other paths: write the other path as an expression, too, such \
+                 as `~ ^/`, in a section after this one"
+            }
+            false => "remove one of the two, or narrow one by host, path, methods or header",
+        };
         let message = format!(
             "the route `{}` never matches: `{}` matches all its requests",
             routes[*route].name, routes[*by].name
@@ -119,7 +127,7 @@ pub fn compile_routes(
             Diagnostic::new(places[*route].0, message)
                 .with_label("shadowed")
                 .with_related(places[*by].0, "matches every request of the other")
-                .with_help("remove one of the two, or narrow one by host, path, methods or header"),
+                .with_help(help),
         );
     }
     let mut names: HashMap<&str, usize> = HashMap::new();

@@ -17,13 +17,14 @@
 //! - `hashes`: reads the hashes with live overrides; `override_changes`: which of them changed.
 //! - `scan`: visits all state keys, to find the key that a hash stands for.
 //! - `heartbeat`: reports this gateway to Redis and learns how many there are.
-//! - `summaries`: what each gateway says about itself.
+//! - `gateway_texts`: what each gateway tells the others.
 
 pub mod cluster;
 pub mod codec;
 pub mod connection;
 pub mod denials;
 pub mod eviction;
+pub mod gateway_texts;
 mod hashes;
 mod heartbeat;
 pub(crate) mod msgpack;
@@ -31,7 +32,6 @@ pub(super) mod override_changes;
 pub mod pipeline;
 mod scan;
 pub mod slot;
-pub mod summaries;
 pub mod usage_days;
 
 use std::cell::RefCell;
@@ -64,7 +64,6 @@ use crate::limiting::store::redis::denials::{DenialCache, Invalidations};
 use crate::limiting::store::redis::pipeline::lane;
 use crate::limiting::store::redis::pipeline::lane::{Lane, LaneContext};
 use crate::limiting::store::redis::pipeline::waiting::{LaneError, SendMode};
-use crate::limiting::store::redis::summaries::GatewaySummary;
 use crate::limiting::store::redis::usage_days::UsagePage;
 use crate::limiting::store::redis_tls::RedisTls;
 use crate::limiting::store::settings::StoreSettings;
@@ -344,16 +343,6 @@ impl RedisStore {
     /// Reads a page of the usage of a day.
     pub async fn read_usage(&self, prefix: &str, day: &LedgerDay, cursor: &str) -> Result<UsagePage, String> {
         usage_days::read_page(self, prefix, day, cursor).await
-    }
-
-    /// Writes what this gateway, called `name`, says about itself.
-    pub async fn write_summary(&self, prefix: &str, name: &str, text: &str) -> Result<(), String> {
-        summaries::write_summary(self, prefix, name, text).await
-    }
-
-    /// Reads what each gateway says about itself.
-    pub async fn read_summaries(&self, prefix: &str) -> Result<Vec<GatewaySummary>, String> {
-        summaries::read_summaries(self, prefix).await
     }
 
     /// Asks the server that has `key` whether it evicts keys.
