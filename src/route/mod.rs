@@ -425,13 +425,15 @@ pub struct ParsingRules {
     pub keeps_slashes: bool,
     /// Repeated slashes stay in the path once the route is selected.
     pub keeps_repeated_slashes: bool,
+    /// The route lists TRACE in `methods`, or another proxy forwards its requests.
+    pub accepts_trace: bool,
 }
 
 impl ParsingRules {
     /// `keeps_slashes`: the configured value. `None`: every strictness but `Strict` accepts encoded slashes.
     pub fn new(strictness: Strictness, keeps_slashes: Option<bool>) -> ParsingRules {
         let keeps_slashes = keeps_slashes.unwrap_or(strictness != Strictness::Strict);
-        ParsingRules { strictness, keeps_slashes, keeps_repeated_slashes: false }
+        ParsingRules { strictness, keeps_slashes, keeps_repeated_slashes: false, accepts_trace: false }
     }
 }
 
