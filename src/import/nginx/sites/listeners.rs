@@ -80,7 +80,7 @@ pub fn read_listens(server: &Directive, out: &mut ImportedConfig) -> Result<Vec<
         let has = |flag: &str| directive.args.iter().skip(1).any(|arg| arg == flag);
         match parse_address(directive.arg(0)) {
             Some(_) if has("quic") => {
-                out.remarks.add(directive, "HTTP/3 is not available");
+                out.remarks.add(directive, "HTTP/3: write `http3 = true` of [[listener]]");
             }
             Some(address) => listens.push(Listen {
                 address,
