@@ -270,9 +270,7 @@ impl Config {
     /// Keeps the TLS session state and open ACME challenges of unchanged listeners of `earlier`, and the keys of its
     /// issuers.
     pub fn adopt_sessions(&mut self, earlier: &Config) {
-        for keys in &self.token_keys {
-            earlier.token_keys.iter().for_each(|earlier| keys.adopt(earlier));
-        }
+        self.token_keys.iter().for_each(|keys| keys.adopt(&earlier.token_keys));
         if let (Some(acme), Some(before)) = (&self.acme, &earlier.acme) {
             acme.challenges.publish(before.challenges.published());
         }
