@@ -411,8 +411,9 @@ impl AcmeAccountState {
                 tracing::warn!(
                     name,
                     seconds,
-                    "no certificate was issued: {fault}; {}; next attempt in {seconds} s",
-                    fault.remedy(&name)
+                    "no certificate was issued: {fault}; {}; next attempt in {seconds} s; to try at once, remove `{}`",
+                    fault.remedy(&name),
+                    self.state.attempt_path(&name).display()
                 );
                 self.waiting.extend(attempt.map(|attempt| (name, attempt)));
                 false
@@ -454,7 +455,7 @@ impl PendingOrder {
                 }
             }
         };
-        let dns_wait = settings.dns.as_ref().map_or(Duration::ZERO, |program| program.wait);
+        let dns_wait = settings.dns.as_ref().map_or(Duration::ZERO, |publisher| publisher.wait);
         let result = timeout(ATTEMPT + dns_wait, whole).await.unwrap_or(Err(OrderError::Timeout));
         let pause = |reason: String| {
             let failures = failures.saturating_add(1);

@@ -4,9 +4,9 @@
 //! all of the request has arrived, and discards the response. The request itself neither waits for the copy nor fails
 //! with it: the copy has its own head, body, deadline and connection, and limits, charges and the log do not know it.
 //!
-//! Each worker makes at most [`PLACES`](crate::proxy::context::mirror_places::PLACES) copies at a time, those whose
-//! bodies still arrive included. So copies take bounded memory and connections, however slow the other upstream is;
-//! requests beyond them are not copied.
+//! Each worker makes at most [`PLACES`](crate::proxy::context::mirror_places::PLACES) copies for an upstream at a time,
+//! those whose bodies still arrive included. So copies take bounded memory and connections, however slow the other
+//! upstream is; requests beyond them are not copied.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -73,7 +73,8 @@ pub fn copy_request(
     if outgoing.upload.as_ref().is_some_and(|upload| upload.size_hint().lower() > mirror.max_body as u64) {
         return counters.count_mirror(MirrorOutcome::BodyTooLarge);
     }
-    let Some(place) = request.client.worker.mirror_places.take_place() else {
+    let upstream = &request.view.snapshot.config.upstreams[mirror.upstream].name;
+    let Some(place) = request.client.worker.mirror_places.take_place(upstream) else {
         return counters.count_mirror(MirrorOutcome::Busy);
     };
     let RoutedRequest { route, head, identity } = routed;

@@ -58,9 +58,8 @@ impl FileQuestion {
         if candidates.is_empty() {
             return Err(End::NoFile.into());
         }
-        // With a slash, the path might belong to another route, or lead to another file.
-        let can_redirect =
-            !route.rewrite.replaces_path() && route.matcher.path.matches(&add_slash(head.matched_path(), None));
+        // With a slash, the path might belong to another route.
+        let can_redirect = route.matcher.path.matches(&add_slash(head.matched_path(), None));
         Ok(FileQuestion { candidates, has_slash: !can_redirect || head.sent_path().ends_with('/') })
     }
 }
