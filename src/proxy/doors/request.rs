@@ -121,7 +121,7 @@ async fn handle_request(request: &mut RequestContext<'_>) -> Result<Reply, Refus
     let passage = pin!(admit(request, &mut arrival)).await?;
     match passage {
         Passage::Admitted(mut admitted) => {
-            let tunnel = admitted.tunnel.take();
+            let tunnel = admitted.places.tunnel.take();
             let response = pin!(dispatch(request, arrival.on(admitted.route), admitted)).await?;
             Ok(Reply::Route(response, tunnel))
         }
