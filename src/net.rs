@@ -237,6 +237,18 @@ pub fn host_address(host: &str) -> Option<IpAddr> {
     }
 }
 
+/// Returns whether the address belongs to this machine or to a private network.
+pub fn is_private(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => {
+            let [first, second, ..] = ip.octets();
+            let is_shared = first == 100 && second & 0b1100_0000 == 64;
+            ip.is_private() || ip.is_loopback() || ip.is_link_local() || is_shared
+        }
+        IpAddr::V6(ip) => ip.is_unique_local() || ip.is_loopback() || ip.is_unicast_link_local(),
+    }
+}
+
 /// Returns whether packets to this host never leave the machine.
 pub fn is_this_machine(host: &str) -> bool {
     host == "localhost" || host_address(host).is_some_and(|ip| ip.is_loopback())

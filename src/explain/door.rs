@@ -25,8 +25,7 @@ use crate::limiting::source::{Facts, UnreadableBody};
 use crate::limiting::{Evaluation, Limiter, Verdict, clock};
 use crate::overload::OverloadCondition;
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::request_context::{Admission, RoutedRequest};
-use crate::proxy::connection::upgrade::TunnelPermit;
+use crate::proxy::account::request_context::{Admission, Places, RoutedRequest};
 use crate::proxy::head::canonical::LastHost;
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::{ValidatedHead, validate_head};
@@ -41,7 +40,6 @@ use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
 use crate::route::cors::CorsPolicy;
 use crate::tls::ClientCertificate;
-use crate::upstream::breaker::BreakerPermit;
 
 impl<'a> LimitDoor<'a> for ExplainWalk<'a> {
     type Limits = Route;
@@ -200,7 +198,7 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
         Ok(())
     }
 
-    fn check_breakers(&mut self, routed: RoutedRequest<'_>) -> Result<Vec<BreakerPermit>, Refusal> {
+    fn check_breakers(&mut self, routed: RoutedRequest<'_>) -> Result<(), Refusal> {
         let upstreams = routed.route.upstreams().filter_map(|index| self.context.config.upstreams.get(index));
         let names: Vec<&str> =
             upstreams.filter(|upstream| upstream.breaker.is_some()).map(|upstream| &*upstream.name).collect();
@@ -210,7 +208,7 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
         if routed.route.breaker.is_some() {
             self.note("the breaker of the route refuses requests while it is open; not checked");
         }
-        Ok(Vec::new())
+        Ok(())
     }
 
     /// Assumes that the password is right.
@@ -251,7 +249,7 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
         Ok(None)
     }
 
-    fn reserve_tunnel(&mut self, offers_switch: bool) -> Result<Option<TunnelPermit>, Refusal> {
+    fn take_places(&mut self, routed: RoutedRequest<'_>, offers_switch: bool) -> Result<Places, Refusal> {
         if offers_switch {
             let max = self.context.config.server.max_tunnels;
             if max == 0 {
@@ -259,10 +257,7 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
             }
             self.note(format!("the gateway refuses upgrades while {max} tunnels are open (max_tunnels); not checked"));
         }
-        Ok(None)
-    }
-
-    fn check_capacity(&mut self, route: &Route) -> Result<(), Refusal> {
+        let route = routed.route;
         let upstreams = route.upstreams().filter_map(|index| self.context.config.upstreams.get(index));
         let adaptive: Vec<_> = upstreams.filter_map(|upstream| Some((upstream, upstream.adaptive.as_ref()?))).collect();
         for (upstream, rule) in adaptive {
@@ -275,7 +270,7 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
                 route.priority.number()
             ));
         }
-        Ok(())
+        Ok(Places::default())
     }
 
     fn record_bypass(&mut self, route: &Route, indexes: Range<usize>) {

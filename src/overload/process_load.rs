@@ -2,7 +2,7 @@
 //! requests of a config with `[server.overload]` are counted.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::overload::{OverloadCondition, OverloadRule};
@@ -68,28 +68,56 @@ impl Default for ProcessLoad {
 }
 
 impl ProcessLoad {
-    /// Admits a request that begins at `begun`, or returns the first condition that refuses it. `random` is below
-    /// `WHOLE_SHARE`; it is drawn only if a share is refused.
+    /// Evaluates all conditions for a request that has arrived, and returns the first that refuses it. The request is
+    /// not counted: it may wait for its client for a long time. `random` is below `WHOLE_SHARE`; it is drawn only if a
+    /// share is refused.
     ///
     /// # Errors
     /// The process is overloaded.
+    pub fn check(&self, rule: &OverloadRule, now_ms: u64, random: impl Fn() -> u32) -> Result<(), OverloadCondition> {
+        let is_drawn = |share: &AtomicU32| match share.load(Ordering::Relaxed) {
+            0 => false,
+            share => random() < share,
+        };
+        let is_at = |qps| self.lock_rate().sum(now_ms / PART_MS) >= qps;
+        let condition = if rule.qps.is_some_and(is_at) {
+            OverloadCondition::Qps
+        } else if rule.in_flight.is_some_and(|most| self.in_flight() >= most) {
+            OverloadCondition::InFlight
+        } else if rule.latency_ms.is_some() && is_drawn(&self.latency_share) {
+            OverloadCondition::Latency
+        } else if self.exceeds_capacity(rule) {
+            OverloadCondition::Load
+        } else if rule.cpu.is_some() && is_drawn(&self.cpu_share) {
+            OverloadCondition::Cpu
+        } else {
+            return Ok(());
+        };
+        self.refused[condition as usize].fetch_add(1, Ordering::Relaxed);
+        Err(condition)
+    }
+
+    /// Takes the places of a request that `check` admitted, and that is served from `begun` on. Shares are not drawn
+    /// again.
+    ///
+    /// # Errors
+    /// A place is taken that was free when the request arrived.
     pub fn admit(
         self: &Arc<Self>,
         rule: &OverloadRule,
         now_ms: u64,
         begun: Instant,
-        random: impl Fn() -> u32,
     ) -> Result<OverloadPermit, OverloadCondition> {
         let admission = match rule.qps {
-            None => self.take_place(rule, &random).map(|()| None),
+            None => self.take_place(rule).map(|()| None),
             Some(qps) => {
                 let part = now_ms / PART_MS;
-                let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut rate = self.lock_rate();
                 // The lock is held until the request is counted, so that no second has more than `qps`.
                 if rate.sum(part) >= qps {
                     Err(OverloadCondition::Qps)
                 } else {
-                    self.take_place(rule, &random).map(|()| Some(rate.add(part, 1)))
+                    self.take_place(rule).map(|()| Some(rate.add(part, 1)))
                 }
             }
         };
@@ -100,28 +128,28 @@ impl ProcessLoad {
         Ok(OverloadPermit { load: self.clone(), begun, awaits_head: true, counted_in })
     }
 
-    /// Evaluates all conditions but the first, and counts the request as in flight if they admit it.
-    fn take_place(&self, rule: &OverloadRule, random: &impl Fn() -> u32) -> Result<(), OverloadCondition> {
+    /// Counts a request as in flight, if there is a place.
+    fn take_place(&self, rule: &OverloadRule) -> Result<(), OverloadCondition> {
         let in_flight = self.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
-        let is_drawn = |share: &AtomicU32| match share.load(Ordering::Relaxed) {
-            0 => false,
-            share => random() < share,
-        };
         let condition = if rule.in_flight.is_some_and(|most| in_flight > most) {
             OverloadCondition::InFlight
-        } else if rule.latency_ms.is_some() && is_drawn(&self.latency_share) {
-            OverloadCondition::Latency
-        } else if rule.load_thousandths.is_some()
-            && self.awaiting.load(Ordering::Relaxed) >= self.capacity.load(Ordering::Relaxed)
-        {
+        } else if self.exceeds_capacity(rule) {
             OverloadCondition::Load
-        } else if rule.cpu.is_some() && is_drawn(&self.cpu_share) {
-            OverloadCondition::Cpu
         } else {
             return Ok(());
         };
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
         Err(condition)
+    }
+
+    /// Returns whether as many requests await their response as may while the load average is too high.
+    fn exceeds_capacity(&self, rule: &OverloadRule) -> bool {
+        rule.load_thousandths.is_some()
+            && self.awaiting.load(Ordering::Relaxed) >= self.capacity.load(Ordering::Relaxed)
+    }
+
+    fn lock_rate(&self) -> MutexGuard<'_, RecentCounts<RATE_PARTS>> {
+        self.rate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the requests in flight.
@@ -170,7 +198,7 @@ impl OverloadPermit {
     /// limits refuse would use up the places of all others.
     pub fn return_place(&mut self) {
         if let Some(part) = self.counted_in.take() {
-            self.load.rate.lock().unwrap_or_else(PoisonError::into_inner).take_back(part, 1);
+            self.load.lock_rate().take_back(part, 1);
         }
     }
 }
@@ -188,7 +216,8 @@ mod tests {
     use crate::upstream::Fraction;
 
     fn admit(load: &Arc<ProcessLoad>, rule: &OverloadRule, now_ms: u64) -> Result<OverloadPermit, OverloadCondition> {
-        load.admit(rule, now_ms, Instant::now(), || WHOLE_SHARE / 2)
+        load.check(rule, now_ms, || WHOLE_SHARE / 2)?;
+        load.admit(rule, now_ms, Instant::now())
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Counts of replayed requests by result. Filled by the replay, read by `text` and `json`.
 
-use crate::replay::input::entry::{ClientOrigin, ReplayEntry};
+use std::net::IpAddr;
+
+use crate::net::is_private;
+use crate::replay::input::entry::{ClientOrigin, LoggedForwarding, ReplayEntry};
 use crate::replay::input::source::LogPlace;
 
 #[derive(Default)]
@@ -31,6 +34,7 @@ pub struct Counts {
     pub unknown_client: u64,
     /// Requests with an `X-Forwarded-For` of a proxy that is not trusted.
     pub untrusted_proxy: u64,
+    pub lone_peer: LonePeer,
     /// Lines that contain a duration.
     pub durations: u64,
     /// Treated as ended early, because too many requests were in progress.
@@ -43,6 +47,42 @@ pub struct Counts {
     pub last_ms: i64,
     /// A time stamp finer than whole seconds occurred.
     pub fine: bool,
+}
+
+/// Finds a private address that sends nearly all requests. Probably, it is a proxy that nobody has told the config
+/// about.
+#[derive(Default)]
+pub struct LonePeer {
+    /// Lines of requests, of which the last two counts are a majority vote: the address that it leads, and by how many
+    /// requests.
+    lines: u64,
+    leader: Option<IpAddr>,
+    lead: u64,
+}
+
+impl LonePeer {
+    /// Fewer lines say nothing.
+    const LINES_MIN: u64 = 100;
+
+    fn count_line(&mut self, entry: &ReplayEntry) {
+        self.lines += 1;
+        let is_candidate = entry.client_origin == ClientOrigin::Line
+            && matches!(entry.forwarded, LoggedForwarding::NotLogged | LoggedForwarding::Applied)
+            && is_private(entry.client);
+        if is_candidate && self.lead == 0 {
+            self.leader = Some(entry.client);
+        }
+        match is_candidate && self.leader == Some(entry.client) {
+            true => self.lead += 1,
+            false => self.lead = self.lead.saturating_sub(1),
+        }
+    }
+
+    /// Returns whether there is such an address: it has sent at least nine in ten requests, and it is found if it has sent
+    /// 19 in 20.
+    pub fn is_found(&self) -> bool {
+        self.lines > Self::LINES_MIN && self.lead * 10 >= self.lines * 9
+    }
 }
 
 impl Counts {
@@ -59,6 +99,7 @@ impl Counts {
         self.last_ms = now_ms;
         self.fine |= !entry.coarse;
         self.durations += u64::from(entry.duration_ms.is_some());
+        self.lone_peer.count_line(entry);
         match entry.client_origin {
             ClientOrigin::Line => {}
             ClientOrigin::Forwarded => self.forwarded += 1,

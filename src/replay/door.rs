@@ -20,8 +20,7 @@ use crate::limiting::source::{Facts, Source};
 use crate::limiting::{Evaluation, Limiter, Verdict};
 use crate::net::IpSet;
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::request_context::{Admission, RoutedRequest};
-use crate::proxy::connection::upgrade::TunnelPermit;
+use crate::proxy::account::request_context::{Admission, Places, RoutedRequest};
 use crate::proxy::head::described::parse_target;
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::{ValidatedHead, validate_head};
@@ -35,7 +34,6 @@ use crate::replay::logged_facts::{LoggedFacts, find_unknown_sources};
 use crate::replay::records::Replay;
 use crate::route::Route;
 use crate::tls::ClientCertificate;
-use crate::upstream::breaker::BreakerPermit;
 
 /// A logged request on its way through the steps.
 pub struct LoggedRequest<'r> {
@@ -209,8 +207,8 @@ impl<'r> Door<'r> for LoggedRequest<'r> {
         Ok(())
     }
 
-    fn check_breakers(&mut self, _: RoutedRequest<'_>) -> Result<Vec<BreakerPermit>, Refusal> {
-        Ok(Vec::new())
+    fn check_breakers(&mut self, _: RoutedRequest<'_>) -> Result<(), Refusal> {
+        Ok(())
     }
 
     fn is_client_in(&self, networks: &IpSet, _: &ClientAddress) -> bool {
@@ -240,12 +238,8 @@ impl<'r> Door<'r> for LoggedRequest<'r> {
         Ok(None)
     }
 
-    fn reserve_tunnel(&mut self, _: bool) -> Result<Option<TunnelPermit>, Refusal> {
-        Ok(None)
-    }
-
-    fn check_capacity(&mut self, _: &Route) -> Result<(), Refusal> {
-        Ok(())
+    fn take_places(&mut self, _: RoutedRequest<'_>, _: bool) -> Result<Places, Refusal> {
+        Ok(Places::default())
     }
 
     fn record_bypass(&mut self, _: &Route, _: Range<usize>) {}

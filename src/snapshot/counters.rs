@@ -22,7 +22,7 @@ use crate::limiting::{ChainState, ComparedCandidate, LimitResult, Outcome};
 use crate::overload::OverloadCondition;
 use crate::route::Route;
 use crate::telemetry::metrics::{
-    CandidateEffect, Code, Decision, FairGauges, ForwardAuthOutcome, HeadroomCounts, LimitCounts, LimitGauges,
+    CandidateEffect, Code, Count, Decision, FairGauges, ForwardAuthOutcome, HeadroomCounts, LimitCounts, LimitGauges,
     LimitRecord, LimitRegistry, Metrics, MirrorOutcome, OverheadCounts, RouteCounts, RouteRecord, Shard,
 };
 
@@ -115,23 +115,40 @@ impl LimitMetrics {
 }
 
 impl RouteCounters {
-    /// Counts a request in flight. Returns false if more than `max` are now in flight; the request is counted
-    /// nevertheless, so `leave` must follow.
-    pub fn enter(&self, max: Option<usize>) -> bool {
-        match (&self.capped, max) {
-            (Some(record), Some(max)) => record.enter_capped(max),
-            _ => {
-                self.counts.in_flight.inc();
-                true
-            }
-        }
+    /// Counts a request in flight, without a place if the route has `max_in_flight`.
+    pub fn enter(&self) {
+        self.in_flight().inc();
     }
 
-    /// Counts the end of a request that `enter` counted.
+    /// Counts the end of a request that `enter` counted, and that has no place.
     pub fn leave(&self) {
-        match &self.capped {
-            Some(record) => record.leave_capped(),
-            None => self.counts.in_flight.dec(),
+        self.in_flight().dec();
+    }
+
+    fn in_flight(&self) -> &Count {
+        if self.capped.is_some() { &self.counts.without_place } else { &self.counts.in_flight }
+    }
+
+    /// Returns whether all `max` places of the route are taken.
+    pub fn is_full(&self, max: usize) -> bool {
+        self.capped.as_ref().is_some_and(|record| record.is_full(max))
+    }
+
+    /// Takes one of the `max` places of the route for a request that `enter` counted. Returns false if there is none.
+    pub fn take_place(&self, max: usize) -> bool {
+        let Some(record) = &self.capped else { return true };
+        let has_place = record.take_place(max);
+        if has_place {
+            self.counts.without_place.dec();
+        }
+        has_place
+    }
+
+    /// Returns the place that `take_place` took. The request is still in flight.
+    pub fn return_place(&self) {
+        if let Some(record) = &self.capped {
+            self.counts.without_place.inc();
+            record.return_place();
         }
     }
 

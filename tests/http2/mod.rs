@@ -4,6 +4,7 @@ mod abuse;
 mod bodies;
 pub mod connect;
 mod grpc;
+mod held_places;
 mod malformed;
 mod requests;
 mod slow_readers;

@@ -76,6 +76,62 @@ fn nothing_is_recommended_from_the_address_of_a_proxy() {
     assert_eq!(dir.json(&["clients.log"], b"")["limits"][0]["tightest"]["value"], 102);
 }
 
+/// Nobody has told the config about the proxy, and no line names another client.
+#[test]
+fn nothing_is_recommended_from_one_private_address() {
+    let combined = log(|_| " 0.003 \"198.51.100.7\"".to_owned());
+    let common = combined.replace(" \"-\" \"curl/8\" 0.003 \"198.51.100.7\"", "");
+    let haproxy = |n: usize| {
+        format!(
+            "lb haproxy[1]: 10.0.0.1:5000 [08/Jun/2026:08:04:{n:02}.000] web app/s 0/0/0/1/1 200 100 - - ---- 1/1/0/0/0 0/0 \"GET /p HTTP/1.1\"\n"
+        )
+    };
+    let own = |n: usize| {
+        format!(
+            "{{\"time\":\"2026-06-08T08:04:{n:02}Z\",\"client\":\"10.0.0.1\",\"method\":\"GET\",\"host\":\"a\",\"path\":\"/p\"}}\n"
+        )
+    };
+    // The X-Forwarded-For of Traefik ends with its peer.
+    let traefik = |n: usize| {
+        format!(
+            "{{\"ClientAddr\":\"10.0.0.1:1\",\"ClientHost\":\"203.0.113.{n}, 10.0.0.1\",\"RequestMethod\":\"GET\",\"RequestPath\":\"/p\",\"StartUTC\":\"2026-06-08T08:04:{n:02}Z\",\"DownstreamStatus\":200,\"Duration\":1000000}}\n"
+        )
+    };
+    let of = |line: &dyn Fn(usize) -> String| (0..60).map(|n| line(n).repeat(4)).collect::<String>();
+    let dir = Dir::new(&config("", "key = \"ip\""));
+    let lone = "none: one private address sends nearly all requests";
+    for (name, text, why) in [
+        ("combined", combined.clone(), lone),
+        ("common", common, lone),
+        ("haproxy", of(&haproxy), lone),
+        ("own", of(&own), lone),
+        ("loopback", combined.replace("10.0.0.1", "127.0.0.1"), lone),
+        ("unique-local", combined.replace("10.0.0.1", "fd00::1"), lone),
+        ("traefik", of(&traefik), "none: the clients in the log are proxies"),
+    ] {
+        dir.write(name, text.as_bytes());
+        let (_, stdout, _) = dir.replay(&[name], b"");
+        assert!(stdout.contains(why) && stdout.contains("`trusted_proxies`"), "{name} {stdout}");
+    }
+    // Once the proxy is listed, the clients of Traefik are known.
+    let trusting = Dir::new(&config("\"10.0.0.0/8\"", "key = \"ip\""));
+    trusting.write("traefik", of(&traefik).as_bytes());
+    assert_eq!(trusting.json(&["traefik"], b"")["limits"][0]["keys"]["count"], 60);
+    // Public addresses, few requests, and other clients for one request in eight say nothing.
+    let mixed: String = combined
+        .lines()
+        .enumerate()
+        .map(
+            |(n, line)| if n % 8 == 0 { line.replacen("10.0.0.1", "192.0.2.9", 1) + "\n" } else { format!("{line}\n") },
+        )
+        .collect();
+    let few: String = combined.split_inclusive('\n').take(100).collect();
+    for (name, text) in [("public", combined.replace("10.0.0.1", "192.0.2.1")), ("few", few), ("mixed", mixed)] {
+        dir.write(name, text.as_bytes());
+        assert!(dir.json(&[name], b"")["limits"][0]["tightest"]["value"].is_number(), "{name}");
+    }
+}
+
 #[test]
 fn lists_of_clients_apply_to_the_client_behind_the_proxy() {
     let listed = "deny = [\"203.0.113.0/28\"]\nallow = [\"203.0.113.16/28\"]\nlimits = [\"a\"]";

@@ -335,9 +335,29 @@ fn a_ca_that_cannot_be_trusted_is_an_error_and_stays_as_it_is() {
         let before = fs::symlink_metadata(state.join("ca.key")).map(|m| (m.ino(), m.len())).ok();
         let (code, log) = fails(&state);
         assert_eq!(code, Some(1), "{what}: {log}");
-        assert!(log.contains("error: the CA of development certificates: ") && log.contains(message), "{what}: {log}");
+        // What `check` can see is an error in the config.
+        let named = ["error: the CA of development certificates: ", "error: `state` in [listener.tls.internal]: "];
+        assert!(named.iter().any(|start| log.contains(start)) && log.contains(message), "{what}: {log}");
         let after = fs::symlink_metadata(state.join("ca.key")).map(|m| (m.ino(), m.len())).ok();
         assert_eq!(before, after, "{what}");
+    }
+}
+
+/// What keeps the gateway from starting is an error of `check`, too.
+#[test]
+fn a_directory_that_the_gateway_would_refuse_is_refused_by_check() {
+    let (dir, state) = empty();
+    let path = dir.path().join("config.toml");
+    fs::write(&path, config(&state, "", ECHO)).unwrap();
+    let check = || program().arg("check").arg("-c").arg(&path).output().unwrap();
+    assert!(check().status.success(), "the gateway creates a directory that is missing");
+    fs::create_dir_all(&state).unwrap();
+    for (mode, is_closed) in [(0o755, false), (0o710, false), (0o700, true)] {
+        set_mode(&state, mode);
+        let output = check();
+        let text = [output.stdout, output.stderr].concat();
+        assert_eq!(output.status.success(), is_closed, "{mode:o} {}", String::from_utf8_lossy(&text));
+        assert_eq!(String::from_utf8_lossy(&text).contains("chmod 700"), !is_closed);
     }
 }
 

@@ -136,6 +136,14 @@ impl ChargeGuard {
         self.is_settled = true;
     }
 
+    /// Refunds all charges: the request is not served although its limits have admitted it. A turn in a queue that has
+    /// passed cannot be returned.
+    pub fn refund(mut self) {
+        self.end_charges(|charge| ChargeEnd::Change(-charge.check.cost));
+        self.is_settled = true;
+        self.passed = None;
+    }
+
     /// Moves the leases into a value that the request shares with its exchange. Returns `None` if there are none.
     pub fn take_leases(&mut self) -> Option<Rc<LeaseGuard>> {
         let charges = std::mem::take(&mut self.charges);

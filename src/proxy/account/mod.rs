@@ -35,7 +35,7 @@ pub struct RequestAccount {
     /// Metrics of the route, or of unmatched requests.
     counters: Rc<RouteCounters>,
     /// The request is counted among the route's requests in flight.
-    in_flight: Option<InFlightPermit>,
+    in_flight: Option<InFlightCount>,
     method: Method,
     started: Instant,
     /// How long the request waited for others so far: the store, a server, a delay.
@@ -88,11 +88,24 @@ pub enum ResponseEnd {
 }
 
 /// Counts a request among those of a route that are in flight.
-struct InFlightPermit(Rc<RouteCounters>);
+struct InFlightCount {
+    counters: Rc<RouteCounters>,
+    /// The request has one of the places of `max_in_flight`. One that waits for its body or its turn has none.
+    has_place: bool,
+}
 
-impl Drop for InFlightPermit {
+impl InFlightCount {
+    fn return_place(&mut self) {
+        if std::mem::replace(&mut self.has_place, false) {
+            self.counters.return_place();
+        }
+    }
+}
+
+impl Drop for InFlightCount {
     fn drop(&mut self) {
-        self.0.leave();
+        self.return_place();
+        self.counters.leave();
     }
 }
 
@@ -148,11 +161,33 @@ impl RequestAccount {
         self.log.as_ref().is_some_and(|entry| entry.has_request_id())
     }
 
-    /// Counts the request on `route`. Returns false if the route is at `max_in_flight`.
-    pub fn enter_route(&mut self, route: &Route, counters: Rc<RouteCounters>) -> bool {
+    /// Counts the request on `route`, without a place among those in flight.
+    pub fn enter_route(&mut self, route: &Route, counters: Rc<RouteCounters>) {
         self.count_on_route(route, counters);
-        self.in_flight = Some(InFlightPermit(self.counters.clone()));
-        self.counters.enter(route.max_in_flight)
+        self.counters.enter();
+        self.in_flight = Some(InFlightCount { counters: self.counters.clone(), has_place: false });
+    }
+
+    /// Returns whether the route is at `max_in_flight`.
+    pub fn is_route_full(&self, route: &Route) -> bool {
+        route.max_in_flight.is_some_and(|max| self.counters.is_full(max))
+    }
+
+    /// Takes a place among the requests in flight of the route. Returns false if the route is at `max_in_flight`.
+    pub fn take_place(&mut self, route: &Route) -> bool {
+        let (Some(max), Some(count)) = (route.max_in_flight, &mut self.in_flight) else { return true };
+        count.has_place = count.has_place || count.counters.take_place(max);
+        count.has_place
+    }
+
+    /// Returns the places among the requests in flight of the route and of the process.
+    pub fn return_places(&mut self) {
+        if let Some(count) = &mut self.in_flight {
+            count.return_place();
+        }
+        if let Some(mut permit) = self.overload.take() {
+            permit.return_place();
+        }
     }
 
     /// Counts a question about a request on `route`, which does not serve the request.

@@ -235,6 +235,12 @@ pub struct Admitted<'a> {
     pub route: &'a Route,
     /// The protocols that an upstream server may switch to.
     pub offer: Option<UpgradeOffer>,
+    pub places: Places,
+}
+
+/// The places of a request among those that all clients share, besides those that its account holds.
+#[derive(Default)]
+pub struct Places {
     /// The place of its tunnel among those that may be open, if it offers to switch protocols.
     pub tunnel: Option<TunnelPermit>,
     /// Permits of the circuit breakers of the upstream and the route, until a server responds.

@@ -28,6 +28,13 @@ impl RequestAccount {
         }
     }
 
+    /// Refunds what the limits charged, as far as the outcome of the request is not known yet.
+    pub fn refund_charges(&mut self) {
+        if let Some(charges) = self.charges.take() {
+            charges.refund();
+        }
+    }
+
     /// Records that a delayed request continues: its charge is no longer refunded if the client leaves.
     pub fn end_delay(&mut self) {
         if let Some(charges) = &mut self.charges {

@@ -118,7 +118,7 @@ async fn handle_request(request: &mut RequestContext<'_>) -> Result<Reply, Refus
     let mut arrival = arrive(request)?;
     match admit(request, &mut arrival).await? {
         Passage::Admitted(mut admitted) => {
-            let tunnel = admitted.tunnel.take();
+            let tunnel = admitted.places.tunnel.take();
             let response = dispatch(request, arrival.on(admitted.route), admitted).await?;
             Ok(Reply::Route(response, tunnel))
         }

@@ -17,7 +17,7 @@ use crate::limiting::limit::over::EXCEEDED_HEADER;
 use crate::limiting::settlement::include_usage;
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::linger::Linger;
-use crate::proxy::account::request_context::{Admitted, ClientBody, RequestContext, RoutedRequest};
+use crate::proxy::account::request_context::{Admitted, ClientBody, Places, RequestContext, RoutedRequest};
 use crate::proxy::connection::upload::{Upload, UploadState};
 use crate::proxy::head::extended_connect;
 use crate::proxy::head::headers;
@@ -64,7 +64,7 @@ pub async fn dispatch(
     admitted: Admitted<'_>,
 ) -> Result<Response<ResponseBody>, Refusal> {
     let RequestContext { client, view, .. } = *request;
-    let Admitted { offer, mut breakers, .. } = admitted;
+    let Admitted { offer, places: Places { mut breakers, .. }, .. } = admitted;
     let RoutedRequest { route, head, identity } = routed;
     if route.request_headers.states_request_id() {
         let headers = &request.received.parts.headers;

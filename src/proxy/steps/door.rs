@@ -25,8 +25,7 @@ use crate::limiting::source::jwt::{TokenClaims, TokenVerifier};
 use crate::limiting::{Evaluation, Limiter, Verdict};
 use crate::net::IpSet;
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::request_context::{Admission, RoutedRequest};
-use crate::proxy::connection::upgrade::TunnelPermit;
+use crate::proxy::account::request_context::{Admission, Places, RoutedRequest};
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::steps::forwarded_head::ReceivedFacts;
@@ -36,7 +35,6 @@ use crate::proxy::words::delay::DelayPermit;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
 use crate::tls::ClientCertificate;
-use crate::upstream::breaker::BreakerPermit;
 
 /// How a door asks the limiter.
 #[derive(Clone, Copy)]
@@ -177,7 +175,7 @@ pub trait Door<'a>: LimitDoor<'a, Limits = Route> + Trace {
     /// Returns the HTTPS port to which the listener redirects all requests.
     fn redirect_port(&self) -> Option<u16>;
 
-    /// Counts the request on the route at this index.
+    /// Counts the request on the route at this index. It takes its place among those in flight later.
     ///
     /// # Errors
     /// The route is at `max_in_flight`.
@@ -186,11 +184,11 @@ pub trait Door<'a>: LimitDoor<'a, Limits = Route> + Trace {
     /// The head fits the route now.
     fn fit_to_route(&mut self, _route: &'a Route) {}
 
-    /// Refuses the request if the process is overloaded.
+    /// Refuses the request if the process is overloaded. It takes its place later.
     fn check_overload(&mut self) -> Result<(), Refusal>;
 
-    /// Refuses the request if a circuit breaker is open. Otherwise returns the permits of the breakers.
-    fn check_breakers(&mut self, routed: RoutedRequest<'_>) -> Result<Vec<BreakerPermit>, Refusal>;
+    /// Refuses the request if a circuit breaker is open. It becomes a probe later.
+    fn check_breakers(&mut self, routed: RoutedRequest<'_>) -> Result<(), Refusal>;
 
     /// Returns whether the client is in a list of networks. A client whose address is not known is in none.
     fn is_client_in(&self, networks: &IpSet, identity: &ClientAddress) -> bool {
@@ -227,11 +225,19 @@ pub trait Door<'a>: LimitDoor<'a, Limits = Route> + Trace {
     /// Records the identity for the log.
     fn record_user(&mut self, _user: &str) {}
 
-    /// Reserves a tunnel for a request that offers to switch protocols.
-    fn reserve_tunnel(&mut self, offers_switch: bool) -> Result<Option<TunnelPermit>, Refusal>;
+    /// Takes the places that all clients share: among the requests in flight of the route and the process, the probes
+    /// of circuit breakers, and the tunnels if the request offers to switch protocols. Called when nothing is left to
+    /// wait for, neither for the client nor for a turn: one client could otherwise hold all places.
+    ///
+    /// # Errors
+    /// There is no place, or the upstream has no capacity. The request has no place then.
+    fn take_places(&mut self, routed: RoutedRequest<'_>, offers_switch: bool) -> Result<Places, Refusal>;
 
-    /// Refuses a request whose upstream has no capacity.
-    fn check_capacity(&mut self, route: &Route) -> Result<(), Refusal>;
+    /// Returns the places of a request that the limits refuse or delay.
+    fn return_places(&mut self, _places: Places) {}
+
+    /// Refunds what the limits have charged: the request found no place after its turn had come.
+    fn refund_charges(&mut self) {}
 
     /// Records that the route's `allow` list exempts the client from its limits at these indexes, which are not empty.
     fn record_bypass(&mut self, route: &Route, indexes: Range<usize>);

@@ -75,9 +75,6 @@ pub fn finish_response(mut request: RequestContext<'_>, result: Result<Reply, Re
 fn settle_response(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>, is_refused: bool) {
     if let Some(permit) = request.account.overload_permit() {
         permit.record_head(true);
-        if is_refused {
-            permit.return_place();
-        }
     }
     if !is_refused {
         request.account.note_route_response();

@@ -14,7 +14,7 @@ use crate::limiting::limit::Limit;
 use crate::limiting::source::jwt::TokenClaims;
 use crate::limiting::source::{Facts, SourceOrigin};
 use crate::limiting::{Evaluation, Verdict};
-use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
+use crate::proxy::account::request_context::{Places, RequestContext, RoutedRequest};
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::steps::door::{Ask, Door, LimitDelay, LimitDoor};
 use crate::proxy::steps::request_body::KeyBody;
@@ -46,39 +46,58 @@ pub struct LimitDecision<'r, N> {
     delay: Option<LimitDelay<'r>>,
 }
 
-/// Applies the route's limits, unless the client is on the route's `allow` list. A request that a `leaky_bucket` delays
-/// waits here.
-pub async fn apply_limits<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequest<'_>) -> Result<(), Refusal> {
+/// Applies the route's limits, unless the client is on the route's `allow` list, and takes the places that the request
+/// needs. A request that a `leaky_bucket` delays waits here.
+///
+/// The places are taken right before the decision, so a request that finds none is charged nothing. It holds none while
+/// it waits for its body or its turn.
+pub async fn apply_limits<'a, D: Door<'a>>(
+    door: &mut D,
+    routed: RoutedRequest<'_>,
+    offers_switch: bool,
+) -> Result<Places, Refusal> {
     let route = routed.route;
     let first = route.auth_limit_count();
     if is_exempt(door, routed, first..route.limits.len()) {
-        return Ok(());
+        return door.take_places(routed, offers_switch);
     }
     let needs_claims = needs_claims(door, &route.limits[first..]);
     await_token_keys(door, needs_claims).await;
     let body = read_key_body(door, routed, needs_claims).await?;
+    let mut places = door.take_places(routed, offers_switch)?;
     let earlier = door.admission_mut().verdict.take();
     let mut facts = request_facts(door, routed, needs_claims);
     facts.body = body.facts();
     let limits = EvaluatedLimits::evaluate(door, route, first..route.limits.len(), facts);
     let decision = decide_limits(door, route, limits, Ask::HOLD, earlier).await;
-    if let Err(refusal) = apply_decision(door, route, routed.identity, decision).await {
-        return refuse_calls(door, route, body, refusal).await;
+    match record_decision(door, route, routed.identity, decision) {
+        Ok(None) => {}
+        Ok(Some(delay)) => {
+            door.return_places(places);
+            wait_for_turn(door, delay).await;
+            places = match door.take_places(routed, offers_switch) {
+                Ok(places) => places,
+                Err(refusal) => {
+                    door.refund_charges();
+                    return Err(refusal);
+                }
+            };
+        }
+        Err(refusal) => {
+            door.return_places(places);
+            return Err(refuse_calls(door, route, body, refusal).await);
+        }
     }
+    door.end_delay();
     door.pass_body(&body, routed.head.server_path());
-    Ok(())
+    Ok(places)
 }
 
 /// Returns the refusal, for which the door knows the calls in the body then.
-async fn refuse_calls<'a, D: Door<'a>>(
-    door: &mut D,
-    route: &Route,
-    body: KeyBody,
-    refusal: Refusal,
-) -> Result<(), Refusal> {
+async fn refuse_calls<'a, D: Door<'a>>(door: &mut D, route: &Route, body: KeyBody, refusal: Refusal) -> Refusal {
     // Boxed, so that the future of a request that is admitted is not larger for it.
     Box::pin(door.read_refused_calls(route, body)).await;
-    Err(refusal)
+    refusal
 }
 
 /// Applies the limits that `auth` lists, unless the client is on the route's `allow` list. They are decided before
@@ -93,7 +112,7 @@ pub async fn apply_auth_limits<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequ
     let decision = decide_limits(door, route, limits, Ask::HOLD, None).await;
     match apply_decision(door, route, routed.identity, decision).await {
         Ok(()) => Ok(()),
-        Err(refusal) => refuse_calls(door, route, KeyBody::None, refusal).await,
+        Err(refusal) => Err(refuse_calls(door, route, KeyBody::None, refusal).await),
     }
 }
 
@@ -196,18 +215,29 @@ pub async fn apply_decision<'a, D: LimitDoor<'a>>(
     client: &ClientAddress,
     decision: LimitDecision<'_, D::Note>,
 ) -> Result<(), Refusal> {
-    let LimitDecision { verdict, note, delay } = decision;
-    let (is_refused, end) = (verdict.refused, verdict.end(limits.as_ref()));
-    door.record_decision(limits, client, verdict, note);
-    if is_refused {
-        return Err(end.into());
-    }
-    if let Some(delay) = delay {
-        // Boxed, so that the future of a request that no limit delays is not larger for it.
-        Box::pin(door.wait_for_turn(delay)).await;
+    if let Some(delay) = record_decision(door, limits, client, decision)? {
+        wait_for_turn(door, delay).await;
     }
     door.end_delay();
     Ok(())
+}
+
+/// Records a decision. Returns the delay of a request that has to wait; [`LimitDoor::end_delay`] follows in any case.
+fn record_decision<'r, 'a, D: LimitDoor<'a>>(
+    door: &mut D,
+    limits: &D::Limits,
+    client: &ClientAddress,
+    decision: LimitDecision<'r, D::Note>,
+) -> Result<Option<LimitDelay<'r>>, Refusal> {
+    let LimitDecision { verdict, note, delay } = decision;
+    let (is_refused, end) = (verdict.refused, verdict.end(limits.as_ref()));
+    door.record_decision(limits, client, verdict, note);
+    if is_refused { Err(end.into()) } else { Ok(delay) }
+}
+
+async fn wait_for_turn<'a, D: LimitDoor<'a>>(door: &mut D, delay: LimitDelay<'_>) {
+    // Boxed, so that the future of a request that no limit delays is not larger for it.
+    Box::pin(door.wait_for_turn(delay)).await;
 }
 
 /// Returns whether the request may have claims, and one of `limits` reads them.

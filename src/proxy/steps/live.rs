@@ -13,16 +13,13 @@ use crate::auth::forward::ForwardAuth;
 use crate::config::{Config, Service};
 use crate::ends::End;
 use crate::limiting::limit::Limit;
-use crate::limiting::limit::over::Over;
 use crate::limiting::source::Facts;
 use crate::limiting::source::jwt::{TokenClaims, TokenVerifier};
 use crate::limiting::{Evaluation, Limiter, Verdict, clock};
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::request_context::{Admission, RequestContext, RoutedRequest};
-use crate::proxy::connection::upgrade::TunnelPermit;
+use crate::proxy::account::request_context::{Admission, Places, RequestContext, RoutedRequest};
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::ValidatedHead;
-use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;
 use crate::proxy::render::compress::negotiate;
 use crate::proxy::steps::arrival;
 use crate::proxy::steps::auth::{basic, forward, jwt};
@@ -37,7 +34,6 @@ use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::shown_keys::ShownKeys;
 use crate::route::Route;
 use crate::tls::ClientCertificate;
-use crate::upstream::breaker::BreakerPermit;
 
 /// Longest time in which the body of a refused request is read for its calls. A client over its limit must not keep its
 /// request open for as long as the timeouts of bodies allow.
@@ -184,8 +180,8 @@ impl<'a> Door<'a> for RequestContext<'a> {
 
     fn enter_route(&mut self, index: usize, route: &'a Route) -> Result<(), Refusal> {
         self.route = Some((index, route));
-        let is_below_max = self.account.enter_route(route, self.view.route_counters(index));
-        if is_below_max { Ok(()) } else { Err(End::MaxInFlight.into()) }
+        self.account.enter_route(route, self.view.route_counters(index));
+        if self.account.is_route_full(route) { Err(End::MaxInFlight.into()) } else { Ok(()) }
     }
 
     /// Selects the algorithm that compresses the response, before the route edits the headers of the request.
@@ -199,7 +195,7 @@ impl<'a> Door<'a> for RequestContext<'a> {
         shedding::check_overload(self)
     }
 
-    fn check_breakers(&mut self, routed: RoutedRequest<'_>) -> Result<Vec<BreakerPermit>, Refusal> {
+    fn check_breakers(&mut self, routed: RoutedRequest<'_>) -> Result<(), Refusal> {
         shedding::check_breakers(self, routed)
     }
 
@@ -233,27 +229,17 @@ impl<'a> Door<'a> for RequestContext<'a> {
         }
     }
 
-    fn reserve_tunnel(&mut self, offers_switch: bool) -> Result<Option<TunnelPermit>, Refusal> {
-        if !offers_switch {
-            // An extended CONNECT has no meaning without a tunnel.
-            return if self.received.is_connect() { Err(End::Connect.into()) } else { Ok(None) };
-        }
-        let max_tunnels = self.view.snapshot.config.server.max_tunnels;
-        let permit = self.client.worker.process.tunnels.acquire(max_tunnels);
-        permit.map(Some).ok_or(End::MaxTunnels.into())
+    fn take_places(&mut self, routed: RoutedRequest<'_>, offers_switch: bool) -> Result<Places, Refusal> {
+        shedding::take_places(self, routed, offers_switch)
     }
 
-    /// Refuses the request before any limit is charged, since its upstream would certainly refuse it.
-    fn check_capacity(&mut self, route: &Route) -> Result<(), Refusal> {
-        // A limit may send the request to another upstream.
-        let may_divert = || route.limits.iter().any(|limit| matches!(limit.over, Over::Divert(_)));
-        let mut upstreams = route.upstreams().map(|index| &self.view.upstreams[index]);
-        let Some(first) = upstreams.next() else { return Ok(()) };
-        let is_full = |servers: &WorkerUpstream| servers.is_full_for(route.priority);
-        match is_full(first) && upstreams.all(is_full) && !may_divert() {
-            true => Err(first.refuse_full(route.priority)),
-            false => Ok(()),
-        }
+    fn return_places(&mut self, places: Places) {
+        drop(places);
+        self.account.return_places();
+    }
+
+    fn refund_charges(&mut self) {
+        self.account.refund_charges();
     }
 
     fn record_bypass(&mut self, _route: &Route, indexes: Range<usize>) {

@@ -116,14 +116,12 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
     check_denied(door, route, identity)?;
     door.check_overload()?;
     let routed = arrival.on(route);
-    let breakers = door.check_breakers(routed)?;
+    door.check_breakers(routed)?;
     if let Some(response) = authenticate(door, routed).await? {
         return Ok(Passage::AuthResponse(response));
     }
-    let tunnel = door.reserve_tunnel(offer.is_some())?;
-    door.check_capacity(route)?;
-    apply_limits(door, routed).await?;
-    Ok(Passage::Admitted(Admitted { route, offer, tunnel, breakers }))
+    let places = apply_limits(door, routed, offer.is_some()).await?;
+    Ok(Passage::Admitted(Admitted { route, offer, places }))
 }
 
 /// Takes a request that another proxy describes and forwards from its head to its limits. `repaired`: what was repaired

@@ -93,9 +93,13 @@ fn parse_traefik(fields: &Map<String, Value>, wanted: bool) -> Result<ReplayEntr
     let mut entry =
         ReplayEntry::new(client, start_ms + duration_ms.unwrap_or(0), request_line, AccessLogFormat::Traefik);
     entry.coarse = !fields.contains_key("StartUTC") && !fields.contains_key("StartLocal");
-    let is_chain = peer.is_some() && parse_address(host) != peer;
+    // Traefik has appended the peer to the chain. Otherwise an entry of the peer would mean that the client was taken
+    // from the chain already.
     entry.forwarded = match peer {
-        Some(_) => LoggedForwarding::from_chain(if is_chain { host } else { "" }),
+        Some(_) => {
+            let names_other = |part: &&str| parse_address(part.trim()) != peer;
+            LoggedForwarding::from_chain(&host.split(',').filter(names_other).collect::<Vec<_>>().join(","))
+        }
         None => LoggedForwarding::NotLogged,
     };
     entry.status = number(fields, &["DownstreamStatus"]).and_then(read_status);

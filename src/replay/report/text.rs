@@ -212,6 +212,11 @@ impl ReplayOutcome {
                 "the clients in the log are proxies: most requests have an X-Forwarded-For, so list the proxies in `trusted_proxies`",
             );
         }
+        if tally.limit.reads_address() && self.counts.lone_peer.is_found() {
+            return NeededNumber::None(
+                "one private address sends nearly all requests, so it is probably a proxy: list it in `trusted_proxies`, and log the client, in nginx as \"$http_x_forwarded_for\" right after \"$http_user_agent\"",
+            );
+        }
         if tally.limit.rule.lease_ms().is_some() && tally.seen > 0 && tally.missing.duration == tally.seen {
             return NeededNumber::None("the log contains no durations");
         }

@@ -67,7 +67,7 @@ pub use crate::telemetry::metrics::services::{
     DescriptorResult, QuestionCounters, QuestionResult, RpcMethod, RpcMetrics,
 };
 pub use crate::telemetry::metrics::settlements::{ScanFault, SettlementMetrics, SettlementResult};
-pub use crate::telemetry::metrics::shards::{Shard, Shards};
+pub use crate::telemetry::metrics::shards::{Count, Shard, Shards};
 pub use crate::telemetry::metrics::store::{GatewayGauges, StoreHealth, StoreMetrics, StoreView};
 pub use crate::telemetry::metrics::tls::{HandshakeCounters, TlsMetrics};
 pub use crate::telemetry::metrics::tokens::TokenMetrics;

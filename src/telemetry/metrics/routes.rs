@@ -128,6 +128,9 @@ pub struct RouteCounts {
     pub duration: Durations,
     /// Refusals that no limit caused.
     pub rejections: LabelCounts<REJECTION_LABELS>,
+    /// Requests in progress without a place, while the route has `max_in_flight`. They wait for their client, an auth
+    /// server or their turn.
+    pub without_place: Count,
     /// Requests to the auth server.
     pub forward_auth: LabelCounts<{ ForwardAuthOutcome::ALL.len() }>,
     /// Copies of requests.
@@ -159,8 +162,8 @@ pub struct RouteRecord {
     pub rejections: ExportedSeries,
     pub forward_auth: ExportedSeries,
     pub mirrors: ExportedSeries,
-    /// Requests in progress while the route has `max_in_flight`; exact over all workers.
-    capped: AtomicI64,
+    /// Requests that have one of the places of `max_in_flight`; exact over all workers.
+    placed: AtomicI64,
     codes: Mutex<Vec<Code>>,
     limits: Mutex<Vec<Arc<LimitRecord>>>,
 }
@@ -248,21 +251,38 @@ impl RouteRecord {
 
     /// Returns the number of requests in progress.
     pub fn count_in_flight(&self) -> i64 {
-        let parts = self.shards.iter().map(|part| &part.in_flight);
-        let sum = parts.map(Count::get).fold(0, u64::wrapping_add);
-        self.capped.load(Ordering::Relaxed).wrapping_add(sum.cast_signed())
+        self.count_placed().wrapping_add(self.sum_shards(|part| &part.without_place))
     }
 
-    /// Counts a request in if fewer than `max` are in progress. Returns false if the route is full.
-    pub fn enter_capped(&self, max: usize) -> bool {
+    /// Returns the number of requests that have a place. Those that began before the route had `max_in_flight` have
+    /// one.
+    fn count_placed(&self) -> i64 {
+        self.placed.load(Ordering::Relaxed).wrapping_add(self.sum_shards(|part| &part.in_flight))
+    }
+
+    fn sum_shards(&self, count: impl Fn(&RouteCounts) -> &Count) -> i64 {
+        self.shards.iter().map(|part| count(part).get()).fold(0, u64::wrapping_add).cast_signed()
+    }
+
+    /// Returns whether all of `max` places are taken.
+    pub fn is_full(&self, max: usize) -> bool {
+        usize::try_from(self.count_placed()).is_ok_and(|count| count >= max)
+    }
+
+    /// Takes one of `max` places. Returns false if the route is full.
+    pub fn take_place(&self, max: usize) -> bool {
         // Incrementing before comparing keeps the cap exact: two concurrent requests may both be refused, but never
         // both pass.
-        self.capped.fetch_add(1, Ordering::Relaxed);
-        usize::try_from(self.count_in_flight()).is_ok_and(|count| count <= max)
+        self.placed.fetch_add(1, Ordering::Relaxed);
+        let has_place = usize::try_from(self.count_placed()).is_ok_and(|count| count <= max);
+        if !has_place {
+            self.return_place();
+        }
+        has_place
     }
 
-    pub fn leave_capped(&self) {
-        self.capped.fetch_sub(1, Ordering::Relaxed);
+    pub fn return_place(&self) {
+        self.placed.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -365,11 +385,17 @@ mod tests {
     fn a_cap_counts_earlier_requests() {
         let record = RouteRecord::default();
         record.shards.shard_for(1).in_flight.inc();
-        assert!(record.enter_capped(2));
-        assert!(!record.enter_capped(2));
-        record.leave_capped();
+        assert!(!record.is_full(2));
+        assert!(record.take_place(2));
+        assert!(record.is_full(2));
+        assert!(!record.take_place(2));
         record.shards.shard_for(1).in_flight.dec();
         assert_eq!(record.count_in_flight(), 1);
-        assert!(record.enter_capped(2));
+        assert!(record.take_place(2));
+        record.return_place();
+        // A request that waits is in progress, and has no place.
+        record.shards.shard_for(1).without_place.inc();
+        assert_eq!(record.count_in_flight(), 2);
+        assert!(record.take_place(2));
     }
 }

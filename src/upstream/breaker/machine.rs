@@ -180,13 +180,7 @@ impl BreakerMachine {
     /// if it is neither, its place becomes free after `open_for`. A client whose probe failed in an earlier half-open
     /// phase gets none for as long, if other clients send requests too.
     pub fn admit(&mut self, rule: &BreakerRule, now_ms: u64, client: Blame) -> Admission {
-        if !matches!(self.phase, MachinePhase::Closed { .. }) {
-            self.has_other_clients |= !self.suspects.contains(client);
-        }
-        if let MachinePhase::Open { until_ms } = self.phase {
-            if now_ms < until_ms {
-                return Admission::Refused { wait_ms: until_ms - now_ms };
-            }
+        if matches!(self.phase, MachinePhase::Open { until_ms } if now_ms >= until_ms) {
             self.enter(MachinePhase::HalfOpen {
                 results: CallCounts::default(),
                 failed: Vec::new(),
@@ -194,17 +188,13 @@ impl BreakerMachine {
                 since_ms: now_ms,
             });
         }
-        let is_suspect = self.has_other_clients && self.suspects.contains(client);
+        if let Some(wait_ms) = self.find_wait(rule, now_ms, client) {
+            return Admission::Refused { wait_ms };
+        }
         let epoch = self.epoch;
         match &mut self.phase {
             MachinePhase::Open { .. } => Admission::Refused { wait_ms: rule.open_for_ms },
-            MachinePhase::HalfOpen { results, running, since_ms, .. } => {
-                let begins_late = is_suspect && now_ms < since_ms.saturating_add(rule.open_for_ms);
-                running.retain(|(_, free_ms)| now_ms < *free_ms);
-                let request_count = results.requests + running.len() as u64;
-                if request_count >= u64::from(rule.probes) || begins_late {
-                    return Admission::Refused { wait_ms: SHORT_WAIT_MS };
-                }
+            MachinePhase::HalfOpen { running, .. } => {
                 self.next_probe += 1;
                 running.push((self.next_probe, now_ms.saturating_add(rule.open_for_ms)));
                 Admission::Admitted(Ticket { epoch, probe: Some(self.next_probe) })
@@ -225,6 +215,25 @@ impl BreakerMachine {
                 *credit -= WHOLE;
                 ticket
             }
+        }
+    }
+
+    /// Returns how long `client` has to wait if the breaker is open, or half-open without a place for its probe.
+    pub fn find_wait(&mut self, rule: &BreakerRule, now_ms: u64, client: Blame) -> Option<u64> {
+        let is_suspect = self.suspects.contains(client);
+        if !matches!(self.phase, MachinePhase::Closed { .. }) {
+            self.has_other_clients |= !is_suspect;
+        }
+        match &mut self.phase {
+            MachinePhase::Open { until_ms } => (now_ms < *until_ms).then(|| *until_ms - now_ms),
+            MachinePhase::HalfOpen { results, running, since_ms, .. } => {
+                let may_begin =
+                    !(self.has_other_clients && is_suspect) || now_ms >= since_ms.saturating_add(rule.open_for_ms);
+                running.retain(|(_, free_ms)| now_ms < *free_ms);
+                let request_count = results.requests + running.len() as u64;
+                (request_count >= u64::from(rule.probes) || !may_begin).then_some(SHORT_WAIT_MS)
+            }
+            MachinePhase::Closed { .. } => None,
         }
     }
 

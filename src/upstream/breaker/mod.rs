@@ -80,6 +80,25 @@ impl CircuitBreaker {
         }
     }
 
+    /// Refuses a request of `client` that [`admit`](Self::admit) would certainly refuse now. Takes no place of a probe.
+    ///
+    /// # Errors
+    /// The breaker is open, or half-open and has its probes.
+    pub fn check(&self, rule: &BreakerRule, now_ms: impl FnOnce() -> u64, client: Blame) -> Result<(), BreakerRefusal> {
+        if self.admits_all.load(Ordering::Relaxed) & 1 == 1 {
+            return Ok(());
+        }
+        match self.lock().machine.find_wait(rule, now_ms(), client) {
+            Some(wait_ms) => Err(self.refuse(wait_ms)),
+            None => Ok(()),
+        }
+    }
+
+    fn refuse(&self, wait_ms: u64) -> BreakerRefusal {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        BreakerRefusal { kind: self.kind, wait_ms }
+    }
+
     /// Admits a request of `client`, or refuses it. `slow_ms`: from when it is slow, by the config that the request
     /// uses. `now_ms` is read only if the breaker does not admit everything.
     ///
@@ -103,10 +122,7 @@ impl CircuitBreaker {
         self.publish(machine);
         match admitted {
             Admission::Admitted(ticket) => Ok(permit(ticket)),
-            Admission::Refused { wait_ms } => {
-                self.refused.fetch_add(1, Ordering::Relaxed);
-                Err(BreakerRefusal { kind: self.kind, wait_ms })
-            }
+            Admission::Refused { wait_ms } => Err(self.refuse(wait_ms)),
         }
     }
 

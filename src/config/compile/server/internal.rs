@@ -4,13 +4,15 @@
 use std::collections::HashSet;
 use std::env;
 use std::ffi::OsString;
+use std::fs;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::config::ListenerSettings;
 use crate::config::diagnostics::codes::DiagnosticCode;
-use crate::config::diagnostics::report::{Diagnostic, Place};
+use crate::config::diagnostics::report::Diagnostic;
 use crate::config::reader::{At, Section};
 use crate::config::schema::listener;
 use crate::config::source::PrivateFile;
@@ -82,12 +84,15 @@ pub fn read_internal(tls: &Section, address: Option<&At<ListenAddr>>) -> Option<
 /// Returns the directory of the CA: `state`, or the default for this user.
 fn read_state(tls: &Section, section: Option<&Section>) -> Option<PathBuf> {
     if let Some(section) = section.filter(|section| section.node(&listener::internal::STATE).is_some()) {
-        let At { place: Place { file, .. }, value } =
-            section.parse_at(&listener::internal::STATE, |text| match text {
-                "" => invalid_text("the path is empty", "name a directory that only the gateway may read"),
-                path => Ok(path.to_owned()),
-            })?;
-        return Some(section.sources.resolve_absolute(file, &value));
+        let At { place, value } = section.parse_at(&listener::internal::STATE, |text| match text {
+            "" => invalid_text("the path is empty", "name a directory that only the gateway may read"),
+            path => Ok(path.to_owned()),
+        })?;
+        let directory = section.sources.resolve_absolute(place.file, &value);
+        if let Err((what, help)) = check_closed(&directory) {
+            return section.report_fault_at(listener::internal::STATE.name, place, &what, &help);
+        }
+        return Some(directory);
     }
     default_state(|name| env::var_os(name)).or_else(|| {
         let node = tls.node(&listener::tls::INTERNAL)?;
@@ -99,6 +104,23 @@ fn read_state(tls: &Section, section: Option<&Section>) -> Option<PathBuf> {
             "write internal = { state = \"/var/lib/sluicegate/ca\" }",
         )
     })
+}
+
+/// Checks that a directory that exists is closed to other users, without which the gateway would not start. Whom it must
+/// belong to is not known: the config may be checked as another user.
+fn check_closed(directory: &Path) -> Result<(), (String, String)> {
+    let Ok(metadata) = fs::symlink_metadata(directory) else { return Ok(()) };
+    let path = directory.display();
+    if !metadata.is_dir() {
+        let kind = if metadata.is_symlink() { "a symbolic link" } else { "not a directory" };
+        let what = format!("`{path}` is {kind}");
+        return Err((what, "name a directory, which may be missing: the gateway creates it".to_owned()));
+    }
+    if metadata.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    let what = format!("`{path}` is open to other users (mode {:04o})", metadata.mode() & 0o7777);
+    Err((what, format!("run `chmod 700 {path}`, or name a directory for this purpose alone")))
 }
 
 /// Returns where the CA is by default: the state directory of the systemd service, or of the user (XDG).
