@@ -7,11 +7,11 @@ use crate::ends::End;
 use crate::proxy::head::reject::FaultPolicy;
 
 /// Returns the canonical method. Methods are case-sensitive (RFC 9110, section 9.1), but some servers accept `post` for
-/// `POST`. So a method with lower-case letters is read in upper case, and is a fault, as is one with other characters than
-/// letters, `-` and `_`. All registered methods have only these.
+/// `POST`. So a method with lower-case letters is read in upper case, and is a fault, as is one with other characters
+/// than letters, `-` and `_`. All registered methods have only these.
 ///
-/// CONNECT is refused in any case, because a server that accepts `connect` would open a tunnel. TRACE is a fault, because
-/// servers return the headers that it has on its way, with cookies, credentials and what proxies add to them.
+/// CONNECT is refused in any case, because a server that accepts `connect` would open a tunnel. TRACE is a fault,
+/// because servers return the headers that it has on its way, with cookies, credentials and what proxies add to them.
 pub fn canonicalize_method(method: &Method, policy: &mut FaultPolicy) -> Result<Method, End> {
     let text = method.as_str();
     let upper = match text.bytes().any(|byte| byte.is_ascii_lowercase()) {

@@ -85,6 +85,7 @@ EXACT = {
     "header-headers": (f"add_header X-A 1 always; add_header X-B 1; location / {{ if ($http_x_color) {{ return 403; }} {PASS} }}", COLORS),
     "unreachable": ("location / { return 200 fixed; if ($http_x_color) { return 403; } }", COLORS),
     "before-slash": (f"if ($http_x_color = red) {{ return 403; }} location /a/ {{ {PASS} }} location / {{ return 404; }}", COLORS + [get("/a"), get("/a", {"x-color": "red"})]),
+    "slash-exact": (f"location /a/ {{ add_header X-A 1; {PASS} }} location = /a/ {{ add_header X-B 1; return 403; }} location / {{ return 404; }}", PATHS),
     "limit": (f"limit_req_zone $binary_remote_addr zone=z_@N@:64k rate=1r/m;====location / {{ limit_req zone=z_@N@ burst=1 nodelay; if ($http_x_color) {{ return 403; }} {PASS} }}",
               [get("/", {"x-color": "a"}, 7)] * 4 + [get("/", None, 7)] * 4),
     # The server behind it by map
