@@ -68,8 +68,6 @@ struct Driver {
     open: Option<OpenGauge>,
     /// A packet for which the kernel has had no room.
     unsent: Option<(Transmit, Box<[u8]>)>,
-    /// Sending has been put off once, so that the tasks that were woken can write first.
-    has_deferred: bool,
 }
 
 /// Serves a connection that has been accepted, from its handshake to its end. The future is made at once, so that it has
@@ -98,7 +96,6 @@ pub fn serve_connection(
         queue,
         is_closed: Cell::new(false),
         fatal: Cell::new(None),
-        has_woken: Cell::new(false),
     });
     let mut driver = Driver {
         open: Some(worker.count_open(&handshake.listener.name, Protocol::Handshake)),
@@ -112,7 +109,6 @@ pub fn serve_connection(
         timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
         pinged: Instant::now(),
         unsent: None,
-        has_deferred: false,
     };
     async move { poll_fn(|cx| driver.poll(cx)).await }
 }
@@ -141,12 +137,6 @@ impl Driver {
                 break;
             }
         }
-        // What the tasks of requests write now, on news of the client, goes out with the same packets.
-        if self.shared.has_woken.take() && !std::mem::replace(&mut self.has_deferred, true) {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        self.has_deferred = false;
         self.send(now, cx);
         if self.leaving == (Leaving::Last { is_sent: false }) && self.unsent.is_none() {
             self.leaving = Leaving::Last { is_sent: true };

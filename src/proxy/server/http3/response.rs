@@ -38,7 +38,7 @@ use crate::proxy::server::http3::shared::Http3Connection;
 use crate::proxy::server::http3::tunnel_stream::Http3Tunnel;
 
 /// Bytes of a response that are handed to the library at once: a client that takes nothing is noticed by piece.
-const PIECE: usize = 32 * 1024;
+const PIECE: usize = 64 * 1024;
 /// Headers of HTTP/1.1 connections, which have no place on a stream.
 const OF_CONNECTIONS: [HeaderName; 5] = [
     CONNECTION,
@@ -129,7 +129,6 @@ impl Http3Connection {
         let client = client.clone();
         let task = RequestTask { connection: me, id, deadline, client, offers_switch, tunnel: Cell::default() };
         spawn_local(task.run_in_turns(request));
-        self.has_woken.set(true);
         Ok(())
     }
 

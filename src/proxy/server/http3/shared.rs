@@ -41,8 +41,6 @@ pub struct Http3Connection {
     pub(super) settings: Rc<ConnectionSettings>,
     pub(super) queue: Rc<ConnectionQueue>,
     pub(super) is_closed: Cell<bool>,
-    /// Tasks of requests were woken, which may have something to send.
-    pub(super) has_woken: Cell<bool>,
     /// A violation that the task of a request has found.
     pub(super) fatal: Cell<Option<Fatal>>,
 }

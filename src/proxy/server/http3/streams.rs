@@ -65,7 +65,6 @@ impl Http3Connection {
             return self.read_head(id);
         }
         stream.wake();
-        self.has_woken.set(true);
         Ok(())
     }
 
@@ -193,7 +192,6 @@ impl Http3Connection {
         if let Some(stream) = next.and_then(|id| requests.get_mut(&id)) {
             stream.awaits_turn = false;
             stream.task.iter().for_each(Waker::wake_by_ref);
-            self.has_woken.set(true);
         }
     }
 

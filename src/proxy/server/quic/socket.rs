@@ -2,23 +2,16 @@
 
 use std::cell::RefCell;
 use std::io::{self, IoSliceMut};
-use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
-use std::rc::Rc;
+use std::net::SocketAddr;
 use std::task::{Context, Poll, Waker, ready};
 
 use quinn_udp::{EcnCodepoint, RecvMeta, UdpSocketState};
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::net::UdpSocket;
 
 /// A socket in the runtime where it was made.
 pub struct QuicSocket {
-    /// The socket, registered for reading only. If it were registered for writing too, each packet that leaves the kernel
-    /// would wake the worker.
-    reader: AsyncFd<UdpSocket>,
-    /// The same socket under another descriptor, which is registered for writing while connections are blocked.
-    writer: Rc<UdpSocket>,
-    registered: RefCell<Option<AsyncFd<Rc<UdpSocket>>>>,
+    io: UdpSocket,
     state: UdpSocketState,
     local_addr: SocketAddr,
     /// Connections that have something to send, for which the kernel has no room.
@@ -32,14 +25,8 @@ impl QuicSocket {
     /// The runtime cannot register it, or the system does not support it.
     pub fn new(socket: std::net::UdpSocket) -> io::Result<QuicSocket> {
         let state = UdpSocketState::new((&socket).into())?;
-        Ok(QuicSocket {
-            local_addr: socket.local_addr()?,
-            writer: Rc::new(socket.try_clone()?),
-            reader: register(socket, Interest::READABLE)?,
-            registered: RefCell::default(),
-            state,
-            blocked: RefCell::default(),
-        })
+        let local_addr = socket.local_addr()?;
+        Ok(QuicSocket { io: UdpSocket::from_std(socket)?, state, local_addr, blocked: RefCell::default() })
     }
 
     pub fn local_addr(&self) -> SocketAddr {
@@ -54,12 +41,14 @@ impl QuicSocket {
     /// Receives into `buffer`: one datagram, or several of one client.
     pub fn poll_receive(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<RecvMeta>> {
         loop {
-            let mut readiness = ready!(self.reader.poll_read_ready(cx))?;
+            ready!(self.io.poll_recv_ready(cx))?;
             let mut metas = [RecvMeta::default()];
-            let received = readiness
-                .try_io(|reader| self.state.recv(reader.get_ref().into(), &mut [IoSliceMut::new(buffer)], &mut metas));
-            if let Ok(result) = received {
-                return Poll::Ready(result.map(|_| metas[0]));
+            let received = self.io.try_io(Interest::READABLE, || {
+                self.state.recv((&self.io).into(), &mut [IoSliceMut::new(buffer)], &mut metas)
+            });
+            match received {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return Poll::Ready(result.map(|_| metas[0])),
             }
         }
     }
@@ -67,9 +56,6 @@ impl QuicSocket {
     /// Sends `contents`. Returns false if the kernel has no room. Other errors are those of the network, which may lose
     /// what it likes.
     pub fn send(&self, transmit: &quinn_proto::Transmit, contents: &[u8]) -> bool {
-        if !self.blocked.borrow().is_empty() {
-            return false;
-        }
         let datagrams = quinn_udp::Transmit {
             destination: transmit.destination,
             ecn: transmit.ecn.and_then(|ecn| EcnCodepoint::from_bits(ecn as u8)),
@@ -77,7 +63,7 @@ impl QuicSocket {
             segment_size: transmit.segment_size,
             src_ip: transmit.src_ip,
         };
-        let sent = self.state.try_send(self.reader.get_ref().into(), &datagrams);
+        let sent = self.io.try_io(Interest::WRITABLE, || self.state.try_send((&self.io).into(), &datagrams));
         !sent.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
@@ -91,26 +77,10 @@ impl QuicSocket {
 
     /// Wakes the blocked tasks once the kernel has room again. Registers the task of `cx` if there are some.
     pub fn poll_unblock(&self, cx: &mut Context<'_>) {
-        if self.blocked.borrow().is_empty() {
-            return;
-        }
-        let mut registered = self.registered.borrow_mut();
-        if registered.is_none() {
-            *registered = register(self.writer.clone(), Interest::WRITABLE).ok();
-        }
-        // Without a registration, the tasks have to try again.
-        if registered.as_ref().is_none_or(|writer| writer.poll_write_ready(cx).is_ready()) {
-            *registered = None;
+        if !self.blocked.borrow().is_empty() && self.io.poll_send_ready(cx).is_ready() {
             self.blocked.borrow_mut().drain(..).for_each(Waker::wake);
         }
     }
-}
-
-/// Registers a socket with the runtime. The function that replaces the deprecated one is `unsafe`, because somebody else
-/// could close the descriptor. Nobody can close that of a [`UdpSocket`].
-#[expect(deprecated, reason = "no safe function registers a socket for one direction")]
-fn register<T: AsRawFd>(socket: T, interest: Interest) -> io::Result<AsyncFd<T>> {
-    AsyncFd::with_interest(socket, interest)
 }
 
 #[cfg(test)]
