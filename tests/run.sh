@@ -160,13 +160,16 @@ cpu_times() {
 # what takes long starts first, so that none of it is left to run alone.
 has() { [[ " ${subjects[*]} " == *" $1 "* ]]; }
 beside=() alone=() waiting=()
+for subject in "${measuring[@]}"; do
+    has "$subject" && alone+=("$subject")
+done
 for subject in dashboard charges limits manual stores interop outages auth admin http3 acme import upstreams; do
     has "$subject" && waiting+=("$subject")
 done
 for subject in "${subjects[@]}"; do
     case $subject in
     algorithms | config | lib | tidy | doc) beside+=("$subject") ;;
-    *::*) alone+=("$subject") ;;
+    *::*) ;;
     *) [[ " ${waiting[*]} " == *" $subject "* ]] || waiting+=("$subject") ;;
     esac
 done
