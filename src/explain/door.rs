@@ -132,6 +132,10 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
         &mut self.parsed.parts.headers
     }
 
+    fn has_joined_lines(&self) -> bool {
+        self.has_joined_lines
+    }
+
     fn received_facts(&self, identity: ClientAddress) -> ReceivedFacts<'a> {
         ReceivedFacts {
             fields: self.parsed.header_set,

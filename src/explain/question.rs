@@ -12,7 +12,7 @@ use crate::explain::verdict::describe_refusal;
 use crate::explain::walk::{ExplainContext, ExplainWalk, Findings, MadeCharge};
 use crate::grpc::CallError;
 use crate::proxy::doors::decide::question::{QuestionPurpose, lacks_host, read_question};
-use crate::proxy::doors::grpc::authorization::{NAME, build_parts, find_http, find_limits};
+use crate::proxy::doors::grpc::authorization::{NAME, build_parts, find_http, find_limits, joins_lines};
 use crate::proxy::head::hop::Via;
 use crate::proxy::steps::door::{Ask, Door};
 use crate::proxy::steps::pipeline::decide_described;
@@ -48,6 +48,7 @@ pub async fn answer_question(walk: &mut ExplainWalk<'_>) -> Result<(), Refusal> 
     let route = config.route_at(question.point.route);
     walk.enter_point(route);
     note_point(walk, route, question.point);
+    walk.has_joined_lines = question.point.joins_lines();
     let fault = question.described.map_err(Refusal::from)?;
     if lacks_host(&walk.parsed.parts) {
         walk.parsed.parts.version = Version::HTTP_10;
@@ -82,9 +83,10 @@ pub async fn explain_check(
     mut found: Findings,
 ) -> Result<(Explanation, Vec<MadeCharge>), String> {
     let attributes = input.to_attributes(name)?;
-    let point = find_limits(context.config, &attributes).and_then(|(_, route)| Ok((route, find_http(&attributes)?)));
-    let (route, http) = match point {
-        Ok(point) => point,
+    let found_limits = find_limits(context.config, &attributes);
+    let (point, route, http) = match found_limits.and_then(|(point, route)| Ok((point, route, find_http(&attributes)?)))
+    {
+        Ok(found) => found,
         Err(error) => {
             found.explanation.verdict = describe_call_error(&error);
             return Ok((found.explanation, Vec::new()));
@@ -107,6 +109,7 @@ pub async fn explain_check(
     let via = Via::new(0);
     let mut walk = ExplainWalk::new(context, input, endpoint, (parsed, &via), found);
     walk.enter_point(route);
+    walk.has_joined_lines = joins_lines(point, http);
     let result = decide_described(&mut walk, route, identity, fault, Ask::CHARGE).await;
     Ok(walk.finish(result.map(|()| None)))
 }

@@ -82,6 +82,8 @@ pub struct ExplainWalk<'a> {
     pub is_user_unknown: bool,
     /// The request announces a body that was not given.
     pub is_body_unknown: bool,
+    /// The proxy that describes the request may have joined the lines of a header.
+    pub has_joined_lines: bool,
 }
 
 impl Findings {
@@ -117,6 +119,7 @@ impl<'a> ExplainWalk<'a> {
             asked: RefCell::default(),
             is_user_unknown: false,
             is_body_unknown: false,
+            has_joined_lines: false,
         };
         if let Some(tls) = walk.listener().and_then(|listener| listener.tls.as_ref()).filter(|_| walk.endpoint.is_https)
         {

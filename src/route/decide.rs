@@ -31,6 +31,15 @@ pub struct DecidePoint {
     pub deny_as: DenyStatus,
     /// Header with the id of the request: a question with the same id soon after gets the same answer.
     pub once: Option<HeaderName>,
+    /// The asking proxy joins the lines of a repeated header by commas; `None` if the config does not say so.
+    pub joins_lines: Option<bool>,
+}
+
+impl DecidePoint {
+    /// Returns whether questions over HTTP may have joined lines. Envoy joins them, and states the request in the path.
+    pub fn joins_lines(&self) -> bool {
+        self.joins_lines.unwrap_or(self.from == FactFamily::Path)
+    }
 }
 
 labels! {

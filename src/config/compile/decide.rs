@@ -44,6 +44,7 @@ pub fn compile_decide(
                 from: FactFamily::Forwarded,
                 deny_as: DenyStatus::TooManyRequests,
                 once: None,
+                joins_lines: None,
             };
             table.insert(name, point);
         }
@@ -53,6 +54,7 @@ pub fn compile_decide(
         let from = section.get(&decide::FROM);
         let deny_as = read_deny_as(&section);
         let once = section.parse_string(&decide::ONCE, parse_once);
+        let joins_lines = section.get(&decide::JOINS_LINES);
         if !has_listener {
             let what = format!("no listener answers questions, so nobody can ask about [decide.{name}]");
             let help = "add a [[listener]] with serve = \"decide\", at the address where the other proxies ask";
@@ -68,7 +70,8 @@ pub fn compile_decide(
                 routes.len() + table.routes.len() - 1
             }
         };
-        table.insert(name, DecidePoint { route, from, deny_as: deny_as.unwrap_or(DenyStatus::TooManyRequests), once });
+        let deny_as = deny_as.unwrap_or(DenyStatus::TooManyRequests);
+        table.insert(name, DecidePoint { route, from, deny_as, once, joins_lines });
     }
     table
 }

@@ -5,6 +5,7 @@ use crate::config::schema::route;
 use crate::config::schema::row::DefaultValue::{Absent, Described, Value};
 use crate::config::schema::row::{Row, Weaker, option, rows, table};
 use crate::config::schema::value_type::ValueType::*;
+use crate::ends::End;
 use crate::route::decide::FactFamily;
 
 const GUIDE: &str = "../guides/limits-for-other-proxies.md";
@@ -44,4 +45,14 @@ rows! {
     )
     .guide("decide.md#questions-that-repeat")
     .weaker(Weaker::Added);
+    JOINS_LINES: Option<bool> = option(
+        "joins_lines",
+        Boolean,
+        Described("`true` with `from = \"path\"`, and for checks of Envoy without `encode_raw_headers`"),
+        "whether the asking proxy joins the lines of a repeated header by commas. If so, a comma in a header that a limit reads means that the header is repeated",
+    )
+    .guide("decide.md#repeated-headers")
+    .ends(End::RepeatedKey)
+    .unset("true")
+    .weaker(Weaker::Less);
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::OnceLock;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 
 use crate::geo::GeoDatabase;
 use crate::limiting::clock;
@@ -29,6 +29,8 @@ pub struct Facts<'a> {
     pub server_path: &'a str,
     pub server_query: Option<&'a str>,
     pub headers: &'a HeaderMap,
+    /// Another proxy, which describes the request, may have joined the lines of a header by commas.
+    pub has_joined_lines: bool,
     pub route: &'a str,
     /// Parameters in the path of the route.
     pub params: &'a [PathParam],
@@ -94,6 +96,7 @@ impl<'a> Facts<'a> {
             server_path: "",
             server_query: None,
             headers,
+            has_joined_lines: false,
             route,
             params: &[],
             claims: None,
@@ -142,8 +145,11 @@ impl Facts<'_> {
             Source::Method => text_value(self.method),
             Source::Route => text_value(self.route),
             Source::Param(name) => self.param(name, repeated),
-            Source::Header(name) => inputs::find_header(self.headers, name, repeated),
-            Source::Credential(name) => inputs::find_credential(self.headers, name, repeated),
+            Source::Header(name) => self.header(name, repeated),
+            Source::Credential(name) => match self.header(name, repeated)? {
+                Some(line) => inputs::read_credential(line),
+                None => Ok(None),
+            },
             Source::Cookie(name) => inputs::find_cookie(self.headers, name, repeated),
             Source::Query(name) => inputs::find_query(self.query, name, repeated),
             Source::Claim(name) => match &self.claims {
@@ -200,6 +206,13 @@ fn text_value(text: &str) -> FoundValue<'_> {
 }
 
 impl Facts<'_> {
+    fn header(&self, name: &HeaderName, repeated: Repeated) -> FoundValue<'_> {
+        match self.has_joined_lines {
+            true => inputs::find_joined_header(self.headers, name, repeated),
+            false => inputs::find_header(self.headers, name, repeated),
+        }
+    }
+
     fn param(&self, name: &str, repeated: Repeated) -> FoundValue<'_> {
         match self.params.iter().find(|param| param.name == name) {
             Some(param) => inputs::find_segment(self.path, param.segment, repeated),

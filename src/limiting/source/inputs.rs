@@ -47,12 +47,48 @@ pub fn find_header<'h>(headers: &'h HeaderMap, name: &HeaderName, repeated: Repe
     Ok(line.map(|line| Cow::Borrowed(line.as_bytes())))
 }
 
-/// Finds the credential in the header `name`, in canonical form. `repeated` chooses one of several lines; a line with
-/// several credentials is ambiguous in any case.
-pub fn find_credential<'h>(headers: &'h HeaderMap, name: &HeaderName, repeated: Repeated) -> FoundValue<'h> {
-    match find_header(headers, name, repeated)? {
-        Some(Cow::Borrowed(line)) => canonicalize_credential(line),
-        Some(Cow::Owned(_)) | None => Ok(None),
+/// Finds the header `name` where another proxy may have joined its lines: by commas, as HTTP permits. A comma in quotes
+/// or in a comment, as in `User-Agent`, is part of a value, unless the quotes or the comment do not end.
+pub fn find_joined_header<'h>(headers: &'h HeaderMap, name: &HeaderName, repeated: Repeated) -> FoundValue<'h> {
+    let Some(line) = find_header(headers, name, repeated)? else { return Ok(None) };
+    let commas = find_separators(&line);
+    let (Some(first), Some(last)) = (commas.first(), commas.last()) else { return Ok(Some(line)) };
+    let value = match repeated {
+        Repeated::Refuse => return Err(Ambiguous),
+        Repeated::First => &line[..*first],
+        Repeated::Last => &line[last + 1..],
+    };
+    Ok(Some(Cow::Owned(value.trim_ascii().to_vec())))
+}
+
+/// Returns the places of the commas that may separate values. If quotes or a comment do not end, these are all commas.
+fn find_separators(line: &[u8]) -> Vec<usize> {
+    let (mut commas, mut is_quoted, mut depth, mut is_escaped) = (Vec::new(), false, 0_usize, false);
+    for (place, byte) in line.iter().enumerate() {
+        if std::mem::replace(&mut is_escaped, false) {
+            continue;
+        }
+        match byte {
+            b'\\' if is_quoted || depth > 0 => is_escaped = true,
+            b'"' if depth == 0 => is_quoted = !is_quoted,
+            b'(' if !is_quoted => depth += 1,
+            b')' if !is_quoted => depth = depth.saturating_sub(1),
+            b',' if !is_quoted && depth == 0 => commas.push(place),
+            _ => {}
+        }
+    }
+    if is_quoted || depth > 0 || is_escaped {
+        let all = line.iter().enumerate().filter(|(_, byte)| **byte == b',');
+        return all.map(|(place, _)| place).collect();
+    }
+    commas
+}
+
+/// Returns the credential in the `line` of a header, in canonical form. A line with several credentials is ambiguous.
+pub fn read_credential(line: Cow<'_, [u8]>) -> FoundValue<'_> {
+    match line {
+        Cow::Borrowed(line) => canonicalize_credential(line),
+        Cow::Owned(line) => Ok(canonicalize_credential(&line)?.map(|credential| Cow::Owned(credential.into_owned()))),
     }
 }
 
@@ -441,6 +477,37 @@ mod tests {
             assert_eq!(of(&[(alias, "b")], Repeated::Last), Ok(None), "{alias}");
         }
         assert_eq!(of(&[("x-api-keys", "a"), ("x-apis-key", "b")], Repeated::Refuse), Ok(None));
+    }
+
+    #[test]
+    fn a_line_that_a_proxy_may_have_joined_is_one_value_or_ambiguous() {
+        const NAME: HeaderName = HeaderName::from_static("x-api-key");
+        let of = |line: &str, repeated| {
+            let headers = HeaderMap::from_iter([(NAME, HeaderValue::from_str(line).unwrap())]);
+            shown(find_joined_header(&headers, &NAME, repeated))
+        };
+        for whole in
+            ["gold", "", "a b", "(KHTML, like Gecko) x", "\"a,b\"", "\"a\\\",b\"", "(a \\), b)", "(a (b, c), d)"]
+        {
+            for repeated in [Repeated::Refuse, Repeated::First, Repeated::Last] {
+                assert_eq!(of(whole, repeated), some(whole), "{whole} {repeated:?}");
+            }
+        }
+        for (joined, first, last) in [
+            ("gold,junk", "gold", "junk"),
+            ("gold, b ,c", "gold", "c"),
+            (",gold", "", "gold"),
+            ("\",gold", "\"", "gold"),
+            ("(,gold", "(", "gold"),
+            ("\"a\",gold", "\"a\"", "gold"),
+            ("),gold", ")", "gold"),
+            ("\\,gold", "\\", "gold"),
+            ("(\",gold", "(\"", "gold"),
+        ] {
+            assert_eq!(of(joined, Repeated::Refuse), Err(Ambiguous), "{joined}");
+            assert_eq!(of(joined, Repeated::First), some(first), "{joined}");
+            assert_eq!(of(joined, Repeated::Last), some(last), "{joined}");
+        }
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub struct RequestContext<'a> {
     pub found_route: Option<usize>,
     /// The `Origin` of the page that sends the request, as it arrived, if some route has `cors`.
     pub origin: Option<HeaderValue>,
+    /// The proxy that describes the request may have joined the lines of a header.
+    pub has_joined_lines: bool,
     /// The decision that another proxy asks for, if the request is such a question.
     pub question: Option<&'a DecidePoint>,
     pub admission: Admission,
@@ -83,6 +85,7 @@ impl<'a> RequestContext<'a> {
             account,
             route: None,
             found_route: None,
+            has_joined_lines: false,
             question: None,
             admission: Admission::default(),
             compression: None,

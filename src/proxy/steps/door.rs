@@ -137,6 +137,11 @@ pub trait Door<'a>: LimitDoor<'a, Limits = Route> + Trace {
 
     fn headers_mut(&mut self) -> &mut HeaderMap;
 
+    /// Returns whether the proxy that describes the request may have joined the lines of a header.
+    fn has_joined_lines(&self) -> bool {
+        false
+    }
+
     /// Returns the facts about the head that was received.
     fn received_facts(&self, identity: ClientAddress) -> ReceivedFacts<'a>;
 

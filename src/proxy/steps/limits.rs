@@ -305,7 +305,9 @@ pub fn request_facts<'f, 'a: 'f, D: Door<'a>>(door: &'f D, routed: RoutedRequest
 pub fn evaluate_described<'f, 'a: 'f, D: Door<'a>>(door: &'f D, routed: RoutedRequest<'f>) -> EvaluatedLimits<'f> {
     let route = routed.route;
     let needs_claims = needs_claims(door, &route.limits);
-    let facts = Facts { certificate: None, body_length: None, ..request_facts(door, routed, needs_claims) };
+    let has_joined_lines = door.has_joined_lines();
+    let facts =
+        Facts { certificate: None, body_length: None, has_joined_lines, ..request_facts(door, routed, needs_claims) };
     EvaluatedLimits::evaluate(door, route, 0..route.limits.len(), facts)
 }
 

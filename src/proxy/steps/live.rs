@@ -113,6 +113,10 @@ impl<'a> Door<'a> for RequestContext<'a> {
         &mut self.received.parts.headers
     }
 
+    fn has_joined_lines(&self) -> bool {
+        self.has_joined_lines
+    }
+
     fn received_facts(&self, identity: ClientAddress) -> ReceivedFacts<'a> {
         ReceivedFacts {
             fields: self.received.header_set,

@@ -73,6 +73,7 @@ async fn answer<'a>(
     }
     // From here on, refusals are about the request in question, and have the status that the asking proxy accepts.
     request.question = Some(question.point);
+    request.has_joined_lines = question.point.joins_lines();
     let parser_fault = parser_fault?;
     let fault = question.described.map_err(Refusal::from)?;
     // The version of the request in question is unknown, so it may lack a host like a request over HTTP/1.0: the asking

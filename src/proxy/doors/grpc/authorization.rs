@@ -31,7 +31,7 @@ use crate::proxy::steps::response::refusal_response::ErrorFormat;
 use crate::proxy::words::known_headers::HeaderSet;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
-use crate::route::decide::why_undecidable;
+use crate::route::decide::{DecidePoint, why_undecidable};
 use crate::route::error_pages::PageFormat;
 
 /// The entry of `context_extensions` that names the limits.
@@ -49,10 +49,11 @@ pub async fn check_request(
 ) -> Result<CheckResponse, CallError> {
     let attributes = question.attributes.as_ref().ok_or_else(|| lacking("attributes"))?;
     let config = &request.view.snapshot.config;
-    let (index, route) = find_limits(config, attributes)?;
-    request.route = Some((index, route));
-    request.account.count_on_route(route, request.view.route_counters(index));
+    let (point, route) = find_limits(config, attributes)?;
+    request.route = Some((point.route, route));
+    request.account.count_on_route(route, request.view.route_counters(point.route));
     let http = find_http(attributes)?;
+    request.has_joined_lines = joins_lines(point, http);
     let (parts, repaired) = match build_parts(http) {
         Ok(built) => built,
         Err(reject) => return Ok(refuse_head(request, &reject.into())),
@@ -106,7 +107,7 @@ pub fn find_http(attributes: &Attributes) -> Result<&HttpAttributes, CallError> 
 ///
 /// # Errors
 /// The check names no limits, or they cannot decide it.
-pub fn find_limits<'c>(config: &'c Config, attributes: &Attributes) -> Result<(usize, &'c Route), CallError> {
+pub fn find_limits<'c>(config: &'c Config, attributes: &Attributes) -> Result<(&'c DecidePoint, &'c Route), CallError> {
     let name = attributes.context_extensions.get(NAME).and_then(|name| str::from_utf8(name).ok()).ok_or_else(|| {
         let what = format!("context_extensions has no entry `{NAME}` with the name of a [decide.NAME] or a route");
         CallError::new(GrpcCode::InvalidArgument, what)
@@ -116,8 +117,17 @@ pub fn find_limits<'c>(config: &'c Config, attributes: &Attributes) -> Result<(u
     let route = config.route_at(point.route);
     match route.limits.iter().find_map(|limit| why_unanswerable(limit)) {
         Some(why) => Err(CallError::new(GrpcCode::FailedPrecondition, why)),
-        None => Ok((point.route, route)),
+        None => Ok((point, route)),
     }
+}
+
+/// Returns whether Envoy may have joined the lines of a header: it does so without `encode_raw_headers`.
+pub fn joins_lines(point: &DecidePoint, http: &HttpAttributes) -> bool {
+    point.joins_lines.unwrap_or_else(|| list_raw_headers(http).is_none())
+}
+
+fn list_raw_headers(http: &HttpAttributes) -> Option<&Vec<HeaderPair>> {
+    http.header_map.as_ref().map(|map| &map.headers).filter(|list| !list.is_empty())
 }
 
 /// Returns why a limit cannot decide a check.
@@ -155,9 +165,8 @@ pub fn build_parts(http: &HttpAttributes) -> Result<(Parts, Option<End>), End> {
 /// # Errors
 /// The application may read a header that is none for this gateway.
 fn collect_headers(http: &HttpAttributes) -> Result<HeaderMap, End> {
-    let list = http.header_map.as_ref().map(|map| &map.headers).filter(|list| !list.is_empty());
     let mut headers = HeaderMap::new();
-    for HeaderPair { key, value, raw_value } in list.unwrap_or(&http.headers) {
+    for HeaderPair { key, value, raw_value } in list_raw_headers(http).unwrap_or(&http.headers) {
         // Envoy lists the method and the target among the headers, as HTTP/2 does.
         if key.starts_with(b":") {
             continue;
