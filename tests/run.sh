@@ -73,7 +73,7 @@ show() { [ -t 1 ] && printf '\r\033[K%s' "$1"; return 0; }
 threads() {
     case $1 in
     acme | admin | forward_auth | http1 | http2 | limits | manual | outages | reload | tls | upstreams) echo $((3 * cores)) ;;
-    charges | client_address | dashboard | interop | process | replay | routing | telemetry) echo $((2 * cores)) ;;
+    charges | client_address | interop | process | replay | routing | telemetry) echo $((2 * cores)) ;;
     *::*) echo 1 ;;
     *) echo "$cores" ;;
     esac
