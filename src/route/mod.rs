@@ -265,13 +265,6 @@ pub struct Rewrite {
     pub locations: LocationRewrite,
 }
 
-impl Rewrite {
-    /// Returns whether the server gets a path of the route in place of the client's.
-    pub fn replaces_path(&self) -> bool {
-        self.target.as_ref().is_some_and(|target| target.path.is_some())
-    }
-}
-
 /// The `rewrite_location` of a route.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub enum LocationRewrite {
