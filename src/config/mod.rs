@@ -20,7 +20,6 @@ mod diagnostics;
 mod documents;
 mod effective;
 mod examples;
-mod exposure;
 mod habits;
 mod hints;
 mod origin;
@@ -332,7 +331,7 @@ pub enum DnsMethod {
 }
 
 /// Dynamic updates of a zone (RFC 2136).
-#[derive(Clone, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DnsUpdate {
     /// `host:port` of the primary name server.
     pub server: String,
@@ -341,19 +340,16 @@ pub struct DnsUpdate {
     /// Name of the key that signs updates.
     pub key: Name,
     pub algorithm: KeyAlgorithm,
-    pub secret: Vec<u8>,
+    pub secret: KeySecret,
 }
 
-/// Without the secret.
-impl fmt::Debug for DnsUpdate {
+/// The secret of a key. Debug output does not show it.
+#[derive(Clone, PartialEq)]
+pub struct KeySecret(pub Vec<u8>);
+
+impl fmt::Debug for KeySecret {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let DnsUpdate { server, zone, key, algorithm, secret: _ } = self;
-        f.debug_struct("DnsUpdate")
-            .field("server", server)
-            .field("zone", zone)
-            .field("key", key)
-            .field("algorithm", algorithm)
-            .finish_non_exhaustive()
+        f.write_str("***")
     }
 }
 

@@ -52,9 +52,9 @@ pub struct SourceTexts {
     /// Patterns for names of routes, in conditions and overrides.
     route_patterns: RefCell<Vec<(Place, Pattern)>>,
     /// Files and directories that no client may fetch.
-    pub(super) private_files: RefCell<Vec<(PathBuf, PrivateFile)>>,
+    pub(in crate::config) private_files: RefCell<Vec<(PathBuf, PrivateFile)>>,
     /// Folders that routes serve.
-    pub(super) served_folders: RefCell<Vec<(Place, PathBuf)>>,
+    pub(in crate::config) served_folders: RefCell<Vec<(Place, PathBuf)>>,
     /// Keys that were read; a test compares them with the reference config.
     seen: RefCell<BTreeSet<(&'static str, &'static str)>>,
 }

@@ -25,6 +25,7 @@ fn unmask(text: &str) -> String {
             "token = \"***\"" => "token = \"change-me-to-something-random\"".to_owned(),
             "keys_secret = \"***\"" => "keys_secret = \"change-me-to-the-output-of-openssl-rand-hex-32\"".to_owned(),
             "key = \"***\"" => "key = \"change-me-to-64-random-characters\"".to_owned(),
+            "dns.secret = \"***\"" => "dns.secret = \"c2x1aWNlZ2F0ZS1zbHVpY2VnYXRlLXNsdWljZWdhdGU=\"".to_owned(),
             line if line.starts_with("tokens = ") => {
                 line.replace("token = \"***\"", "token = \"change-me-to-something-random-too\"").replace(
                     "sha256 = \"***\"",

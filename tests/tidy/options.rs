@@ -25,7 +25,11 @@ const OTHER_WORDS: &[(&str, &[&str], &str)] = &[
     ("src/config/compile/server/keys.rs", &["default"], "a name for all sources"),
     ("src/config/compile/upstreams/mod.rs", &["timeout"], "a value of `retry.on`"),
     ("src/config/diagnostics/report.rs", &["file"], "a field of the report"),
-    ("src/config/diagnostics/secret_options.rs", &["token", "auth", "cookie", "sha256"], "parts of names of secrets"),
+    (
+        "src/config/diagnostics/secret_options.rs",
+        &["token", "secret", "auth", "cookie", "sha256"],
+        "parts of names of secrets",
+    ),
     ("src/config/compile/routes/files.rs", &["path"], "a placeholder of `try`"),
     (
         "src/config/habits.rs",

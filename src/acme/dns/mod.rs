@@ -1,6 +1,9 @@
-//! The DNS record of a `dns-01` challenge (RFC 8555, section 8.4). The gateway changes the zone itself by signed dynamic
-//! updates (`update`), or has a program of the operator do so (`program`), because many providers of DNS have an
-//! interface of their own.
+//! The DNS record of a `dns-01` challenge (RFC 8555, section 8.4).
+//!
+//! Input: the record, and how to publish it. Output: the record in the zone, and later its removal. The gateway changes
+//! the zone itself by signed dynamic updates (`update`, over `exchange`), or has a program of the operator do so
+//! (`program`), because many providers of DNS have an interface of their own. To add a way, add a variant of
+//! [`DnsMethod`] and a file here.
 
 mod exchange;
 mod program;

@@ -84,7 +84,7 @@ async fn send_update(
         KeyAlgorithm::HmacSha384 => TsigAlgorithm::HmacSha384,
         KeyAlgorithm::HmacSha512 => TsigAlgorithm::HmacSha512,
     };
-    let signer = TSigner::new(settings.secret.clone(), algorithm, settings.key.clone(), CLOCK_DIFFERENCE_S)
+    let signer = TSigner::new(settings.secret.0.clone(), algorithm, settings.key.clone(), CLOCK_DIFFERENCE_S)
         .map_err(|error| DnsFault::new(error, PROGRAM_MISTAKE))?;
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let verifier = message.finalize(&signer, now_s).map_err(|error| DnsFault::new(error, PROGRAM_MISTAKE))?;
@@ -228,6 +228,7 @@ async fn has_record(server: &str, name: &Name, record: &DnsRecord) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::KeySecret;
 
     #[test]
     fn each_failure_is_named_with_its_remedy() {
@@ -236,7 +237,7 @@ mod tests {
             zone: None,
             key: Name::from_ascii("acme.").unwrap(),
             algorithm: KeyAlgorithm::HmacSha256,
-            secret: Vec::new(),
+            secret: KeySecret(Vec::new()),
         };
         let (zone, record) = (Name::from_ascii("test.").unwrap(), DnsRecord::of_challenge("*.a.test", String::new()));
         let describe = |code, tsig_error| describe_failure(&settings, &zone, &record, (code, tsig_error));

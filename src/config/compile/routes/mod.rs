@@ -147,6 +147,8 @@ pub fn compile_routes(
                 .with_help(help),
         );
     }
+    // All files that the config reads are known by now.
+    sources.report_exposed_files();
     // Building a table of ten thousand routes takes a while, and a config with mistakes does not need it.
     let table = if sources.has_mistakes() { RouteTable::new(&[]) } else { RouteTable::new(&routes) };
     if !sources.has_mistakes() {

@@ -15,7 +15,7 @@ use crate::config::reader::Section;
 use crate::config::schema::{acme, acme_dns};
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
-use crate::config::{DnsMethod, DnsPublisher, DnsUpdate};
+use crate::config::{DnsMethod, DnsPublisher, DnsUpdate, KeySecret};
 use crate::tls::ChallengeKind;
 
 pub const DNS_HELP: &str = "add dns = { server = \"192.0.2.53\", key = \"acme\", secret = \"${file:acme.secret}\" } to [acme], \
@@ -161,9 +161,9 @@ fn parse_name(text: &str) -> Result<Name, TextFault> {
 }
 
 /// Parses a secret. Faults do not show it.
-fn parse_secret(text: &str) -> Result<Vec<u8>, TextFault> {
+fn parse_secret(text: &str) -> Result<KeySecret, TextFault> {
     match STANDARD.decode(text.trim()) {
-        Ok(secret) if (SECRET_MIN..=SECRET_MAX).contains(&secret.len()) => Ok(secret),
+        Ok(secret) if (SECRET_MIN..=SECRET_MAX).contains(&secret.len()) => Ok(KeySecret(secret)),
         Ok(secret) => invalid_text(
             format!("the secret has {} bytes; {SECRET_MIN} to {SECRET_MAX} are accepted", secret.len()),
             SECRET_HELP,
