@@ -152,7 +152,7 @@ pub(super) fn merge_newest<'p>(
 
 impl RefusalReport {
     /// Describes a refusal of this gateway.
-    pub fn of_refusal(refusal: &RecordedRefusal, display: &KeyDisplay, gateway: &str) -> RefusalReport {
+    fn of_refusal(refusal: &RecordedRefusal, display: &KeyDisplay, gateway: &str) -> RefusalReport {
         RefusalReport {
             time: format_time(refusal.at_ms),
             request_id: Some(&*refusal.request_id).filter(|id| !id.is_empty()).map(str::to_owned),

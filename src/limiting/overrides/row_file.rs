@@ -95,7 +95,7 @@ impl OverrideFile {
 ///
 /// # Errors
 /// The file has too many rows or is damaged, for example by a crash during a write.
-pub(super) fn parse_rows(reader: &RowReader<'_>, text: &str) -> Result<(RawOverrides, RejectedOverrides), String> {
+fn parse_rows(reader: &RowReader<'_>, text: &str) -> Result<(RawOverrides, RejectedOverrides), String> {
     if text.contains('\0') {
         return Err("the file contains zero bytes; write it again".to_owned());
     }

@@ -79,7 +79,7 @@ impl ValidatedHead {
     }
 
     /// Returns true if the path for servers differs from the received one.
-    pub fn is_path_rewritten(&self) -> bool {
+    fn is_path_rewritten(&self) -> bool {
         self.forwarded_path().is_sent_rewritten()
     }
 
