@@ -1,6 +1,7 @@
 -- Leaky bucket: arithmetic only. Twin of src/limiting/algorithm/leaky_bucket.rs: same names, same order.
 -- rule   rate units leave the queue evenly every per ms; a unit waits at most queue ms; nodelay 1: admitted requests
---        proceed at once; if there is a fifth number, the limit may refund charges
+--        proceed at once; if there is a fifth number, the limit may refund charges (not if it is 0); a sixth number is
+--        delay_after: so many units of the queue proceed at once
 -- state  used, at, rate, per (a record of lua/refill.lua): the next free slot is exactly used / rate ms after at
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
@@ -50,7 +51,7 @@ local function slot(rule, used, now)
 end
 
 local function decide(rule, record, now, cost)
-  local rate, per, nodelay = rule[1], rule[2], rule[4]
+  local rate, per, nodelay, delay_after = rule[1], rule[2], rule[4], rule[6] or 0
   local used, full, is_repaired = level(rule, record, now)
   local burst = floor(full / per)
 
@@ -63,7 +64,7 @@ local function decide(rule, record, now, cost)
   elseif not admitted then
     retry = ceil(over / rate)
   elseif cost > 0 and nodelay == 0 then
-    retry = ceil(used / rate)
+    retry = ceil(max(used - delay_after * per, 0) / rate)
   end
   local before = used
   if admitted then used = used + need end

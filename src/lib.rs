@@ -21,6 +21,7 @@ mod descriptors;
 pub mod ends;
 mod envoy;
 mod explain;
+mod file_stamp;
 mod files;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

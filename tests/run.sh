@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests, some subjects at a time, and prints the time of each. Repeats the output of failed tests at the end.
+# Runs the tests, some subjects at a time, and prints the time of each, and the CPU time of its processes. Repeats the
+# output of failed tests at the end.
 # If at most twelve failed, each runs once more, alone: one that passes then is reported as FLAKY and fails nothing.
 # Arguments: subjects, such as `limits outages`; default: all subjects, the crate's unit tests and its doc tests.
 # A subject is a module that tests/limiting.rs or tests/proxying.rs declares, or `tidy`, `lib` or `doc`.
@@ -21,10 +22,11 @@ done
 all+=(tidy doc)
 
 # Modules whose tests measure times: subjects of their own, which run before the others, with one test for each core.
+# The longest come first.
 measuring=(
-    admin::floods charges::queue_floods limits::real_time limits::several_gateways outages::far_redis outages::flood outages::sentinel
-    stores::long_decisions
-    upstreams::adaptive upstreams::balance upstreams::health upstreams::http2_floods
+    upstreams::balance limits::several_gateways outages::sentinel admin::floods charges::queue_floods
+    limits::real_time outages::far_redis outages::flood stores::long_decisions
+    upstreams::adaptive upstreams::health upstreams::http2_floods
 )
 for module in "${measuring[@]}"; do
     program[$module]=${program[${module%%::*}]}
@@ -51,13 +53,13 @@ done
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 
-# Once to build, once more for the paths: "Executable tests/tidy.rs (target/debug/deps/tidy-0123)".
+# Builds, and reads the path of each program: "src_path":"/tests/tidy.rs" … "executable":"/target/debug/deps/tidy-0123".
 declare -A binary=()
 if [ ${#builds[@]} -gt 0 ]; then
-    "$cargo" test --no-run "${builds[@]}" || exit 1
+    "$cargo" test --no-run --message-format json-render-diagnostics "${builds[@]}" >"$logs/build" || exit 1
     while read -r source path; do
-        binary[$(basename "$source" .rs)]=$path
-    done < <("$cargo" test --no-run --color never "${builds[@]}" 2>&1 | sed -n 's/^ *Executable .*\b\([a-z]*\/[a-z]*\.rs\) (\(.*\))$/\1 \2/p')
+        binary[$source]=$path
+    done < <(sed -n 's/.*"src_path":"[^"]*\/\([a-z]*\)\.rs".*"executable":"\([^"]*\)".*/\1 \2/p' "$logs/build")
 fi
 # Cargo sets these for the tests that it runs.
 export CARGO_MANIFEST_DIR=$PWD CARGO_PKG_NAME=sluicegate
@@ -104,10 +106,11 @@ run() {
 
 # Runs one subject and prints its result. On a terminal, shows what it is at meanwhile.
 run_subject() {
-    local subject=$1 since=$SECONDS head result=ok passed
+    local subject=$1 since=$SECONDS head result=ok passed user system
+    local TIMEFORMAT='%U %S'
     head="[$(clock $SECONDS)] $subject"
     [ -t 1 ] || echo "$head"
-    run "$subject" 2>&1 | tee "$logs/$subject" | {
+    { time run "$subject" >&3 2>&1; } 3>&1 2>"$logs/$subject.times" | tee "$logs/$subject" | {
         total=0 ended=0
         while IFS= read -r line; do
             case $line in
@@ -119,40 +122,62 @@ run_subject() {
         done
     } || { result=FAILED; echo "$subject" >>"$logs/failed"; }
     passed=$(awk '/^test result: / { sum += $4 } END { print sum + 0 }' "$logs/$subject")
+    read -r user system <"$logs/$subject.times"
     show ''
-    echo "$head: $result, $passed passed, $((SECONDS - since)) s"
+    echo "$head: $result, $passed passed, $((SECONDS - since)) s, CPU $((${user%.*} + ${system%.*})) s"
 }
 
-# Runs subjects, as many at a time as the first argument says.
+# Runs subjects, as many at a time as the first argument says. While a quarter of the machine is idle, because their
+# tests wait, it runs more, up to the second argument.
 run_subjects() {
-    local most=$1 subject
-    shift
+    local least=$1 most=$2 subject running
+    shift 2
     for subject in "$@"; do
-        while [ "$(jobs -rp | wc -l)" -ge "$most" ]; do wait -n; done
+        while running=$(jobs -rp | wc -l); [ "$running" -ge "$least" ]; do
+            if [ "$running" -lt "$most" ] && is_idle; then break; fi
+            [ "$running" -lt "$most" ] || wait -n
+        done
         run_subject "$subject" &
     done
     wait
+}
+
+# Measures for two seconds whether a quarter of all CPU time is idle, or used at low priority.
+is_idle() {
+    local before after
+    mapfile -t before < <(cpu_times)
+    sleep 2
+    mapfile -t after < <(cpu_times)
+    [ $((4 * (after[0] - before[0]))) -gt $((after[1] - before[1])) ]
+}
+
+# Prints the CPU time since the start of the machine that was idle or of low priority, and all CPU time.
+cpu_times() {
+    awk '/^cpu / { for (i = 2; i <= 9; i++) all += $i; print $3 + $5 + $6; print all }' /proc/stat
 }
 
 # Tests that only compute run beside the others, at low priority: they use the time in which the others wait. Of those,
 # what takes long starts first, so that none of it is left to run alone.
 has() { [[ " ${subjects[*]} " == *" $1 "* ]]; }
 beside=() alone=() waiting=()
-for subject in dashboard outages charges upstreams limits manual stores admin auth acme; do
+for subject in "${measuring[@]}"; do
+    has "$subject" && alone+=("$subject")
+done
+for subject in dashboard charges limits manual stores interop outages auth admin http3 acme import upstreams; do
     has "$subject" && waiting+=("$subject")
 done
 for subject in "${subjects[@]}"; do
     case $subject in
-    algorithms | config | tidy | doc) beside+=("$subject") ;;
-    *::*) alone+=("$subject") ;;
+    algorithms | config | lib | tidy | doc) beside+=("$subject") ;;
+    *::*) ;;
     *) [[ " ${waiting[*]} " == *" $subject "* ]] || waiting+=("$subject") ;;
     esac
 done
 touch "$logs/failed"
-(renice -n 10 -p "$BASHPID" >/dev/null; run_subjects 1 "${beside[@]}") &
+(renice -n 10 -p "$BASHPID" >/dev/null; run_subjects 1 1 "${beside[@]}") &
 (
-    run_subjects "$cores" "${alone[@]}"
-    run_subjects "${LANES:-$cores}" "${waiting[@]}"
+    run_subjects "$cores" "$cores" "${alone[@]}"
+    run_subjects "${LANES:-$cores}" "${LANES:-$((2 * cores))}" "${waiting[@]}"
 ) &
 wait
 

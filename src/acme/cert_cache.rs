@@ -11,7 +11,8 @@ use sha2::{Digest, Sha256};
 
 use crate::acme::renewal_info::RenewalAdvice;
 use crate::acme::schedule;
-use crate::acme::state::{FileStamp, StateDirectory, StoredCertificate};
+use crate::acme::state::{StateDirectory, StoredCertificate};
+use crate::file_stamp::FileStamp;
 use crate::tls::IssuedCertificates;
 
 #[derive(Default)]

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use instant_acme::{Account, CertificateIdentifier};
 use rustls::pki_types::CertificateDer;
@@ -19,6 +19,7 @@ use crate::acme::renewal_info::{RenewalAdvice, fetch_advice, identify};
 use crate::acme::state::{OrderPause, StateDirectory, StateError, StateLock, StoredCertificate, now_s};
 use crate::acme::{PublishedCerts, export_expiry, list_names, provide_certificates, schedule};
 use crate::config::{Acme, AcmeSettings};
+use crate::file_stamp::FileStamp;
 use crate::snapshot::{CurrentSnapshot, Snapshot};
 use crate::telemetry::metrics::{Metrics, OrderResult};
 use crate::tls::{ChallengeKind, IssuedCertificates};
@@ -74,7 +75,7 @@ type RegisteredAccount = (Account, RetryAfter);
 /// State at the last complete check.
 struct DirectoryCheck {
     generation: u64,
-    changed: Option<SystemTime>,
+    stamp: Option<FileStamp>,
     next: Instant,
 }
 
@@ -219,9 +220,9 @@ impl AcmeAccountState {
         hand_out: impl FnOnce(IssuedCertificates),
     ) -> Result<(), StateError> {
         let generation = snapshot.generation;
-        let change = self.state.certificates_changed();
+        let stamp = self.state.certificates_stamp();
         let is_whole = !self.last_check.as_ref().is_some_and(|last_check| {
-            last_check.generation == generation && last_check.changed == change && Instant::now() < last_check.next
+            last_check.generation == generation && last_check.stamp == stamp && Instant::now() < last_check.next
         });
         if is_whole {
             self.state.create_directories()?;
@@ -232,7 +233,7 @@ impl AcmeAccountState {
         }
         if is_whole {
             self.ask_for_advice();
-            self.last_check = Some(DirectoryCheck { generation, changed: change, next: Instant::now() + WHOLE_LOOK });
+            self.last_check = Some(DirectoryCheck { generation, stamp, next: Instant::now() + WHOLE_LOOK });
         }
         acme.challenges.publish(self.state.read_challenges()?);
         if self.ordering.is_none() { self.start_due_order(names) } else { Ok(()) }
@@ -410,8 +411,9 @@ impl AcmeAccountState {
                 tracing::warn!(
                     name,
                     seconds,
-                    "no certificate was issued: {fault}; {}; next attempt in {seconds} s",
-                    fault.remedy(&name)
+                    "no certificate was issued: {fault}; {}; next attempt in {seconds} s; to try at once, remove `{}`",
+                    fault.remedy(&name),
+                    self.state.attempt_path(&name).display()
                 );
                 self.waiting.extend(attempt.map(|attempt| (name, attempt)));
                 false
@@ -453,7 +455,7 @@ impl PendingOrder {
                 }
             }
         };
-        let dns_wait = settings.dns.as_ref().map_or(Duration::ZERO, |program| program.wait);
+        let dns_wait = settings.dns.as_ref().map_or(Duration::ZERO, |publisher| publisher.wait);
         let result = timeout(ATTEMPT + dns_wait, whole).await.unwrap_or(Err(OrderError::Timeout));
         let pause = |reason: String| {
             let failures = failures.saturating_add(1);

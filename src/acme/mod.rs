@@ -3,8 +3,8 @@
 //!
 //! Input: the names and settings of `[acme]`. Output: certificates in the listeners and in the state directory.
 //! `manager` is the thread's loop, `schedule` decides when to renew and how long to pause, `order` runs one order
-//! through `client`, `renewal_info` asks when the server wants a certificate to be renewed, `dns` has a program publish
-//! the records of challenges, `cert_cache` holds what was issued, and `state` reads and writes the directory.
+//! through `client`, `renewal_info` asks when the server wants a certificate to be renewed, `dns` publishes the records
+//! of challenges, `cert_cache` holds what was issued, and `state` reads and writes the directory.
 
 mod cert_cache;
 mod client;

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use crate::acme::client::{AcmeClient, RetryAfter};
 use crate::acme::dns;
-use crate::acme::dns::DnsRecord;
+use crate::acme::dns::{DnsFault, DnsRecord};
 use crate::acme::state::{StateDirectory, StateError, StateLock, StoredCertificate};
 use crate::config::AcmeSettings;
 use crate::net::host_address;
@@ -39,8 +39,8 @@ const TOKEN_MAX: usize = 128;
 pub enum OrderError {
     #[error("the ACME server could not validate the challenge by {}: {detail}", kind.label())]
     Challenge { kind: ChallengeKind, detail: String },
-    #[error("`dns_program` of [acme] {0}")]
-    DnsProgram(String),
+    #[error(transparent)]
+    Dns(#[from] DnsFault),
     #[error("the ACME server refused: {0}")]
     Refused(String),
     /// The server rejected several nonces in a row.
@@ -66,7 +66,7 @@ pub struct OrderClient<'a> {
 impl OrderError {
     pub fn result(&self) -> OrderResult {
         match self {
-            OrderError::Challenge { .. } | OrderError::DnsProgram(_) => OrderResult::ChallengeFailed,
+            OrderError::Challenge { .. } | OrderError::Dns(_) => OrderResult::ChallengeFailed,
             OrderError::Refused(_) | OrderError::BadNonce(_) => OrderResult::Refused,
             OrderError::Unreachable(_) => OrderResult::Unreachable,
             OrderError::Timeout => OrderResult::Timeout,
@@ -85,9 +85,9 @@ impl OrderError {
                 )
             }
             OrderError::Challenge { kind: ChallengeKind::Dns01, .. } => format!(
-                "all servers of the zone of {name} must have the record within `dns_wait` after `dns_program` has ended"
+                "all servers of the zone of {name} must have the record within `dns_wait` after it was published"
             ),
-            OrderError::DnsProgram(_) => "call the program by hand with the same arguments".to_owned(),
+            OrderError::Dns(fault) => fault.remedy.clone(),
             OrderError::Refused(_) => "the server's message says what to change".to_owned(),
             OrderError::Unreachable(_) => {
                 "check `directory` in [acme], `ca` if the server is a private one, and the way there".to_owned()
@@ -146,8 +146,8 @@ impl OrderClient<'_> {
         for kind in kinds {
             let mut record = None;
             result = self.order_with_challenge(account, name, *kind, &mut record).await;
-            if let (Some(program), Some(record)) = (&self.settings.dns, &record) {
-                dns::remove_record(program, record).await;
+            if let (Some(publisher), Some(record)) = (&self.settings.dns, &record) {
+                dns::remove_record(publisher, record).await;
             }
             self.state.remove_challenges(self.lock)?;
             match &result {
@@ -239,9 +239,9 @@ impl OrderClient<'_> {
             let proof = challenge.key_authorization();
             match kind {
                 ChallengeKind::Dns01 => {
-                    let Some(program) = &self.settings.dns else { continue };
+                    let Some(publisher) = &self.settings.dns else { continue };
                     let record = record.insert(DnsRecord::of_challenge(name, proof.dns_value()));
-                    dns::publish_record(program, record).await.map_err(OrderError::DnsProgram)?;
+                    dns::publish_record(publisher, record).await?;
                 }
                 ChallengeKind::Http01 if is_token(&challenge.token) => {
                     self.state.write_challenge(self.lock, kind, &challenge.token, proof.as_str())?;

@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,6 +16,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde::{Deserialize, Serialize};
 
 use crate::config::AcmeSettings;
+use crate::file_stamp::FileStamp;
 use crate::replace_file::replace_file;
 use crate::tls::{ChallengeKind, NamedKey, OpenChallenges, certificate_from_pem, pem};
 
@@ -36,10 +37,6 @@ pub struct StateError {
 
 /// Held by the one gateway that orders and writes.
 pub struct StateLock(#[allow(dead_code, reason = "it is locked while it is open")] File);
-
-/// Identifies the content of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileStamp(u64, i64, i64, u64);
 
 /// Failures since the last certificate of a name.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -111,9 +108,9 @@ impl StateDirectory {
         Ok(())
     }
 
-    /// Returns a time that changes whenever a certificate is added or removed.
-    pub fn certificates_changed(&self) -> Option<SystemTime> {
-        fs::metadata(self.root.join("certificates")).and_then(|metadata| metadata.modified()).ok()
+    /// Returns a stamp that changes whenever a certificate is added or removed.
+    pub fn certificates_stamp(&self) -> Option<FileStamp> {
+        FileStamp::read(&self.root.join("certificates")).ok()
     }
 
     /// Returns the stamp of a name's file, if it exists.
@@ -121,8 +118,8 @@ impl StateDirectory {
     /// # Errors
     /// If that cannot be determined now.
     pub fn file_stamp(&self, name: &str) -> io::Result<Option<FileStamp>> {
-        match fs::metadata(self.certificate_path(name)) {
-            Ok(m) => Ok(Some(FileStamp(m.ino(), m.mtime(), m.mtime_nsec(), m.size()))),
+        match FileStamp::read(&self.certificate_path(name)) {
+            Ok(stamp) => Ok(Some(stamp)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }

@@ -401,10 +401,10 @@ fn start_log(log: &LogOptions) -> Result<(), String> {
             "`{word}` is not a level; expected off, error, warn, info, debug or trace, or MODULE=LEVEL for one module"
         ));
     }
-    // Clients could trigger the warnings of the HTTP/2 library at will, and the connections that it ends are counted.
+    // Clients could trigger the warnings of the libraries at will, and the connections that these end are counted.
     let filter = match log.log.as_str() {
         "" | "off" => log.log.clone(),
-        own => format!("h2=error,{own}"),
+        own => format!("h2=error,quinn_proto=error,{own}"),
     };
     let filter = EnvFilter::try_new(filter).map_err(|error| error.to_string())?;
     let builder = tracing_subscriber::fmt()

@@ -18,10 +18,13 @@ use crate::net::ListenAddr;
 const TIMEOUT: Duration = Duration::from_secs(25);
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
 const UNAUTHORIZED: u16 = 401;
+/// After several wrong tokens. The gateway still accepts the right one.
+const TOO_MANY_ATTEMPTS: u16 = 429;
 
 /// How long a gateway that watches its file may take to reload by itself.
-const OWN_RELOAD: Duration = Duration::from_secs(2);
-const GLANCE: Duration = Duration::from_millis(100);
+const OWN_RELOAD: Duration = Duration::from_secs(5);
+/// First pause before the command tries again. Each further pause is twice as long, because each try is a wrong token.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 pub fn request_reload(file: &Path, dry_run: bool) -> ExitCode {
     let AdminContact { listen: addr, mut token } = match resolve_admin_contact(file) {
@@ -33,9 +36,13 @@ pub fn request_reload(file: &Path, dry_run: bool) -> ExitCode {
     };
     let mut reply = send_order(&addr, token.as_deref(), dry_run);
     let until = Instant::now() + OWN_RELOAD;
+    let mut pause = FIRST_PAUSE;
     // If the edit changed the token, the gateway must first notice it by itself.
-    while reply.as_ref().is_ok_and(|reply| reply.status == UNAUTHORIZED) && Instant::now() < until {
-        std::thread::sleep(GLANCE);
+    while reply.as_ref().is_ok_and(|reply| matches!(reply.status, UNAUTHORIZED | TOO_MANY_ATTEMPTS))
+        && Instant::now() < until
+    {
+        std::thread::sleep(pause);
+        pause *= 2;
         token = config::find_admin_contact(file).and_then(|contact| contact.token);
         reply = send_order(&addr, token.as_deref(), dry_run);
     }

@@ -21,6 +21,8 @@ pub struct ClientAddressRules {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressHeaders {
     list: Vec<AddressHeader>,
+    /// Number of addresses that are read of a list. In a longer list, the last one of them is the client.
+    pub max_hops: usize,
     /// They are not the defaults.
     pub is_configured: bool,
 }
@@ -36,20 +38,24 @@ pub enum AddressHeader {
     Single(HeaderName),
 }
 
+/// The largest number of addresses that are read of a list.
+pub const HOPS_MAX: usize = 32;
+
 static FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 impl Default for AddressHeaders {
     fn default() -> AddressHeaders {
         // Nearly every proxy writes `X-Forwarded-For` and passes the `Forwarded` of its client on, so it comes first.
-        AddressHeaders { list: vec![AddressHeader::XForwardedFor, AddressHeader::Forwarded], is_configured: false }
+        let list = vec![AddressHeader::XForwardedFor, AddressHeader::Forwarded];
+        AddressHeaders { list, max_hops: HOPS_MAX, is_configured: false }
     }
 }
 
 impl AddressHeaders {
     pub fn from_config(list: Vec<AddressHeader>) -> AddressHeaders {
         let is_configured = list != AddressHeaders::default().list;
-        AddressHeaders { list, is_configured }
+        AddressHeaders { list, max_hops: HOPS_MAX, is_configured }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &AddressHeader> {

@@ -20,6 +20,7 @@ mod diagnostics;
 mod documents;
 mod effective;
 mod examples;
+mod exposure;
 mod habits;
 mod hints;
 mod origin;
@@ -36,11 +37,13 @@ mod unreadable;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hickory_proto::rr::Name;
 use http::HeaderName;
 
 use crate::config::admin_tokens::AdminToken;
@@ -51,6 +54,7 @@ pub use crate::config::diagnostics::excerpt::split_secrets;
 pub use crate::config::diagnostics::report::{Place, Report};
 pub use crate::config::effective::{
     EffectiveFormat, ListItem, ListedLimit, WrittenConfig, WrittenMatcher, WrittenOption, WrittenSection, default_text,
+    unset_items,
 };
 pub use crate::config::shorthand::{ProxyArguments, proxy_text};
 use crate::config::source::SourceTexts;
@@ -270,9 +274,7 @@ impl Config {
     /// Keeps the TLS session state and open ACME challenges of unchanged listeners of `earlier`, and the keys of its
     /// issuers.
     pub fn adopt_sessions(&mut self, earlier: &Config) {
-        for keys in &self.token_keys {
-            earlier.token_keys.iter().for_each(|earlier| keys.adopt(earlier));
-        }
+        self.token_keys.iter().for_each(|keys| keys.adopt(&earlier.token_keys));
         if let (Some(acme), Some(before)) = (&self.acme, &earlier.acme) {
             acme.challenges.publish(before.challenges.published());
         }
@@ -309,18 +311,58 @@ pub struct AcmeSettings {
     /// Challenges that can be answered here, in the order in which they are tried; never empty.
     pub challenges: Vec<ChallengeKind>,
     /// How the records of `dns-01` are published; present if `challenges` has it.
-    pub dns: Option<DnsProgram>,
+    pub dns: Option<DnsPublisher>,
     /// Pause after the first failure.
     pub backoff: Duration,
 }
 
-/// The program that publishes and removes TXT records in the DNS zone of the operator.
+/// How TXT records get into the DNS zone of the operator.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DnsProgram {
-    /// The program and its first arguments; never empty.
-    pub command: Vec<String>,
-    /// How long the record takes until all servers of the zone have it.
+pub struct DnsPublisher {
+    pub method: DnsMethod,
+    /// How long the record takes until all servers of the zone have it. Servers that can be asked shorten the wait.
     pub wait: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum DnsMethod {
+    /// A program and its first arguments; never empty.
+    Program(Vec<String>),
+    Update(DnsUpdate),
+}
+
+/// Dynamic updates of a zone (RFC 2136).
+#[derive(Clone, PartialEq)]
+pub struct DnsUpdate {
+    /// `host:port` of the primary name server.
+    pub server: String,
+    /// `None`: the zone that the name server states.
+    pub zone: Option<Name>,
+    /// Name of the key that signs updates.
+    pub key: Name,
+    pub algorithm: KeyAlgorithm,
+    pub secret: Vec<u8>,
+}
+
+/// Without the secret.
+impl fmt::Debug for DnsUpdate {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let DnsUpdate { server, zone, key, algorithm, secret: _ } = self;
+        f.debug_struct("DnsUpdate")
+            .field("server", server)
+            .field("zone", zone)
+            .field("key", key)
+            .field("algorithm", algorithm)
+            .finish_non_exhaustive()
+    }
+}
+
+labels! {
+    /// The algorithm of a key that signs updates of DNS (RFC 8945). SHA-1 and MD5 are not among them.
+    KeyAlgorithm:
+    HmacSha256 = "hmac-sha256",
+    HmacSha384 = "hmac-sha384",
+    HmacSha512 = "hmac-sha512",
 }
 
 labels! {

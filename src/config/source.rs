@@ -19,8 +19,21 @@ use crate::config::unreadable::{FILE_SIZE_MAX, Unreadable};
 use crate::limiting::limit::when::Pattern;
 use crate::names::TextFault;
 
+/// What the first line of a private key in PEM contains.
+const PRIVATE_KEY: &str = "PRIVATE KEY-----";
+
 /// A minimal config, shown in messages for copying.
 pub const SMALLEST: &str = "[[route]]\npath = \"/\"\nupstream = \"http://127.0.0.1:3000\"";
+
+/// The kinds of private files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrivateFile {
+    Config,
+    Secret,
+    Key,
+    Passwords,
+    State,
+}
 
 #[derive(Default)]
 pub struct SourceTexts {
@@ -38,6 +51,10 @@ pub struct SourceTexts {
     warnings: RefCell<Vec<Diagnostic>>,
     /// Patterns for names of routes, in conditions and overrides.
     route_patterns: RefCell<Vec<(Place, Pattern)>>,
+    /// Files and directories that no client may fetch.
+    pub(super) private_files: RefCell<Vec<(PathBuf, PrivateFile)>>,
+    /// Folders that routes serve.
+    pub(super) served_folders: RefCell<Vec<(Place, PathBuf)>>,
     /// Keys that were read; a test compares them with the reference config.
     seen: RefCell<BTreeSet<(&'static str, &'static str)>>,
 }
@@ -161,7 +178,11 @@ impl SourceTexts {
     /// # Errors
     /// Why it cannot be read.
     pub fn read_pem(&self, path: &Path) -> Result<String, Unreadable> {
-        self.read_text(path, |bytes| unreadable::decode_pem(path, bytes))
+        let text = self.read_text(path, |bytes| unreadable::decode_pem(path, bytes))?;
+        if text.contains(PRIVATE_KEY) {
+            self.add_private_file(path, PrivateFile::Key);
+        }
+        Ok(text)
     }
 
     fn read_text(
@@ -188,6 +209,16 @@ impl SourceTexts {
         let bytes = unreadable::read_bytes(path, max)?;
         self.add_to_digest(&bytes);
         Ok(bytes)
+    }
+
+    /// Remembers a file or directory that no client may fetch.
+    pub fn add_private_file(&self, path: &Path, kind: PrivateFile) {
+        self.private_files.borrow_mut().push((path.to_owned(), kind));
+    }
+
+    /// Remembers a folder that a route serves.
+    pub fn add_served_folder(&self, place: Place, path: &Path) {
+        self.served_folders.borrow_mut().push((place, path.to_owned()));
     }
 
     /// Watches `path`, which need not be a file.

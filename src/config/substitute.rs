@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use crate::config::diagnostics::hidden::Substitution;
 use crate::config::diagnostics::report::{Diagnostic, Place};
-use crate::config::source::SourceTexts;
+use crate::config::source::{PrivateFile, SourceTexts};
 use crate::config::values::{TextFault, invalid_text};
 
 /// A string of the config.
@@ -88,6 +88,7 @@ fn look_up_expression<'t>(
         let path = sources.resolve_path(place.file, path.trim());
         return match sources.read_file(&path) {
             Ok(text) => {
+                sources.add_private_file(&path, PrivateFile::Secret);
                 // Editors and `echo` end a file with a newline that is not part of the secret.
                 let text = text.strip_suffix('\n').unwrap_or(&text);
                 Ok(text.strip_suffix('\r').unwrap_or(text).to_owned().into())

@@ -176,6 +176,9 @@ impl Builder<'_> {
     }
 }
 
+/// The place of what no file contains.
+const NO_PLACE: Place = Place { file: 0, start: 0, end: 0 };
+
 /// Returns the default of an option, which has no place; `None` if it depends on others.
 pub fn parse_default(option: &ConfigOption) -> Option<Node> {
     match option.default {
@@ -184,8 +187,16 @@ pub fn parse_default(option: &ConfigOption) -> Option<Node> {
     }
 }
 
+/// Returns the list that an option without a value means. `None` if that depends on other options.
+pub fn parse_unset_list(option: &ConfigOption) -> Option<Node> {
+    match option.default {
+        DefaultValue::Absent => Some(Node { place: NO_PLACE, value: Value::Array(Vec::new()) }),
+        _ if option.unset.starts_with('[') => convert_json(serde_json::from_str(option.unset).ok()?),
+        _ => parse_default(option),
+    }
+}
+
 fn convert_json(json: serde_json::Value) -> Option<Node> {
-    let place = Place { file: 0, start: 0, end: 0 };
     let value = match json {
         serde_json::Value::Null => return None,
         serde_json::Value::Bool(value) => Value::Bool(value),
@@ -196,11 +207,11 @@ fn convert_json(json: serde_json::Value) -> Option<Node> {
         serde_json::Value::String(value) => Value::String(Text { value, written: None }),
         serde_json::Value::Array(items) => Value::Array(items.into_iter().map(convert_json).collect::<Option<_>>()?),
         serde_json::Value::Object(entries) => {
-            let entry = |(key, json)| Some(TableEntry { key, place, node: convert_json(json)? });
-            Value::Table(Table { place, entries: entries.into_iter().map(entry).collect::<Option<_>>()? })
+            let entry = |(key, json)| Some(TableEntry { key, place: NO_PLACE, node: convert_json(json)? });
+            Value::Table(Table { place: NO_PLACE, entries: entries.into_iter().map(entry).collect::<Option<_>>()? })
         }
     };
-    Some(Node { place, value })
+    Some(Node { place: NO_PLACE, value })
 }
 
 /// Merges the tables with the same name of several files. A key that occurs twice is a mistake that names both places.

@@ -1,9 +1,9 @@
 //! Looks up a hostname: in /etc/hosts, then with the DNS servers of /etc/resolv.conf or of the config. Or a service, by
 //! its SRV records. Called by `resolve`.
 
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::time::{Duration, SystemTime};
+use std::path::Path;
+use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use futures_util::stream::{self, StreamExt};
@@ -20,6 +20,7 @@ use tokio::time::timeout;
 
 use crate::control::service::ServiceAnswer;
 use crate::descriptors;
+use crate::file_stamp::FileStamp;
 use crate::upstream::SERVICE_PREFIX;
 use crate::upstream::hostname::{LookupOutcome, NamedAddress, usable_addresses};
 
@@ -49,7 +50,7 @@ pub struct HostResolver {
     /// A name with at least this many dots is first tried as it is.
     ndots: usize,
     hosts: Hosts,
-    changed: [Option<SystemTime>; 2],
+    stamps: [Option<FileStamp>; 2],
 }
 
 /// Result of a lookup.
@@ -72,7 +73,7 @@ impl HostResolver {
     /// Creates a resolver. `servers` replace those of the system unless the list is empty.
     pub fn new(servers: &[SocketAddr]) -> HostResolver {
         // Read first, so that a concurrent change of the files is noticed.
-        let change_time = files_changed_at();
+        let stamps = read_stamps();
         let (config, mut options) = if servers.is_empty() { system_resolver() } else { configured_resolver(servers) };
         // Responses are cached by the caller.
         options.cache_size = 0;
@@ -84,12 +85,12 @@ impl HostResolver {
         let resolver = builder.with_options(options).build();
         let resolver = resolver.inspect_err(|error| tracing::error!(%error, "names cannot be looked up"));
         let hosts = Hosts::from_system().unwrap_or_default();
-        HostResolver { resolver: resolver.ok(), search, ndots, hosts, changed: change_time }
+        HostResolver { resolver: resolver.ok(), search, ndots, hosts, stamps }
     }
 
     /// Returns whether the files are unchanged.
     pub fn is_current(&self) -> bool {
-        self.changed == files_changed_at()
+        self.stamps == read_stamps()
     }
 
     /// Looks up a hostname, or a service whose name begins with `srv:`. For an address family of a hostname that cannot
@@ -330,8 +331,8 @@ fn classify_error(error: &NetError) -> LookupOutcome {
     }
 }
 
-fn files_changed_at() -> [Option<SystemTime>; 2] {
-    FILES.map(|file| fs::metadata(file).and_then(|file| file.modified()).ok())
+fn read_stamps() -> [Option<FileStamp>; 2] {
+    FILES.map(|file| FileStamp::read(Path::new(file)).ok())
 }
 
 /// Returns the addresses that this machine has a route to, or all if it has none: of a name with both families, one is

@@ -67,14 +67,21 @@ impl SavedState {
         }
     }
 
-    /// Writes the file at `path` atomically.
+    /// Formats the content of the file.
     ///
     /// # Errors
-    /// The system's error.
-    pub fn write_file(&self, path: &Path) -> Result<(), String> {
-        let bytes = serde_json::to_vec(self).map_err(|error| error.to_string())?;
-        replace_file(path, &temporary_prefix(path), &bytes).map_err(|error| error.to_string())
+    /// Why it has no JSON.
+    pub fn format(&self) -> Result<Vec<u8>, String> {
+        serde_json::to_vec(self).map_err(|error| error.to_string())
     }
+}
+
+/// Writes the file at `path` atomically.
+///
+/// # Errors
+/// The system's error.
+pub fn write_file(path: &Path, content: &[u8]) -> Result<(), String> {
+    replace_file(path, &temporary_prefix(path), content).map_err(|error| error.to_string())
 }
 
 /// Checks the owner, because a user who can write the file can lift limits.
@@ -142,8 +149,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store.json");
         assert_eq!(SavedState::read_file(&path), Ok(None));
-        saved().write_file(&path).unwrap();
-        saved().write_file(&path).unwrap();
+        write_file(&path, &saved().format().unwrap()).unwrap();
+        write_file(&path, &saved().format().unwrap()).unwrap();
         assert_eq!(SavedState::read_file(&path), Ok(Some(saved())));
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside it");

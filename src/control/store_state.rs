@@ -3,20 +3,22 @@
 //! something changed. Run by the control thread.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use crate::admin::live_overrides::LiveOverrides;
 use crate::config::Config;
 use crate::control::state_file::{
-    SIZE_MAX, SavedOutage, SavedState, VERSION, format_overrides, parse_overrides, remove_leftovers,
+    SIZE_MAX, SavedOutage, SavedState, VERSION, format_overrides, parse_overrides, remove_leftovers, write_file,
 };
 use crate::limiting::gateways::Gateways;
+use crate::limiting::overrides::RawOverrides;
 use crate::limiting::store::settings::StoreSettings;
 use crate::local_ca;
 use crate::snapshot::CurrentSnapshot;
@@ -29,6 +31,8 @@ pub struct StoreState {
     /// State that the last written file was made from.
     written: RefCell<Option<StateBasis>>,
     failed: Cell<Option<Instant>>,
+    /// When a change by the admin API may be written. A file with many overrides takes long to make.
+    next_write: Cell<Option<Instant>>,
 }
 
 /// Inputs from which the content was made.
@@ -47,6 +51,9 @@ struct StateBasis {
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Changes by the admin API that come within this time are written together.
 const CHANGES_TOGETHER: Duration = Duration::from_millis(50);
+/// After a write, further changes wait this many times as long as the file took to make, and at most
+/// [`CHECK_INTERVAL`]. So a stream of changes takes no more than a tenth of a core.
+const PAUSE_FACTOR: u32 = 9;
 /// Pause before another attempt after a failure.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a start waits for the first report, and then for the file.
@@ -66,6 +73,7 @@ impl StoreState {
             previous_outage: RefCell::default(),
             written: RefCell::default(),
             failed: Cell::default(),
+            next_write: Cell::default(),
         };
         let Some((path, store)) = state_file_of(&config.store) else { return state };
         remove_leftovers(path);
@@ -127,7 +135,10 @@ impl StoreState {
             // A change by the admin API is reported as kept once the file has it. One write serves those that come together.
             tokio::select! {
                 _ = ticks.tick() => {}
-                () = self.live.wait_for_change() => sleep(CHANGES_TOGETHER).await,
+                () = self.live.wait_for_change() => {
+                    let earliest = Instant::now() + CHANGES_TOGETHER;
+                    sleep_until(self.next_write.get().map_or(earliest, |at| at.max(earliest))).await;
+                }
             }
             if !self.gateways.is_store_silent() {
                 *self.previous_outage.borrow_mut() = None;
@@ -155,20 +166,22 @@ impl StoreState {
         if self.written.borrow().as_ref() == Some(&next) {
             return;
         }
+        let begun = Instant::now();
         let state = SavedState {
             version: VERSION,
             store: next.store.clone(),
             name: self.gateways.name().to_owned(),
             gateways: next.gateways,
             outage: next.outage.clone(),
-            overrides: self
-                .live
-                .overrides_for(config)
-                .into_iter()
-                .map(|(limit, raw)| (limit, format_overrides(&raw)))
-                .collect(),
+            overrides: BTreeMap::new(),
         };
-        let outcome = write_off_thread(state, next.path.clone()).await;
+        let content = StateContent { state, overrides: self.live.overrides_for(config) };
+        let copying = begun.elapsed();
+        let outcome = write_off_thread(content, next.path.clone()).await;
+        let making = outcome.as_ref().map_or(Duration::ZERO, |(_, making)| *making);
+        let pause = (copying + making).saturating_mul(PAUSE_FACTOR).min(CHECK_INTERVAL);
+        self.next_write.set(Some(Instant::now() + pause));
+        let outcome = outcome.map(|(left_out, _)| left_out);
         let path = next.path.display();
         match &outcome {
             Ok(left_out) if left_out.is_empty() => {}
@@ -206,14 +219,38 @@ fn state_file_of(settings: &StoreSettings) -> Option<(&Path, String)> {
     }
 }
 
-/// Writes on a separate thread, which a slow disk may block. Returns the limits whose overrides were left out because
-/// the file would be too large.
-async fn write_off_thread(mut state: SavedState, path: PathBuf) -> Result<Vec<String>, String> {
+/// What the file is to contain.
+struct StateContent {
+    /// All but the overrides.
+    state: SavedState,
+    overrides: BTreeMap<String, RawOverrides>,
+}
+
+impl StateContent {
+    /// Formats the content. Returns also the limits whose overrides are left out because the file would be too large.
+    fn format(self) -> Result<(Vec<u8>, Vec<String>), String> {
+        let StateContent { mut state, overrides } = self;
+        state.overrides = overrides.into_iter().map(|(limit, raw)| (limit, format_overrides(&raw))).collect();
+        let content = state.format()?;
+        if content.len() <= SIZE_MAX {
+            return Ok((content, Vec::new()));
+        }
+        let left_out = drop_until_fits(&mut state);
+        Ok((state.format()?, left_out))
+    }
+}
+
+/// Makes the content and writes it on a separate thread, which a slow disk may block. Returns the limits whose overrides
+/// were left out, and how long the content took to make.
+async fn write_off_thread(content: StateContent, path: PathBuf) -> Result<(Vec<String>, Duration), String> {
     let (reply, outcome) = oneshot::channel();
     let work = move || {
-        let left_out = drop_until_fits(&mut state);
+        let begun = Instant::now();
+        let formatted = content.format().map(|content| (content, begun.elapsed()));
+        let written = formatted
+            .and_then(|((content, left_out), making)| write_file(&path, &content).map(|()| (left_out, making)));
         // The caller may have given up.
-        let _ = reply.send(state.write_file(&path).map(|()| left_out));
+        let _ = reply.send(written);
     };
     let thread = std::thread::Builder::new().name("state-file".to_owned()).spawn(work);
     thread.map_err(|error| error.to_string())?;
@@ -254,5 +291,21 @@ mod tests {
         assert_eq!(drop_until_fits(&mut saved), ["b"]);
         assert!(serde_json::to_vec(&saved).unwrap().len() <= SIZE_MAX);
         assert_eq!(saved.overrides.keys().collect::<Vec<_>>(), ["a", "c", "d"]);
+    }
+
+    #[test]
+    fn a_file_that_fits_has_all_overrides() {
+        let content = |bytes: usize| {
+            let raw = |key: usize| RawOverrides::from([(vec![b'k'; key], b"rate=0".to_vec())]);
+            let overrides = [("a", 3), ("b", bytes)].map(|(limit, key)| (limit.to_owned(), raw(key)));
+            let state = SavedState { version: VERSION, ..SavedState::default() };
+            let (text, left_out) = StateContent { state, overrides: overrides.into() }.format().unwrap();
+            assert!(text.len() <= SIZE_MAX);
+            let saved: SavedState = serde_json::from_slice(&text).unwrap();
+            (saved.overrides.into_keys().collect::<Vec<_>>(), left_out)
+        };
+        let both = ["a", "b"].map(str::to_owned).to_vec();
+        assert_eq!(content(SIZE_MAX - 1000), (both, Vec::new()));
+        assert_eq!(content(SIZE_MAX), (vec!["a".to_owned()], vec!["b".to_owned()]));
     }
 }

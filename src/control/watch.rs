@@ -17,7 +17,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::admin::lifecycle::{SharedState, Watching};
-use crate::reload::files::{FileStat, stat_file};
+use crate::file_stamp::FileStamp;
 use crate::reload::job::{ContentDigest, ReloadJob, ReloadOrder, Trigger};
 use crate::reload::open_files::{self, OpenFiles, OpenState, PAUSE_MAX, WRITE_MAX};
 use crate::{config, descriptors};
@@ -35,7 +35,7 @@ struct Watcher {
     changed: Arc<Notify>,
     events: Option<RecommendedWatcher>,
     armed: HashMap<DirectoryId, PathBuf>,
-    stats: BTreeMap<PathBuf, Option<FileStat>>,
+    stamps: BTreeMap<PathBuf, Option<FileStamp>>,
     /// Digest of the files that the last reload of the watcher read.
     contents: ContentDigest,
 }
@@ -71,7 +71,7 @@ impl WatchHandle {
             changed: change.clone(),
             events: None,
             armed: HashMap::new(),
-            stats: BTreeMap::new(),
+            stamps: BTreeMap::new(),
             contents: ContentDigest::default(),
         };
         let open_files = watcher.shared.open_files.clone();
@@ -128,12 +128,12 @@ impl Watcher {
             tokio::select! {
                 () = change.notified() => self.wait_until_written().await,
                 _ = ticks.tick() => {
-                    if self.stats == read_stats(&self.files.borrow()) {
+                    if self.stamps == read_stamps(&self.files.borrow()) {
                         continue;
                     }
                     // An event on its way says more about the write.
                     if timeout(QUIET_TIME, change.notified()).await.is_err() {
-                        self.wait_until_stats_stay().await;
+                        self.wait_until_stamps_stay().await;
                     }
                     self.wait_until_written().await;
                 }
@@ -148,7 +148,7 @@ impl Watcher {
             self.wait_for_emptied().await;
             self.watch_directories();
             let files = self.files.borrow().clone();
-            self.stats = read_stats(&files);
+            self.stamps = read_stamps(&files);
             let Some(contents) = try_digest(&files) else {
                 // Their state is unknown: an edit may be among what could not be read.
                 tokio::time::sleep(QUIET_WAIT_MAX).await;
@@ -179,7 +179,7 @@ impl Watcher {
         self.watch_directories();
         self.wait_until_written().await;
         self.wait_for_writer().await;
-        self.stats = read_stats(&self.files.borrow());
+        self.stamps = read_stamps(&self.files.borrow());
         self.submit_reload(true).await;
     }
 
@@ -214,8 +214,8 @@ impl Watcher {
 
     /// Returns whether a file is empty that had contents when it was last looked at.
     fn has_emptied_file(&self) -> bool {
-        let stats = read_stats(&self.files.borrow());
-        stats.iter().any(|(path, stat)| is_emptied(self.stats.get(path), stat.as_ref()))
+        let stamps = read_stamps(&self.files.borrow());
+        stamps.iter().any(|(path, stamp)| is_emptied(self.stamps.get(path), stamp.as_ref()))
     }
 
     /// Waits while a program that can be seen has a file open for writing. Events do not tell of all: it may write under
@@ -240,12 +240,12 @@ impl Watcher {
     }
 
     /// Waits until sizes and modification times do not change for a while.
-    async fn wait_until_stats_stay(&self) {
+    async fn wait_until_stamps_stay(&self) {
         let until = Instant::now() + WRITE_MAX;
-        let mut before = read_stats(&self.files.borrow());
+        let mut before = read_stamps(&self.files.borrow());
         while Instant::now() < until {
             tokio::time::sleep(POLL_QUIET_TIME).await;
-            let after = read_stats(&self.files.borrow());
+            let after = read_stamps(&self.files.borrow());
             if after == before {
                 return;
             }
@@ -337,14 +337,14 @@ fn try_digest(files: &[PathBuf]) -> Option<ContentDigest> {
     Some(digest.finalize().into())
 }
 
-fn read_stats(files: &[PathBuf]) -> BTreeMap<PathBuf, Option<FileStat>> {
-    files_and_directories(files).into_iter().map(|path| (path.clone(), stat_file(&path).ok())).collect()
+fn read_stamps(files: &[PathBuf]) -> BTreeMap<PathBuf, Option<FileStamp>> {
+    files_and_directories(files).into_iter().map(|path| (path.clone(), FileStamp::read(&path).ok())).collect()
 }
 
 /// Returns whether a file that had contents is empty now.
-fn is_emptied(before: Option<&Option<FileStat>>, now: Option<&FileStat>) -> bool {
-    let had_contents = before.and_then(Option::as_ref).is_some_and(|(_, _, size, ..)| *size > 0);
-    had_contents && now.is_some_and(|(_, _, size, ..)| *size == 0)
+fn is_emptied(before: Option<&Option<FileStamp>>, now: Option<&FileStamp>) -> bool {
+    let had_contents = before.and_then(Option::as_ref).is_some_and(|stamp| stamp.size > 0);
+    had_contents && now.is_some_and(|stamp| stamp.size == 0)
 }
 
 /// Returns files and their directories: a new file may match an include pattern.

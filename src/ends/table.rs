@@ -308,14 +308,19 @@ ends! {
         "A header value over HTTP/2 or HTTP/3 must not begin or end with a space or tab.")
         .means("has, over HTTP/2 or HTTP/3, a header value that begins or ends with a space or tab");
     Connect = head(Always, 501, "connect", "This gateway does not open tunnels for CONNECT.").means("uses CONNECT");
+    Trace = head(Defensive, 405, "trace", "This route does not accept TRACE.")
+        .means("uses TRACE, and its route does not list it in `methods`");
     Upgrade = head(Always, 403, "upgrade",
         "This route opens no tunnels, because its limits read requests or responses; its operator can list protocols in `upgrades`.")
         .means("offers to switch to another protocol, such as WebSocket, on a route whose limits read [responses](charges.md#usage-in-the-body) or [calls](calls.md), and that lists no `upgrades`");
     Method = head(Always, 400, "method", "The method must be a token of letters, digits and a few other characters.")
         .means("has, as another proxy describes it, a method that is not a token");
     MethodCase = head(Strict, 400, "method_case",
-        "The method differs from a standard method only in case, and servers read it differently.")
-        .means("has a method that differs from a registered one only in case ([methods](requests.md#strictness))");
+        "The method has lower-case letters, and servers read it differently.")
+        .means("has a method with lower-case letters ([methods](requests.md#strictness))");
+    MethodCharacter = head(Strict, 400, "method_character",
+        "The method has other characters than letters, '-' and '_'.")
+        .means("has a method with digits or other characters that no registered method has");
     TargetForm = head(Always, 400, "target_form",
         "The request target must be a path that starts with '/', or '*' with the OPTIONS method.")
         .means("has a target that is neither a path nor `*` with OPTIONS");

@@ -11,7 +11,6 @@ use crate::proxy::account::request_context::RoutedRequest;
 use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::steps::dispatch::{AdmittedAction, redirect_client};
 use crate::proxy::steps::limits::hash_of_key;
-use crate::proxy::steps::outgoing_request::rewrite_target;
 use crate::proxy::steps::request_body::check_announced_size;
 use crate::proxy::steps::serve_file::FileQuestion;
 use crate::proxy::words::refusal::Refusal;
@@ -26,7 +25,7 @@ pub fn run_action(
 ) -> Result<(ActionReport, Option<u16>), Refusal> {
     let RoutedRequest { route, head, .. } = routed;
     check_announced_size(walk.parsed.body_length.unwrap_or(0), route)?;
-    let target = rewrite_target(head, &route.rewrite).into_owned();
+    let target = head.server_target().into_owned();
     if let Some(split) = &route.split {
         note_split(walk, routed, split);
     }

@@ -154,7 +154,7 @@ fn write_limits(text: &mut String, limits: &[LimitReport]) {
                 None => format!("cost {cost}"),
             },
         ));
-        facts.extend(limit.overridden.as_ref().map(|_| "override".to_owned()));
+        facts.extend(limit.overridden.as_ref().map(|text| format!("override: {text}")));
         facts.extend(match &limit.candidate_of {
             Some(incumbent) => Some(describe_candidate(incumbent, limit.compared.as_deref())),
             None => (limit.mode == "shadow").then(|| "shadow".to_owned()),

@@ -1,7 +1,7 @@
 //! Which bytes of a file a client asks for (`Range`, RFC 9110, section 14).
 //!
-//! A server may ignore a range, so everything unusual gets the whole file: many ranges, ranges that overlap, and
-//! several ranges that together are hardly less. So no request costs more than the file itself.
+//! A server may ignore a range, so everything unusual gets the whole file: many ranges, ranges that overlap more than
+//! once, and several ranges that together are hardly less. So no request costs more than the file itself.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -73,6 +73,8 @@ mod tests {
             ("bytes=0-99999999999999999999", 10_000, One(0..10_000)),
             ("bytes=0-0, -1", 10_000, Several(vec![0..1, 9999..10_000])),
             ("bytes=20-29,0-9", 10_000, Several(vec![20..30, 0..10])),
+            ("bytes=0-5,3-9", 10_000, Several(vec![0..6, 3..10])),
+            ("bytes=0-5,3-9,4-12", 10_000, Whole),
             ("bytes=0-9,20000-", 10_000, One(0..10)),
             ("bytes=10000-", 10_000, None),
             ("bytes=20000-,30000-", 10_000, None),

@@ -139,7 +139,8 @@ pub fn order_routes(
     }
     close_overridden(&mut kept, overriding, overriding_all);
     let mut done = HashSet::new();
-    let redirects: Vec<Location> = kept.iter().filter_map(|location| redirect_to_slash(location, &mut done)).collect();
+    let redirects: Vec<Location> =
+        kept.iter().filter_map(|location| redirect_to_slash(location, &kept, &mut done)).collect();
     kept.extend(redirects);
     let mut routes = match kept.iter().all(is_by_segments) {
         true => kept.into_iter().map(|location| (format_path(&location.matcher), location.body)).collect(),
@@ -186,7 +187,7 @@ fn remove_shadowed(routes: &mut Vec<(String, RouteBody)>, remarks: &mut Remarks)
 
 /// Returns the redirect from `/api` to `/api/` that nginx adds for a proxied `location /api/` or `location = /api/`.
 /// `done`: the paths that have one.
-fn redirect_to_slash(location: &Location, done: &mut HashSet<String>) -> Option<Location> {
+fn redirect_to_slash(location: &Location, all: &[Location], done: &mut HashSet<String>) -> Option<Location> {
     let path = location.matcher.literal_path()?;
     let bare = location.matcher.find_bare_path().filter(|_| location.body.redirects_to_slash)?;
     if !done.insert(bare.to_owned()) {
@@ -199,7 +200,11 @@ fn redirect_to_slash(location: &Location, done: &mut HashSet<String>) -> Option<
         false => location.body.action.clone(),
     };
     let mut body = RouteBody::new(format!("{}, without its slash", location.body.origin), action);
-    body.response = location.body.response.added_only();
+    // The headers are those of `location = /api/`, if there is one.
+    let is_same = |other: &&Location| {
+        other.matcher.is_exact() && other.matcher.literal_path() == Some(path) && other.body.condition.is_none()
+    };
+    body.response = all.iter().find(is_same).unwrap_or(location).body.response.added_only();
     body.guards.clone_from(&location.body.server_guards);
     Some(Location { matcher: LocationMatcher::Exact(bare.to_owned()), body })
 }

@@ -29,6 +29,22 @@ pub struct Directive {
     pub is_expanded: bool,
 }
 
+#[cfg(test)]
+impl Directive {
+    /// Returns a directive for a test, without a block.
+    pub fn written(name: &str, args: &[&str]) -> Directive {
+        Directive {
+            name: name.to_owned(),
+            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+            block: None,
+            file: "".into(),
+            line: 1,
+            base: Path::new("/").into(),
+            is_expanded: false,
+        }
+    }
+}
+
 impl Directive {
     /// Returns an argument, or an empty string if there are fewer.
     pub fn arg(&self, at: usize) -> &str {

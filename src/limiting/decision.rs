@@ -35,8 +35,8 @@ pub struct Check {
     pub key: String,
     /// Units to charge. For [`Op::Adjust`], units to add to an earlier charge, or to refund if negative.
     pub cost: i64,
-    /// The part of an estimated cost that is for the input of the request.
-    pub input_units: i64,
+    /// Tokens of the input of the request if the response does not report them.
+    pub input_tokens: i64,
     pub role: Role,
     /// The values of the key, by which overrides are found. Only set where the end of the request may change the
     /// charge: the change applies the override that is active by then.
@@ -125,7 +125,7 @@ impl BanCheck {
             rule: self.rule.clone(),
             key: self.key.clone(),
             cost: 0,
-            input_units: 0,
+            input_tokens: 0,
             role: Role::default(),
             override_values: None,
             tag: 0,

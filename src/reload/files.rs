@@ -1,7 +1,6 @@
 //! Names and contents of config files, as the admin listener shows them. Its reads run on the loader's thread.
 
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
@@ -9,18 +8,6 @@ use serde_json::{Value, json};
 
 use crate::config;
 use crate::reload::history::{entity_tag, hash_text};
-
-/// Identity and age of a file, which change with its content: device, inode, size, and modification time in seconds
-/// and nanoseconds.
-pub type FileStat = (u64, u64, u64, i64, i64);
-
-/// Reads what tells whether a file has changed.
-///
-/// # Errors
-/// The file does not exist, or its directory may not be searched.
-pub fn stat_file(path: &Path) -> io::Result<FileStat> {
-    std::fs::metadata(path).map(|stat| (stat.dev(), stat.ino(), stat.size(), stat.mtime(), stat.mtime_nsec()))
-}
 
 /// Returns the name of a config file: its path, relative to the directory of the main file if it is inside.
 pub fn name_file(main: &Path, path: &Path) -> String {

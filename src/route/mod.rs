@@ -265,13 +265,6 @@ pub struct Rewrite {
     pub locations: LocationRewrite,
 }
 
-impl Rewrite {
-    /// Returns whether the server gets a path of the route in place of the client's.
-    pub fn replaces_path(&self) -> bool {
-        self.target.as_ref().is_some_and(|target| target.path.is_some())
-    }
-}
-
 /// The `rewrite_location` of a route.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub enum LocationRewrite {
@@ -425,13 +418,15 @@ pub struct ParsingRules {
     pub keeps_slashes: bool,
     /// Repeated slashes stay in the path once the route is selected.
     pub keeps_repeated_slashes: bool,
+    /// The route lists TRACE in `methods`, or another proxy forwards its requests.
+    pub accepts_trace: bool,
 }
 
 impl ParsingRules {
     /// `keeps_slashes`: the configured value. `None`: every strictness but `Strict` accepts encoded slashes.
     pub fn new(strictness: Strictness, keeps_slashes: Option<bool>) -> ParsingRules {
         let keeps_slashes = keeps_slashes.unwrap_or(strictness != Strictness::Strict);
-        ParsingRules { strictness, keeps_slashes, keeps_repeated_slashes: false }
+        ParsingRules { strictness, keeps_slashes, keeps_repeated_slashes: false, accepts_trace: false }
     }
 }
 

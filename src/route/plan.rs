@@ -3,6 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use regex_syntax::hir::Look;
+use regex_syntax::hir::literal::Extractor;
+
 use crate::route::Route;
 use crate::route::edges::to_u32;
 use crate::route::matcher::{HostPattern, PathPattern, Segment};
@@ -128,18 +131,40 @@ impl<'a> TablePlan<'a> {
     pub fn find_shadowed(&self, routes: &[Route]) -> Vec<(usize, usize)> {
         let mut open_on: Vec<usize> = vec![0; routes.len()];
         let mut shadowed_by: Vec<Option<usize>> = vec![None; routes.len()];
-        for group in self.nodes.iter().flat_map(|node| node.routes_by_path(routes)) {
-            for (tried, index) in group.iter().enumerate() {
-                let index = *index as usize;
-                let covers = |by: &&u32| routes[**by as usize].matcher.covers(&routes[index].matcher);
-                match group[..tried].iter().find(covers) {
-                    Some(by) => shadowed_by[index] = shadowed_by[index].or(Some(*by as usize)),
-                    None => open_on[index] += 1,
+        for (place, node) in self.nodes.iter().enumerate() {
+            for group in node.routes_by_path(routes) {
+                for (tried, index) in group.iter().enumerate() {
+                    let matcher = &routes[*index as usize].matcher;
+                    let covers = |by: &&u32| routes[**by as usize].matcher.covers(matcher);
+                    let prefixes = self.find_prefixes(to_u32(place), &matcher.path);
+                    let index = *index as usize;
+                    match group[..tried].iter().chain(&prefixes).find(covers) {
+                        Some(by) => shadowed_by[index] = shadowed_by[index].or(Some(*by as usize)),
+                        None => open_on[index] += 1,
+                    }
                 }
             }
         }
         let pairs = shadowed_by.into_iter().enumerate().filter(|(index, _)| open_on[*index] == 0);
         pairs.filter_map(|(index, by)| Some((index, by?))).collect()
+    }
+
+    /// Returns the routes below `root` whose prefix every path has that a regex matches. They are tried before it.
+    fn find_prefixes(&self, root: u32, path: &PathPattern) -> Vec<u32> {
+        let PathPattern::Regex(regex) = path else { return Vec::new() };
+        let literal = literal_start(regex.as_str());
+        // The last segment may continue.
+        let segments = literal.rsplit_once('/').map_or("", |(whole, _)| whole);
+        let (mut nodes, mut prefixes) = (vec![root], self.nodes[root as usize].prefix.clone());
+        for segment in segments.split('/').skip(1).take_while(|segment| !segment.is_empty()) {
+            let below = nodes.iter().flat_map(|node| {
+                let param = Some(self.nodes[*node as usize].param).filter(|param| *param > 0);
+                [self.edges.get(&(*node, segment)).copied(), param]
+            });
+            nodes = below.flatten().collect();
+            prefixes.extend(nodes.iter().flat_map(|node| &self.nodes[*node as usize].prefix));
+        }
+        prefixes
     }
 }
 
@@ -163,6 +188,20 @@ impl PlanNode {
         let same = |a: &u32, b: &u32| regex_text(&routes[*a as usize]) == regex_text(&routes[*b as usize]);
         [self.exact.as_slice(), self.prefix.as_slice()].into_iter().chain(self.regexes.chunk_by(same))
     }
+}
+
+/// Returns the text with which every path begins that the regex matches, as far as it is known. If the regex matches
+/// one path only, the text ends with a slash, since nothing follows its last segment.
+fn literal_start(regex: &str) -> String {
+    let Ok(hir) = regex_syntax::parse(regex) else { return String::new() };
+    let properties = hir.properties();
+    if !properties.look_set_prefix().contains(Look::Start) {
+        return String::new();
+    }
+    let literals = Extractor::new().extract(&hir);
+    let is_whole = literals.is_exact() && literals.len() == Some(1) && properties.look_set_suffix().contains(Look::End);
+    let start = literals.longest_common_prefix().and_then(|bytes| str::from_utf8(bytes).ok()).unwrap_or_default();
+    format!("{start}{}", if is_whole { "/" } else { "" })
 }
 
 /// Returns the regex of a route as written. Empty if the route has none.

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::canonical::{find_segment, find_sent_piece};
+use crate::canonical::{CanonicalPath, find_segment, find_sent_piece, repair_path};
 use crate::limiting::source::inputs::remove_parameters;
 use crate::route::matcher::PathPattern;
 use crate::template::{Piece, TextTemplate};
@@ -38,13 +38,26 @@ pub struct QueryEdit {
     pub append: Vec<(String, TextTemplate<Capture>)>,
 }
 
-/// The target of a request after `rewrite.path` and `rewrite.query`.
+/// The target of a request after the `rewrite` of its route.
 #[derive(Clone, Debug)]
 pub struct RewrittenTarget {
-    /// `None` leaves the path to the prefixes of the route.
-    pub path: Option<String>,
+    /// The path in its spelling for servers.
+    pub path: String,
     /// The query without `?`. `None` sends none.
     pub query: Option<String>,
+    /// The canonical form of `path`.
+    canonical: CanonicalPath,
+}
+
+impl RewrittenTarget {
+    pub fn new(path: String, query: Option<String>) -> RewrittenTarget {
+        RewrittenTarget { canonical: repair_path(&path), path, query }
+    }
+
+    /// Returns the canonical form of the path, with merged slashes.
+    pub fn read_path(&self) -> &str {
+        self.canonical.to_read(&self.path)
+    }
 }
 
 /// The path of a request, and where its groups are.

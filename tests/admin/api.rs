@@ -82,11 +82,7 @@ pub fn start(store: &str) -> Gateway {
 fn both(test: impl Fn(&Gateway)) {
     test(&start(""));
     let redis = RedisServer::start(&[]);
-    test(&start(&on(&redis)));
-}
-
-fn on(redis: &RedisServer) -> String {
-    format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n", redis.url())
+    test(&start(&redis.store()));
 }
 
 #[test]
@@ -292,7 +288,7 @@ fn a_receipt_is_worth_one_refund() {
 #[test]
 fn a_refund_continues_without_its_client() {
     let redis = RedisServer::start(&[]);
-    let gateway = start(&on(&redis));
+    let gateway = start(&redis.store());
     let order = json!({ "limits": ["per-ip"], "key": { "ip": "10.0.0.9" }, "cost": 3 });
     let receipt = decide(&gateway, "take", &[order])[0]["limits"][0]["receipt"].clone();
     let () = redis::cmd("CLIENT").arg("PAUSE").arg(500).arg("ALL").query(&mut redis.client()).unwrap();
@@ -311,7 +307,7 @@ fn a_refund_continues_without_its_client() {
 #[test]
 fn gateways_that_share_a_store_share_its_receipts() {
     let redis = RedisServer::start(&[]);
-    let [one, other] = [0, 1].map(|_| start(&on(&redis)));
+    let [one, other] = [0, 1].map(|_| start(&redis.store()));
     let order = json!({ "limits": ["per-ip"], "key": { "ip": "10.0.0.9" }, "cost": 2 });
     let receipts: Vec<Value> =
         decide(&one, "take", &[order.clone(), order]).iter().map(|d| d["limits"][0]["receipt"].clone()).collect();
@@ -330,7 +326,7 @@ fn gateways_that_share_a_store_share_its_receipts() {
 #[test]
 fn nobody_takes_a_used_receipt_again() {
     let redis = RedisServer::start(&[]);
-    let (one, other) = (start(&on(&redis)), start(&format!("{}prefix = \"other\"\n", on(&redis))));
+    let (one, other) = (start(&redis.store()), start(&format!("{}prefix = \"other\"\n", redis.store())));
     let order = json!({ "limits": ["per-ip"], "key": { "ip": "10.0.0.9" }, "cost": 2 });
     let receipt = decide(&one, "take", &[order])[0]["limits"][0]["receipt"].clone();
     assert_eq!(refund(&one, "per-ip", &receipt), "applied");
@@ -341,7 +337,7 @@ fn nobody_takes_a_used_receipt_again() {
     let () = redis::cmd("DEL").arg(&keys).query(&mut client).unwrap();
     let path = one.dir.path().join("sluicegate.toml");
     let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(&path, text.replace("deadline = \"2s\"", "deadline = \"3s\"")).unwrap();
+    std::fs::write(&path, text.replace("deadline = \"10s\"", "deadline = \"3s\"")).unwrap();
     assert_eq!(fetch(&one, "POST", "/-/reload", "").status(), 200);
     wait_until("the store is reached", || fetch(&one, "GET", "/-/limits/watched/state", "").status() == 200);
     assert_eq!(refund(&one, "per-ip", &receipt), "used");
@@ -351,7 +347,7 @@ fn nobody_takes_a_used_receipt_again() {
 fn an_outage_is_handled_by_on_error_of_each_limit() {
     let mut redis = RedisServer::start(&[]);
     let limits = LIMITS.replace("mode = \"shadow\"", "on_error = \"closed\"");
-    let gateway = Gateway::start(&format!("{}\n{limits}", on(&redis)));
+    let gateway = Gateway::start(&format!("{}\n{limits}", redis.store()));
     wait_until("the store is reached", || fetch(&gateway, "GET", "/-/limits/watched/state", "").status() == 200);
     let order = json!({ "limits": ["per-ip"], "key": { "ip": "10.0.0.9" }, "cost": 2 });
     let before = decide(&gateway, "take", std::slice::from_ref(&order));
@@ -397,7 +393,7 @@ fn a_new_store_is_followed() {
     decide(&gateway, "take", std::slice::from_ref(&order));
     let path = gateway.dir.path().join("sluicegate.toml");
     let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(&path, format!("{text}\n{}prefix = \"other\"\n", on(&redis))).unwrap();
+    std::fs::write(&path, format!("{text}\n{}prefix = \"other\"\n", redis.store())).unwrap();
     let state = || fetch(&gateway, "GET", "/-/limits/per-ip/state?key=10.0.0.1&cost=0", "");
     wait_until("the new store responds", || {
         let state = state();

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::api::fetch;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
-use crate::support::limiting::RedisServer;
 use crate::support::limiting::topology::{RedisCluster, run_command};
+use crate::support::limiting::{RedisServer, store_section};
 use crate::support::wait_until;
 
 const LIMITS: &str = r#"
@@ -105,16 +105,12 @@ fn manage(gateway: &Gateway, value: &str, decoy: impl Fn(&Gateway)) {
     );
 }
 
-fn on(url: &str) -> String {
-    format!("[store]\nurl = \"{url}\"\ndeadline = \"2s\"\n")
-}
-
 #[test]
 fn a_hash_finds_the_key_in_memory_and_in_redis() {
     let long = format!("Bearer {}", "x".repeat(200));
     let nothing = |_: &Gateway| {};
     let redis = RedisServer::start(&[]);
-    for store in [String::new(), on(&redis.url())] {
+    for store in [String::new(), redis.store()] {
         for value in ["plain", "Bearer abc", &long] {
             manage(&start(&store, ""), value, nothing);
         }
@@ -124,7 +120,7 @@ fn a_hash_finds_the_key_in_memory_and_in_redis() {
 #[test]
 fn a_hash_finds_the_key_on_each_master_of_a_cluster() {
     let cluster = RedisCluster::start(0);
-    let gateway = start(&on(&cluster.url()), "");
+    let gateway = start(&store_section(&cluster.url()), "");
     for i in 0..6 {
         manage(&gateway, &format!("Bearer {i}"), |_| {});
     }
@@ -133,7 +129,7 @@ fn a_hash_finds_the_key_on_each_master_of_a_cluster() {
 #[test]
 fn a_hash_finds_one_key_among_many() {
     let redis = RedisServer::start(&[]);
-    let gateway = start(&on(&redis.url()), "");
+    let gateway = start(&redis.store(), "");
     manage(&gateway, "one", |_| {
         let lua = "for i=1,50000 do redis.call('SET', 'sg:{header:authorization|query:access='..i..'}:token:fixed_window', '') end";
         let _: () = run_command(&mut redis.client(), &["EVAL", lua, "0"]);
@@ -218,7 +214,7 @@ fn a_hash_means_one_part_and_one_secret() {
 #[test]
 fn an_unavailable_store_is_reported() {
     let mut redis = RedisServer::start(&[]);
-    let gateway = start(&on(&redis.url()), "");
+    let gateway = start(&redis.store(), "");
     assert_eq!(send(&gateway, "authorization: x\r\n"), 200);
     let by_hash = format!("hash={}", hash(&gateway, "token", "key=x"));
     redis.kill();
@@ -255,7 +251,7 @@ fn an_override_may_name_a_hash() {
 #[test]
 fn a_live_override_may_name_a_hash() {
     let redis = RedisServer::start(&[]);
-    let gateway = start(&on(&redis.url()), &format!("keys_secret = \"{}\"\n", "d".repeat(32)));
+    let gateway = start(&redis.store(), &format!("keys_secret = \"{}\"\n", "d".repeat(32)));
     assert_eq!(send(&gateway, "authorization: bad one\r\n"), 200);
     let digits = hash(&gateway, "token", "key=bad%20one");
     let _: i64 = run_command(&mut redis.client(), &["HSET", "sg:overrides:token", &format!("%#{digits}"), "rate=0"]);

@@ -30,7 +30,7 @@ fn gateway(store: &str, limits: &[&str]) -> Gateway {
         })
         .collect();
     Gateway::start(&format!(
-        "[store]\n{store}\ndeadline = \"1s\"\n\n[[route]]\nname = \"app\"\nrespond = {{ body = \"in\" }}\nlimits = [{}]\n{}",
+        "[store]\n{store}\ndeadline = \"10s\"\n\n[[route]]\nname = \"app\"\nrespond = {{ body = \"in\" }}\nlimits = [{}]\n{}",
         names.join(", "),
         limits.concat()
     ))

@@ -33,7 +33,7 @@ fn count(gateway: &Gateway) -> usize {
 }
 
 fn start(redis: &RedisServer, environment: &str) -> Gateway {
-    let store = format!("[store]\nurl = \"{}\"\ndeadline = \"1s\"\n{LIMITS}", redis.url());
+    let store = format!("{}{LIMITS}", redis.store());
     let admin = format!(
         "[admin]\nkeys = {{ \"header:x-key\" = \"plain\" }}\nenvironment = \"{environment}\"\nenvironment_color = \"red\"\n"
     );

@@ -48,7 +48,7 @@ fn refusals(gateway: &Gateway, query: &str) -> Vec<Value> {
 #[test]
 fn a_refusal_is_found_by_the_id_in_its_problem_document() {
     let redis = RedisServer::start(&[]);
-    for store in [String::new(), format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n", redis.url())] {
+    for store in [String::new(), redis.store()] {
         let gateway = Gateway::start(&format!("{store}{LIMITS}"));
         let mut client = Client::connect(gateway.addr);
         let send = |client: &mut Client, target: &str, key: &str| client.fetch(&get(target, key), "");

@@ -74,7 +74,7 @@ fn heavy_keys_are_found_among_many_random_ones() {
 #[test]
 fn refusals_admissions_and_shadows_are_counted_apart() {
     let redis = RedisServer::start(&[]);
-    for store in [String::new(), format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n", redis.url())] {
+    for store in [String::new(), redis.store()] {
         let gateway = Gateway::start(&format!("{store}{LIMITS}"));
         let mut client = Client::connect(gateway.addr);
         let statuses: Vec<u16> =

@@ -159,7 +159,7 @@ limits = ["daily", "other"]
 #[test]
 fn gateways_with_one_redis_add_up_and_a_lost_reply_counts_nothing_twice() {
     let redis = RedisServer::start(&[]);
-    let text = format!("[store]\nurl = \"{}\"\ndeadline = \"1s\"\n{LIMITS}", redis.url());
+    let text = format!("{}{LIMITS}", redis.store().replace("10s", "1s"));
     let (mut here, there) = (Gateway::start(&text), Gateway::start(&text));
     here.wait_for_store();
     there.wait_for_store();
@@ -195,7 +195,7 @@ fn gateways_with_one_redis_add_up_and_a_lost_reply_counts_nothing_twice() {
 fn a_changed_retention_continues_the_day() {
     const DAY_S: i64 = 86_400;
     let redis = RedisServer::start(&[]);
-    let text = format!("[store]\nurl = \"{}\"\n{LIMITS}", redis.url());
+    let text = format!("{}{LIMITS}", redis.store());
     let gateway = Gateway::start(&text);
     gateway.wait_for_store();
     let mut admitted = 0;

@@ -110,6 +110,6 @@ fn what_if_reports_only_proven_bounds() {
     assert_eq!(fetch(&gateway, "DELETE", "/-/limits/per-key/state?key=1", "").status(), 200);
     unknown(&gateway, "per-key", json!({ "burst": 30 }), "the admin API changed the usage");
     let redis = RedisServer::start(&[]);
-    let shared = Gateway::start(&format!("[store]\nurl = \"{}\"\n{}", redis.url(), config(20)));
+    let shared = Gateway::start(&(redis.store() + &config(20)));
     unknown(&shared, "per-key", json!({ "burst": 30 }), "other gateways");
 }

@@ -203,9 +203,11 @@ proptest! {
         per in 1..2000i64,
         queue in 0..3000i64,
         nodelay: bool,
+        delay_after in prop_oneof![Just(0), 1..20i64],
         requests in requests(300),
     ) {
-        let mut key = Key::new(Rule::LeakyBucket(LeakyBucket { rate, per_ms: per, queue_ms: queue, nodelay, refunds: false }));
+        let delay_after = if nodelay { 0 } else { delay_after };
+        let mut key = Key::new(Rule::LeakyBucket(LeakyBucket { rate, per_ms: per, queue_ms: queue, nodelay, delay_after, refunds: false }));
         // Next free slot, times rate, and the time of the last charge.
         let (mut free, mut at) = (0i128, 0);
         let mut now = NOW;
@@ -225,7 +227,9 @@ proptest! {
             prop_assert_eq!(answer.admitted, cost == 0 || fits && last <= clock + long);
             prop_assert_eq!(answer.retry_ms == NEVER, !fits && cost > 0);
             if answer.admitted && cost > 0 {
-                let delay = (slot - clock + i128::from(rate) - 1) / i128::from(rate);
+                // The units that proceed at once are those before a time that is so much earlier.
+                let late = (slot - clock - i128::from(delay_after * per)).max(0);
+                let delay = (late + i128::from(rate) - 1) / i128::from(rate);
                 prop_assert_eq!(i128::from(answer.retry_ms), if nodelay { 0 } else { delay });
                 prop_assert!(answer.retry_ms <= queue, "waits {} of {}", answer.retry_ms, queue);
                 (free, at) = (slot + i128::from(cost * per), now);
@@ -239,7 +243,8 @@ proptest! {
                 let mut units = 0;
                 for (earlier, cost) in departures.iter().rev().filter(|_| !nodelay) {
                     units += cost;
-                    prop_assert!((out - earlier + 1) * rate > units * per, "{} units in {} ms", units, out - earlier);
+                    let spaced = units - delay_after;
+                    prop_assert!((out - earlier + 1) * rate > spaced * per, "{} units in {} ms", units, out - earlier);
                 }
                 departures.push((out, cost));
             }
@@ -313,7 +318,7 @@ fn changed_numbers_apply_to_what_was_taken() {
     assert_eq!(key.take(NOW + 3, 0, 0).remaining, 4);
 
     let queue = |rate, queue_ms| {
-        Rule::LeakyBucket(LeakyBucket { rate, per_ms: 1000, queue_ms, nodelay: false, refunds: false })
+        Rule::LeakyBucket(LeakyBucket { rate, per_ms: 1000, queue_ms, nodelay: false, delay_after: 0, refunds: false })
     };
     let mut key = Key::new(queue(10, 1000));
     let delays: Vec<i64> = (0..11).map(|_| key.take(NOW, 1, 0).retry_ms).collect();
@@ -346,6 +351,7 @@ fn only_the_last_slot_is_refunded() {
         per_ms: 100,
         queue_ms: 1000,
         nodelay: false,
+        delay_after: 0,
         refunds: false,
     }));
     let first = key.take(NOW, 1, 0);

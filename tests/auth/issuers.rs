@@ -94,6 +94,16 @@ fn keys_outlive_a_reload_and_an_issuer_that_is_down() {
     gateway.reload_with("auth =", "allow = [\"192.0.2.1\"]\nauth =");
     assert_eq!(status(&gateway, &token), 200, "the keys are those from before the reload");
     assert_eq!(status(&gateway, &SigningKey::new("a").bearer(&claims(&issuer))), 401);
+    // The same with other algorithms, and under another name.
+    gateway.reload_with("[jwt.id]\n", "[jwt.id]\nalgorithms = [\"ES256\", \"EdDSA\"]\n");
+    assert_eq!(status(&gateway, &token), 200, "the key fits the new algorithms");
+    let text = fs::read_to_string(gateway.config()).unwrap();
+    gateway.reload(&text.replace("[jwt.id]", "[jwt.people]").replace("jwt = \"id\"", "jwt = \"people\""));
+    assert_eq!(status(&gateway, &token), 200, "the section has another name");
+    assert_eq!(status(&gateway, &SigningKey::new("a").bearer(&claims(&issuer))), 401);
+    // A key serves no algorithm that the config does not accept.
+    gateway.reload_with("\"ES256\", \"EdDSA\"", "\"ES256\"");
+    assert_ne!(status(&gateway, &token), 200);
 }
 
 #[test]

@@ -22,7 +22,7 @@ const CERTIFICATE: &str = "request_headers.set = { x-client-dn = \"{tls_subject}
 
 /// Forged copies of the headers, in every spelling that servers treat as the same.
 const FORGED: &str = "X-Client-DN: CN=root\r\nx_client_dn: CN=root\r\nX.Client.DN: CN=root\r\nclient-cert: :eA==:\r\n\
-                      Client_Cert: root\r\nX-Fingerprint: root\r\nx-pem: root\r\nX_Client-San: root\r\n";
+                      Client_Cert: root\r\nClient-Cert-Chain: root\r\nX-Fingerprint: root\r\nx-pem: root\r\nX_Client-San: root\r\n";
 
 #[test]
 fn the_server_gets_the_certificate_of_the_client_and_never_a_forged_one() {
@@ -144,13 +144,27 @@ fn check_knows_every_placeholder() {
         ("{jwt:}", &["claim"]),
         ("$ssl_client_s_dn", &["variable of another program", "{tls_subject}"]),
         ("%DOWNSTREAM_PEER_SUBJECT%", &["{tls_subject}"]),
+        ("{Client_IP}", &["did you mean `{client_ip}`?"]),
+        ("{client-ip}", &["did you mean `{client_ip}`?"]),
+        ("{http.request.remote.host}", &["variable of another program", "{client_ip}"]),
+        ("{http.regexp.name.1}", &["unknown placeholder"]),
+        ("%DOWNSTREAM_REMOTE_ADDRESS%", &["{client_ip}"]),
+        ("a %REQ(:path)%", &["`%REQ(:path)%` is a variable of another program"]),
+        ("$http_x_user-1", &["`$http_x_user` is a variable of another program"]),
     ] {
         let route = format!("[[route]]\nupstream = \"echo:\"\nrequest_headers.set = {{ x-a = \"{value}\" }}\n");
         let (code, text) = check(&route);
         assert_eq!(code, 2, "{value}: {text}");
         assert!(words.iter().all(|word| text.contains(word)), "{value}: {text}");
     }
-    for value in ["{ tls_dn }", "{\\\"a\\\": 1}", "{}", "a}{b", "{client_ip}{request_id}"] {
+    for value in ["{client_ip}", "{user}", "$remote_addr", "%RESPONSE_FLAGS%"] {
+        let route = format!("[[route]]\nupstream = \"echo:\"\nresponse_headers.add = {{ x-a = \"{value}\" }}\n");
+        let (code, text) = check(&route);
+        assert!(code == 2 && (text.contains("no placeholders") || text.contains("another program")), "{value}: {text}");
+    }
+    for value in
+        ["{ tls_dn }", "{\\\"a\\\": 1}", "{}", "a}{b", "{client_ip}{request_id}", "100% of 5%", "{deadbeef-0123}", "$5"]
+    {
         let route = format!("[[route]]\nupstream = \"echo:\"\nrequest_headers.set = {{ x-a = \"{value}\" }}\n");
         assert_eq!(check(&route).0, 0, "{value}");
     }

@@ -55,8 +55,7 @@ fn requests_that_are_broken_off_keep_their_slots() {
     ] {
         let (server, running) = backend();
         let gateway = in_front_of(&server, "");
-        abort(&gateway, &request, 80);
-        assert_bounded(&gateway, &running, "/", &request);
+        assert_bounded(&gateway, &running, "/", &request, || abort(&gateway, &request));
     }
 }
 
@@ -66,13 +65,14 @@ fn streams_that_are_reset_keep_their_slots() {
         let (server, running) = backend();
         let gateway = in_front_of(&server, "");
         let mut client = Wire::connect(gateway.addr, &[]);
-        for stream in (1..80).step_by(2) {
+        let mut streams = (1..).step_by(2);
+        assert_bounded(&gateway, &running, "/", path, || {
+            let stream = streams.next().unwrap();
             client.send(headers(stream, END_HEADERS, &request("POST", path)));
             client.send(frame(DATA, 0, stream, b"some of it"));
             std::thread::sleep(Duration::from_millis(15));
             client.send(reset(stream, CANCEL));
-        }
-        assert_bounded(&gateway, &running, "/", path);
+        });
     }
 }
 
@@ -90,7 +90,7 @@ fn a_server_that_waits_for_the_body_gets_a_reset_when_the_slot_is_released() {
     });
     let gateway = in_front_of(&server, "1500ms");
     let watch = Stopwatch::start();
-    abort(&gateway, &(post("/upload", 1000, "") + "some of it"), 2);
+    (0..2).for_each(|_| abort(&gateway, &(post("/upload", 1000, "") + "some of it")));
     assert_eq!(gateway.get("/").status(), 429);
     wait_until("a slot is free", || gateway.get("/").status() == 200);
     watch.assert_ms(1400..4000);

@@ -47,8 +47,7 @@ fn tunnels_whose_clients_are_gone_keep_their_slots() {
     for request in [get("/", UPGRADE), get("/late", UPGRADE), post("/", 1000, UPGRADE) + "some of it"] {
         let (upstream, running) = backend(WORK);
         let gateway = gateway("", "memory:", &upstream.url(), "");
-        abort(&gateway, &request, 40);
-        assert_bounded(&gateway, &running, "/plain", &request);
+        assert_bounded(&gateway, &running, "/plain", &request, || abort(&gateway, &request));
     }
 }
 
@@ -58,7 +57,7 @@ fn tunnels_of_half_closed_clients_keep_their_slots() {
     // The gateway waits no longer than this for the other half of the tunnel.
     let route = "stream_timeout = \"100ms\"";
     let gateway = gateway(route, "memory:", &upstream.url(), "");
-    for _ in 0..40 {
+    assert_bounded(&gateway, &running, "/plain", "", || {
         let mut client = gateway.client();
         client.send(get("/", UPGRADE));
         if client.try_read_head().is_ok_and(|head| head.status() == 101) {
@@ -67,8 +66,7 @@ fn tunnels_of_half_closed_clients_keep_their_slots() {
         let _ = client.stream().shutdown(Shutdown::Write);
         std::thread::sleep(Duration::from_millis(15));
         drop(client);
-    }
-    assert_bounded(&gateway, &running, "/plain", "");
+    });
 }
 
 #[test]
@@ -77,7 +75,9 @@ fn tunnels_on_streams_keep_their_slots() {
         let (upstream, running) = backend(WORK);
         let gateway = gateway("", "memory:", &upstream.url(), "");
         let mut client = Wire::connect(gateway.addr, &[]);
-        for stream in (1..80).step_by(2) {
+        let mut streams = (1..).step_by(2);
+        assert_bounded(&gateway, &running, "/plain", path, || {
+            let stream = streams.next().unwrap();
             client.send(connect(stream, path, "websocket"));
             std::thread::sleep(Duration::from_millis(15));
             match at_once {
@@ -85,8 +85,7 @@ fn tunnels_on_streams_keep_their_slots() {
                 true => client = Wire::connect(gateway.addr, &[]),
                 false => client.send(reset(stream, CANCEL)),
             }
-        }
-        assert_bounded(&gateway, &running, "/plain", path);
+        });
     }
 }
 
@@ -110,7 +109,7 @@ fn a_tunnel_without_a_client_ends_with_linger() {
     });
     let gateway = gateway("", "memory:", &upstream.url(), "1500ms");
     let watch = Stopwatch::start();
-    abort(&gateway, &get("/", UPGRADE), 2);
+    (0..2).for_each(|_| abort(&gateway, &get("/", UPGRADE)));
     wait_until("the server has noticed their end", || ends.load(Ordering::SeqCst) == 2);
     assert_eq!(gateway.get("/plain").status(), 429);
     wait_until("a slot is free", || gateway.get("/plain").status() == 200);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
-use crate::support::limiting::on_both_stores;
+use crate::support::limiting::{RedisServer, on_both_stores};
 use crate::support::ports::closed_addr;
 use crate::support::upstream::{Upstream, ok};
 use crate::support::wait_until;
@@ -54,7 +54,7 @@ fn assert_left(gateway: &Gateway, user: &str, expected: i64) {
 #[test]
 fn a_success_clears_the_failures_of_its_own_key() {
     on_both_stores(|redis| {
-        let store = redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\n", redis.url()));
+        let store = redis.map_or_else(String::new, RedisServer::store);
         let app = scripted();
         let gateway = start(&store, &app.url(), FAILURES);
         for user in ["anna", "bert"] {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
-use crate::support::limiting::on_both_stores;
+use crate::support::limiting::{RedisServer, on_both_stores};
 use crate::support::upstream::Upstream;
 
 /// A server whose responses report that they cost 40.
@@ -42,10 +42,7 @@ const LIMITS: &[(&str, &str)] = &[
 fn a_request_that_costs_nothing_yet_needs_a_budget() {
     on_both_stores(|server| {
         let upstream = costly_server();
-        let mut text = match server {
-            Some(server) => format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n", server.url()),
-            None => String::new(),
-        };
+        let mut text = server.map_or_else(String::new, RedisServer::store);
         for (name, lines) in LIMITS {
             let key = if lines.contains("key = \"ip") { "" } else { "key = \"all\"\n" };
             text += &format!(

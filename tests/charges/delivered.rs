@@ -7,7 +7,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::usage_ends::{assert_used, chunked, config, left, limited, mirror, whole};
-use crate::support::client::{get, post};
+use crate::support::client::{Client, get, post};
 use crate::support::gateway::Gateway;
 use crate::support::upstream::{Upstream, accept};
 
@@ -53,6 +53,11 @@ fn zeros(object: &str) -> String {
 fn exchange(gateway: &Gateway, target: &str, response: &[u8]) {
     let mut client = gateway.client();
     client.send([post(target, response.len() as u64, "content-type: text/plain\r\n").as_bytes(), response].concat());
+    receive(client, target, response);
+}
+
+/// Reads a response, and leaves when it has arrived, if the server does not end it.
+fn receive(mut client: Client, target: &str, response: &[u8]) {
     if target == "/hold" {
         client.try_read_head().unwrap();
         let body = response.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
@@ -70,7 +75,6 @@ fn gzip(text: &str) -> Vec<u8> {
 
 #[test]
 fn what_was_delivered_is_charged() {
-    let upstream = mirror();
     let gemini =
         |text: &str| format!("data: {{\"candidates\":[{{\"content\":{{\"parts\":[{{\"text\":\"{text}\"}}]}}}}]}}\n\n");
     let anthropic = "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":70,\"output_tokens\":1}}}\n\n\
@@ -150,9 +154,70 @@ fn what_was_delivered_is_charged() {
             1000,
         ),
     ] {
+        let upstream = answering(response.clone());
         let gateway = limited(&upstream, DIALECTS);
-        exchange(&gateway, target, &response);
+        let mut client = gateway.client();
+        client.send(post(target, 0, ""));
+        receive(client, target, &response);
         assert_used_by(&gateway, name, used);
+    }
+}
+
+/// A server that sends `response` to every request. `/cut` closes after it, `/hold` waits for the client to leave.
+fn answering(response: Vec<u8>) -> Upstream {
+    Upstream::start(move |peer| {
+        while let Some(request) = peer.request()? {
+            peer.send(&response)?;
+            match request.target() {
+                "/cut" => return Ok(()),
+                "/hold" => return peer.wait_for_end(),
+                _ => {}
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A number that the report leaves out is not free.
+#[test]
+fn a_report_of_one_side_leaves_the_other_at_its_floor() {
+    let long = "x".repeat(400);
+    let document = |usage: &str| {
+        format!("{{\"choices\":[{{\"message\":{{\"content\":\"{long}\"}}}}],\"usage\":{{{usage}}}}}").into_bytes()
+    };
+    let stream = |usage: &str| {
+        // The bytes of `[DONE]` count, too.
+        let text = &long[DONE.len() - "data: \n\n".len()..];
+        let event = format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n");
+        chunked(EVENTS, &format!("{event}data: {{\"usage\":{{{usage}}}}}\n\n{DONE}"), "0\r\n\r\n")
+    };
+    // 2000 bytes of input, which the gateway takes for 500 tokens.
+    let body = "y".repeat(2000);
+    let prices = "weights = { default = { input = 2, output = 3 } }";
+    let reserve = "cost = { reserve = { default_add = 2000 } }";
+    for (usage, tokens, reserved) in [
+        ("\"prompt_tokens\":7,\"completion_tokens\":5", 14 + 15, 14 + 15),
+        ("\"completion_tokens\":5", 1000 + 15, 1000 + 15),
+        ("\"prompt_tokens\":0,\"completion_tokens\":5", 1000 + 15, 1000 + 15),
+        ("\"prompt_tokens\":0,\"completion_tokens\":5,\"total_tokens\":5", 1000 + 15, 1000 + 15),
+        ("\"prompt_tokens_details\":{\"cached_tokens\":0},\"completion_tokens\":5", 1000 + 15, 1000 + 15),
+        // A total may contain it. It costs as much as output could.
+        ("\"completion_tokens\":5,\"total_tokens\":9", 4 * 3 + 15, 4 * 3 + 15),
+        // Without output, the report is not believed, so nothing is refunded.
+        ("\"prompt_tokens\":7", 14 + 300, 1000 + 6000),
+        ("\"prompt_tokens\":7,\"total_tokens\":7", 14 + 300, 1000 + 6000),
+        ("\"input_tokens\":2000,\"output_tokens\":0", 4000 + 300, 1000 + 6000),
+    ] {
+        for response in [whole(JSON, &document(usage)), stream(usage)] {
+            let upstream = answering(response);
+            for (cost, used) in [("cost = 1", tokens), (reserve, reserved)] {
+                let limit = format!("{cost}\nsettle = \"openai\"\n{prices}");
+                let gateway = Gateway::start(&config(&upstream.url(), "", &limit));
+                let head = post("/", body.len() as u64, "");
+                assert_eq!(gateway.client().fetch(&head, &body).status(), 200);
+                crate::support::wait_until(&format!("{usage} {cost}: {used}"), || 10_000 - left(&gateway) == used);
+            }
+        }
     }
 }
 

@@ -85,7 +85,7 @@ fn refilled_units_are_not_refunded() {
 /// The clients of slow requests leave a few at a time, while other requests are sent.
 #[test]
 fn leaving_slow_requests_buys_no_burst() {
-    let upstream = upstream(Duration::from_secs(20));
+    let upstream = upstream(Duration::from_secs(50));
     let addr = upstream.addr;
     on_both(&["gcra"], |store, _| {
         let limit = "\"gcra\"\nrate = \"10/s\"\nburst = 5\nrefund_on = [\"client_abort\"]";

@@ -5,7 +5,7 @@ use std::fs;
 use super::usage_ends::{assert_used, config, mirror, whole};
 use crate::support::client::post;
 use crate::support::gateway::{Gateway, config as gateway_config, config_arguments};
-use crate::support::limiting::on_both_stores;
+use crate::support::limiting::{RedisServer, on_both_stores};
 use crate::support::wait_until;
 
 const PRICES: &str = "date = \"2026-11-01\"\n[models.\"small-*\"]\ninput = 0.15\ncached = \"0.075\"\noutput = \"0.60\"\n\
@@ -22,7 +22,7 @@ fn charge(gateway: &Gateway, model: &str) -> i64 {
 fn responses_cost_what_their_model_costs_and_prices_change_without_a_restart() {
     on_both_stores(|redis| {
         let upstream = mirror();
-        let store = redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\n", redis.url()));
+        let store = redis.map_or_else(String::new, RedisServer::store);
         let text = config(&upstream.url(), &store, "cost = 100\nsettle = \"openai\"\nprices = \"prices.toml\"");
         let gateway = Gateway::launch(&[], |dir| {
             fs::write(dir.join("prices.toml"), PRICES).unwrap();

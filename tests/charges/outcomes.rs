@@ -39,10 +39,6 @@ fn limited(store: &str, to: &str, limit: &str) -> Gateway {
     ))
 }
 
-fn redis_store(server: &RedisServer) -> String {
-    format!("[store]\nurl = \"{}\"\ndeadline = \"500ms\"\n", server.url())
-}
-
 /// Returns the remaining units without a charge. The request is neither refused nor counted.
 fn left(gateway: &Gateway) -> i64 {
     let response = gateway.fetch(&get("/probe", "x-cost: 0\r\n"));
@@ -60,7 +56,7 @@ fn assert_left(gateway: &Gateway, expected: i64) {
 fn on_both_stores(test: impl Fn(&str)) {
     test("");
     let server = RedisServer::start(&[]);
-    test(&redis_store(&server));
+    test(&server.store());
 }
 
 #[test]
@@ -182,7 +178,7 @@ fn the_true_cost_is_settled() {
 fn a_local_charge_is_refunded_locally() {
     let upstream = scripted();
     let mut server = RedisServer::start(&[]);
-    let gateway = limited(&redis_store(&server), &upstream.url(), "refund_on = [\"5xx\"]");
+    let gateway = limited(&server.store(), &upstream.url(), "refund_on = [\"5xx\"]");
     gateway.wait_for_store();
     server.kill();
     wait_until("the store is unavailable", || gateway.metric("store_up", &[]) == Some(0.0));
@@ -200,7 +196,7 @@ fn a_local_charge_is_refunded_locally() {
 fn impossible_refunds_are_not_retried() {
     let upstream = scripted();
     let server = RedisServer::start(&[]);
-    let gateway = limited(&redis_store(&server), &upstream.url(), "refund_on = [\"client_abort\"]");
+    let gateway = limited(&server.store().replace("10s", "500ms"), &upstream.url(), "refund_on = [\"client_abort\"]");
     gateway.wait_for_store();
     let mut client = gateway.client();
     client.send(get("/hang", "x-cost: 3\r\n"));
@@ -220,7 +216,7 @@ fn impossible_refunds_are_not_retried() {
 fn a_gateway_that_ends_settles_its_last_requests() {
     let upstream = scripted();
     let server = RedisServer::start(&[]);
-    let config = |gateway: &str| format!("{}\n{gateway}", redis_store(&server));
+    let config = |gateway: &str| format!("{}\n{gateway}", server.store());
     let limit = "refund_on = [\"5xx\"]";
     let mut ending = limited(&config(""), &upstream.url(), limit);
     ending.wait_for_store();
@@ -242,7 +238,7 @@ fn a_gateway_that_cuts_requests_ends_all_the_same() {
         &format!(
             "{}\n[[route]]\npath = \"/\"\nupstream = \"{}\"\nlimits = [\"ten\"]\n\n\
              [limit.ten]\nrate = \"10/h\"\nkey = \"all\"\nrefund_on = [\"client_abort\"]\n",
-            redis_store(&server),
+            server.store(),
             upstream.url()
         ),
     );

@@ -54,7 +54,7 @@ fn remaining(gateway: &Gateway) -> i64 {
 #[test]
 fn routes_set_the_price_of_a_shared_budget() {
     on_both_stores(|redis| {
-        let store = redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\n", redis.url()));
+        let store = redis.map_or_else(String::new, RedisServer::store);
         let cases = [
             (&[("GET", "/bulk"), ("GET", "/light"), ("GET", "/light")][..], 1),
             (&[("GET", "/bulk"), ("GET", "/bulk"), ("GET", "/free")], 0),
@@ -95,7 +95,7 @@ fn start_scripted() -> Upstream {
 fn the_status_sets_the_price_after_the_response() {
     on_both_stores(|redis| {
         let upstream = start_scripted();
-        let store = redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\n", redis.url()));
+        let store = redis.map_or_else(String::new, RedisServer::store);
         let gateway = Gateway::start(&format!(
             "{store}[[route]]\nupstream = \"{}\"\nlimits = [{{ name = \"credits\", cost = {{ status = {{ 404 = 5, \"4xx\" = 3, \
              \"5xx\" = 0, default = 1 }} }} }}]\n[limit.credits]\nalgorithm = \"fixed_window\"\nrate = \"20/h\"\n",
@@ -123,7 +123,7 @@ fn a_refund_by_one_list_ends_the_refusals_of_another() {
         Ok(())
     });
     let gateway = Gateway::start(&format!(
-        "[store]\nurl = \"{}\"\ndeadline = \"1s\"\n[[route]]\npath = \"/plain\"\nupstream = \"echo:\"\nlimits = [\"credits\"]\n\
+        "[store]\nurl = \"{}\"\ndeadline = \"10s\"\n[[route]]\npath = \"/plain\"\nupstream = \"echo:\"\nlimits = [\"credits\"]\n\
          [[route]]\npath = \"/priced\"\nupstream = \"{}\"\nlimits = [{{ name = \"credits\", cost = {{ status = {{ 404 = 0, default = 1 \
          }} }} }}]\n[limit.credits]\nalgorithm = \"fixed_window\"\nrate = \"1/h\"\n",
         redis.url(),

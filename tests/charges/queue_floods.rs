@@ -47,9 +47,7 @@ fn a_flood_uses_every_turn() {
     for redis in [false, true] {
         for workers in [1, 2] {
             let server = redis.then(|| RedisServer::start(&[]));
-            let store = server
-                .as_ref()
-                .map_or(String::new(), |server| format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n", server.url()));
+            let store = server.as_ref().map_or_else(String::new, RedisServer::store);
             let gateway = gateway(&store, workers, "20/s", "4s");
             let start = Instant::now();
             let end = start + Duration::from_millis((TURNS * EVERY_MS) as u64);
@@ -73,7 +71,7 @@ fn a_flood_uses_every_turn() {
 #[test]
 fn a_request_without_a_seat_costs_no_call() {
     let server = RedisServer::start(&[]);
-    let gateway = gateway(&format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n", server.url()), 1, "1/min", "1h");
+    let gateway = gateway(&server.store(), 1, "1/min", "1h");
     assert_eq!(gateway.get("/").status(), 200);
     let mut waiting: Vec<Client> = (0..SEATS).map(|_| gateway.client()).collect();
     for client in &mut waiting {
@@ -109,7 +107,7 @@ fn a_gateway_with_another_clock_refunds_queue_positions() {
             &env,
             "workers = 1",
             &format!(
-                "[store]\nurl = \"{}\"\nprefix = \"{prefix}\"\ndeadline = \"2s\"\n\n[[route]]\nname = \"app\"\n\
+                "[store]\nurl = \"{}\"\nprefix = \"{prefix}\"\ndeadline = \"10s\"\n\n[[route]]\nname = \"app\"\n\
                  respond = {{ }}\nlimits = [\"queue\"]\n\n[limit.queue]\nalgorithm = \"leaky_bucket\"\n\
                  rate = \"1/200s\"\nqueue = \"500s\"\nkey = \"all\"\n",
                 server.url(),

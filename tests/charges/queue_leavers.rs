@@ -9,7 +9,7 @@ use crate::support::wait_until;
 
 fn gateway(store: &str, limit: &str) -> Gateway {
     Gateway::start(&format!(
-        "[store]\nurl = \"{store}\"\ndeadline = \"1s\"\n\n[[route]]\nname = \"app\"\nrespond = {{ body = \"in\" }}\n\
+        "[store]\nurl = \"{store}\"\ndeadline = \"10s\"\n\n[[route]]\nname = \"app\"\nrespond = {{ body = \"in\" }}\n\
          limits = [\"queue\"]\n\n[limit.queue]\nalgorithm = \"leaky_bucket\"\nkey = \"all\"\n{limit}\n"
     ))
 }
@@ -66,7 +66,7 @@ fn the_slot_of_a_request_that_is_answered_here_is_free_for_the_next() {
     let redis = RedisServer::start(&[]);
     for store in ["memory:".to_owned(), redis.url()] {
         let gateway = Gateway::start(&format!(
-            "[store]\nurl = \"{store}\"\ndeadline = \"1s\"\n\n[[route]]\nname = \"app\"\nrespond = {{ body = \"in\" }}\n\
+            "[store]\nurl = \"{store}\"\ndeadline = \"10s\"\n\n[[route]]\nname = \"app\"\nrespond = {{ body = \"in\" }}\n\
              limits = [\"one\"]\n\n[limit.one]\nalgorithm = \"concurrency\"\nin_flight = 1\nlease = \"1h\"\nkey = \"all\"\n"
         ));
         for _ in 0..3 {

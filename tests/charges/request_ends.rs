@@ -335,8 +335,7 @@ const DELAYED: [(&str, &str); 3] = [("route", "turns"), ("limit", "turns"), ("de
 
 fn on_both_stores(test: impl Fn(&Bench) + Sync) {
     limiting::on_both_stores(|server| {
-        let redis = |server: &RedisServer| format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n", server.url());
-        test(&Bench::new(&server.map_or(String::new(), redis)));
+        test(&Bench::new(&server.map_or_else(String::new, RedisServer::store)));
     });
 }
 

@@ -14,7 +14,7 @@ const EVENTS: &str = "text/event-stream";
 #[test]
 fn numbers_of_a_lying_server_stay_within_bounds() {
     let upstream = mirror();
-    let usage = |value: &str| format!("data: {{\"usage\":{{\"completion_tokens\":{value}}}}}\n\n");
+    let usage = |value: &str| format!("data: {{\"usage\":{{\"total_tokens\":{value}}}}}\n\n");
     let done = "data: [DONE]\n\n";
     for (stream, used) in [
         // Repeated, decreasing and late values.
@@ -39,7 +39,7 @@ fn numbers_of_a_lying_server_stay_within_bounds() {
         ("data: ".repeat(10_000) + "\n\n" + &usage("9") + done, 9),
         (format!("data: {{\"a\":{}}}\n\n", "[".repeat(5000)) + &usage("9") + done, 9),
         (format!("data: {{\"{}\":1}}\n\n", "k".repeat(100_000)) + &usage("9") + done, 9),
-        ("data: {\"usage\":{\"completion_tokens\":7,\"completion_tokens\":8}}\n\n".to_owned() + done, 8),
+        ("data: {\"usage\":{\"total_tokens\":7,\"total_tokens\":8}}\n\n".to_owned() + done, 8),
     ] {
         let gateway = limited(&upstream, "settle = \"openai\"");
         let (status, body) = fetch(&gateway, "/", &chunked(EVENTS, &stream, "0\r\n\r\n"));
@@ -175,7 +175,7 @@ fn events_pass_at_once() {
 fn an_estimate_survives_a_crash_and_the_end_of_its_window() {
     let upstream = mirror();
     let server = RedisServer::start(&[]);
-    let store = format!("[store]\nurl = \"{}\"\ndeadline = \"500ms\"\n", server.url());
+    let store = server.store();
     let settle = "cost = 100\nsettle = \"openai\"";
     let text = config(&upstream.url(), &store, settle);
     let mut gateway = Gateway::start(&text);

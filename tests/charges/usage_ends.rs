@@ -179,7 +179,7 @@ fn unproven_usage_is_not_refunded() {
     let stream = |input: u64| format!("{start}{input},\"output_tokens\":1}}}}}}\n\n");
     let end =
         "data: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":2}}\n\ndata: {\"type\":\"message_stop\"}\n\n";
-    for store in [String::new(), format!("[store]\nurl = \"{}\"\ndeadline = \"500ms\"\n", server.url())] {
+    for store in [String::new(), server.store()] {
         let limit = format!("cost = {ESTIMATE}\nsettle = \"anthropic\"\nrefund_on = [\"5xx\", \"client_abort\"]");
         let gateway = Gateway::start(&config(&upstream.url(), &store, &limit));
         if !store.is_empty() {

@@ -131,6 +131,8 @@ fn the_usage_of_streams_is_requested_from_servers() {
         (JSON, format!("{{\"messages\":\"{}\",\"stream\":true}}", "x".repeat(70_000))),
         (JSON, "{\"messages\":[],\"stream\":true".to_owned()),
     ] {
+        // Without usage, the response costs at least its input, and the longest body has more than the limit.
+        let gateway = limited(&upstream, "settle = \"openai\"\nask_usage = true");
         assert_eq!(send(&gateway, &body, fields).status(), 200);
         assert_eq!(upstream.request().text(), body);
     }

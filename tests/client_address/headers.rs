@@ -59,6 +59,31 @@ fn each_client_that_a_configured_header_names_has_its_own_budget() {
     }
 }
 
+/// With fewer hops than there are proxies, the client is the last address that is read, even that of a trusted proxy.
+#[test]
+fn only_as_many_addresses_of_a_list_are_read_as_configured() {
+    let upstream = Upstream::text("in");
+    for (server, client) in [
+        ("", "203.0.113.9"),
+        ("max_forwarded_hops = 3", "203.0.113.9"),
+        ("max_forwarded_hops = 2", "10.0.0.1"),
+        ("max_forwarded_hops = 1", "10.0.0.2"),
+    ] {
+        let gateway = gateway(&upstream, server);
+        for fields in [
+            ("x-forwarded-for", "203.0.113.9, 10.0.0.1, 10.0.0.2"),
+            ("forwarded", "for=203.0.113.9, for=10.0.0.1, for=10.0.0.2"),
+        ] {
+            assert_eq!(fetch(&gateway, "/", &[fields]), 200);
+            assert_eq!(upstream.requests().pop().unwrap().get("x-real-ip"), Some(client), "{server} {fields:?}");
+        }
+        // An address that is not one ends the list.
+        assert_eq!(fetch(&gateway, "/", &[("x-forwarded-for", "203.0.113.9, unknown")]), 200);
+        assert_eq!(upstream.requests().pop().unwrap().get("x-real-ip"), Some("127.0.0.1"), "{server}");
+        assert_eq!(fetch(&gateway, "/", &[("x-forwarded-for", "203.0.113.9, 198.51.100.1")]), 403, "{server}");
+    }
+}
+
 #[test]
 fn a_forged_copy_neither_counts_nor_reaches_the_server() {
     let upstream = Upstream::text("in");

@@ -34,6 +34,17 @@ const CASES: &[(&str, &[&str])] = &[
     ("[server]\nclient_address = \"x-real-ip\"", &["SG0307"]),
     ("[acme]\nterms_agreed = true\nstate = \"/var/lib/x\"", &["SG0205"]),
     (
+        "[acme]\nterms_agreed = true\nstate = \"/var/lib/x\"\ndns_program = [\"/nowhere/acme-dns\"]\n\
+         [[listener]]\naddress = \"127.0.0.1:1\"\ntls = { acme = [\"www.example.com\"] }",
+        &["SG0241"],
+    ),
+    (
+        "[acme]\nterms_agreed = true\nstate = \"/var/lib/x\"\n[[listener]]\naddress = \"127.0.0.1:1\"\n\
+         tls = { acme = [\"printer.local\"] }",
+        &["SG0242"],
+    ),
+    ("[[route]]\npath = \"/x\"\nfiles = \"/\"", &["SG0243"]),
+    (
         "[[listener]]\naddress = \"127.0.0.1:1\"\nhsts = \"1d\"\ntls = { internal = { state = \"/var/lib/x\" } }",
         &["SG0206"],
     ),

@@ -83,6 +83,64 @@ fn unread_usage_is_weaker() {
     }
 }
 
+/// A list that is not written means the default, which has items.
+#[test]
+fn a_missing_list_is_the_default() {
+    let base = "[server]\nSERVER\n[jwt]\njwks = \"https://issuer.test/keys\"\nJWT\n[[route]]\nname = \"app\"\nROUTE\n\
+                upstream = \"http://127.0.0.1:3000\"\n";
+    for (place, one, other, there, back) in [
+        (
+            "JWT",
+            "",
+            "algorithms = [\"ES256\"]",
+            "jwt: algorithms: removed \"RS256\", \"RS384\", \"RS512\", \"PS256\", \"PS384\" and 3 more",
+            "jwt: algorithms: added \"RS256\", \"RS384\", \"RS512\", \"PS256\", \"PS384\" and 3 more [weaker]",
+        ),
+        (
+            "SERVER",
+            "",
+            "client_address = \"x-forwarded-for\"",
+            "server: client_address: removed \"forwarded\"",
+            "server: client_address: added \"forwarded\" [weaker]",
+        ),
+        (
+            "SERVER",
+            "",
+            "nat64 = []",
+            "server: nat64: removed \"64:ff9b::/96\"",
+            "server: nat64: added \"64:ff9b::/96\"",
+        ),
+        (
+            "SERVER",
+            "",
+            "forwarded_headers = []",
+            "server: forwarded_headers: [], no longer the default",
+            "server: forwarded_headers: the default, no longer []",
+        ),
+        (
+            "ROUTE",
+            "",
+            "upgrades = []",
+            "route app: upgrades: [], no longer the default",
+            "route app: upgrades: the default, no longer [] [weaker]",
+        ),
+        (
+            "ROUTE",
+            "request_headers.set = { x-user = \"{client_ip}\" }",
+            "",
+            "route app: request_headers.set.x-user \"{client_ip}\" \u{2192} default [weaker]",
+            "route app: request_headers.set.x-user default \u{2192} \"{client_ip}\"",
+        ),
+    ] {
+        let config = |text: &str| {
+            let filled = base.replace(place, text);
+            ["SERVER", "JWT", "ROUTE"].iter().fold(filled, |text, place| text.replace(place, ""))
+        };
+        assert_eq!(lines(&config(one), &config(other)), [there], "{one} {other}");
+        assert_eq!(lines(&config(other), &config(one)), [back], "{other} {one}");
+    }
+}
+
 #[test]
 fn each_difference_is_a_line() {
     for (from, to, line) in [

@@ -4,6 +4,7 @@ mod codes;
 mod diff;
 mod diff_options;
 mod effective;
+mod exposed_files;
 mod hostile_text;
 mod json_schema;
 mod limit_tables;

@@ -62,6 +62,12 @@ pub fn frame_of(entry: &OptionEntry) -> Frame {
         "root" => frame("", "", ROUTE),
         "server" => frame_of_server(table),
         "listener" => frame_of_listener(table, key),
+        "acme" if table == "acme.dns" => {
+            let required = [("server", "\"192.0.2.53\""), ("key", "\"k\""), ("secret", "\"MDEyMzQ1Njc4OWFiY2RlZg==\"")];
+            let beside: String = required.iter().map(|(name, value)| format!("{name} = {value}\n")).collect();
+            let names = format!("{PLAIN}{LISTENER}tls = {{ acme = [\"www.example.com\"] }}\n");
+            frame(format!("{names}[acme]\nterms_agreed = true\n[acme.dns]\n"), beside, ROUTE)
+        }
         "acme" => frame(
             format!("{PLAIN}{LISTENER}tls = {{ acme = [\"www.example.com\"] }}\n[acme]\n"),
             "terms_agreed = true\n",

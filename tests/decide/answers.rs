@@ -71,7 +71,7 @@ fn without_the_store_on_error_decides_and_no_response_is_5xx() {
         )
     };
     let gateway = gateway(&format!(
-        "[store]\nurl = \"{}\"\ndeadline = \"1s\"\n{}{}{}",
+        "[store]\nurl = \"{}\"\ndeadline = \"10s\"\n{}{}{}",
         redis.url(),
         limit("open", "open"),
         limit("closed", "closed"),

@@ -17,8 +17,7 @@ const FILL: [&str; 4] = ["2001:db8:1:1::1", "2001:db8:1:1::2", "2001:db8:1:2::1"
 const LAST: &str = "2001:db8:1:3::2";
 
 fn gateway(redis: Option<&RedisServer>, config: &str) -> Gateway {
-    let store =
-        redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\ndeadline = \"10s\"\n", redis.url()));
+    let store = redis.map_or_else(String::new, RedisServer::store);
     let gateway = super::gateway(&format!("{store}{config}"));
     if redis.is_some() {
         gateway.wait_for_store();

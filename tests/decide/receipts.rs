@@ -61,7 +61,7 @@ fn a_receipt_settles_by_the_rules_of_its_limits_or_by_the_true_cost() {
 fn receipts_hold_for_all_gateways_with_one_secret_and_store() {
     let redis = RedisServer::start(&[]);
     let config = |secret: &str| {
-        let config = format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n{LIMITS}", redis.url());
+        let config = format!("{}{LIMITS}", redis.store());
         let gateway = Gateway::with_config(&format!(
             "[server]\ntrusted_proxies = [\"127.0.0.1\"]\nworkers = 1\n\
              [[listener]]\naddress = \"127.0.0.1:0\"\nserve = \"decide\"\n\

@@ -76,7 +76,7 @@ fn parallel_questions_with_one_id_are_charged_once_by_all_workers() {
 #[test]
 fn gateways_with_one_redis_charge_a_question_once() {
     let mut redis = RedisServer::start(&[]);
-    let config = format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n{ONCE}", redis.url());
+    let config = format!("{}{ONCE}", redis.store());
     // One gateway already has a candidate whose key is a value that differs in each repetition.
     let tried = "[limit.tried]\nrate = \"3/day\"\nkey = \"header:x-trace\"\ncandidate_of = \"ten\"\n\
                  [limit.more]\nrate = \"2/day\"\nkey = \"ip\"\ncandidate_of = \"one\"\n";

@@ -2,9 +2,8 @@
 
 use crate::support::app::run_script;
 use crate::support::gateway::Gateway;
-use crate::support::limiting::on_both_stores;
-use crate::support::limiting::server::RedisServer;
 use crate::support::limiting::topology::RedisCluster;
+use crate::support::limiting::{RedisServer, on_both_stores, store_section};
 
 const CLIENT: &str = "rls_client.py";
 const TRUSTED: &str = "trusted_proxies = [\"127.0.0.1\"]\n";
@@ -131,7 +130,7 @@ fn tenants_share_a_budget_and_are_refunded_apart() {
 #[test]
 fn descriptors_are_decided_by_redis() {
     let redis = RedisServer::start(&[]);
-    let gateway = gateway(TRUSTED, &format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n", redis.url()));
+    let gateway = gateway(TRUSTED, &redis.store());
     gateway.wait_for_store();
     scenario("decisions", &gateway);
 }
@@ -139,7 +138,7 @@ fn descriptors_are_decided_by_redis() {
 #[test]
 fn descriptors_are_decided_by_a_cluster() {
     let cluster = RedisCluster::start(0);
-    let gateway = gateway(TRUSTED, &format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n", cluster.url()));
+    let gateway = gateway(TRUSTED, &store_section(&cluster.url()));
     gateway.wait_for_store();
     scenario("decisions", &gateway);
 }
@@ -219,8 +218,7 @@ key = "ip6tiers/64/48x2"
 mode = "shadow"
 "#;
     on_both_stores(|redis| {
-        let store =
-            redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n", redis.url()));
+        let store = redis.map_or_else(String::new, RedisServer::store);
         let gateway = gateway(TRUSTED, &format!("{more}{store}"));
         if redis.is_some() {
             gateway.wait_for_store();
@@ -264,8 +262,7 @@ algorithm = "fixed_window"
 after = "free"
 "#;
     on_both_stores(|redis| {
-        let store =
-            redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n", redis.url()));
+        let store = redis.map_or_else(String::new, RedisServer::store);
         let gateway = gateway(TRUSTED, &format!("{more}{store}"));
         if redis.is_some() {
             gateway.wait_for_store();

@@ -6,7 +6,7 @@ use sluicegate::config::load_text;
 use super::{field, framed};
 use crate::support::gateway::Gateway;
 use crate::support::h2::{H2Client, Sent, post};
-use crate::support::limiting::on_both_stores;
+use crate::support::limiting::{RedisServer, on_both_stores};
 
 const RULES: &str = "[[listener]]\naddress = \"127.0.0.1:0\"\nserve = \"grpc\"\n\
     [[rls]]\ndomain = \"edge\"\ndescriptor = { user = \"*\" }\nlimits = [\"calls\", \"all\"]\n\
@@ -34,8 +34,7 @@ fn fetch(client: &mut H2Client, descriptors: &[&[(&str, &str)]]) -> u8 {
 #[test]
 fn a_descriptor_replaces_limits_of_others_in_its_request() {
     on_both_stores(|redis| {
-        let store =
-            redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n", redis.url()));
+        let store = redis.map_or_else(String::new, RedisServer::store);
         let server = "[server]\nworkers = 1\ntrusted_proxies = [\"127.0.0.1\"]\n[admin]\nlisten = \"127.0.0.1:0\"\n";
         let gateway = Gateway::with_config(&format!("{server}{RULES}{store}"));
         if redis.is_some() {

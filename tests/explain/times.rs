@@ -86,7 +86,7 @@ fn a_month_begins_on_the_day_of_its_key() {
 #[test]
 fn the_wait_ends_with_the_month_of_the_key() {
     let redis = RedisServer::start(&[]);
-    let store = format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n", redis.url());
+    let store = redis.store();
     for store in [String::new(), store] {
         let gateway = Gateway::start(&format!("{store}{MONTHS}"));
         if !store.is_empty() {

@@ -85,6 +85,31 @@ fn a_path_that_cannot_get_a_slash_is_served_at_once() {
     assert!(!response.get("location").unwrap_or_default().starts_with("//"), "{}", response.head);
 }
 
+/// The redirect adds the slash to the path of the client, not to the one that `rewrite` makes.
+#[test]
+fn a_rewritten_path_gets_its_slash_too() {
+    let gateway = site(
+        r#"
+        [[route]]
+        path = "~ ^/d/(.*)$"
+        files = "dist"
+        rewrite = { path = "/{1}" }
+
+        [[route]]
+        path = "~ ^/w/([a-z]+)$"
+        files = "dist"
+        rewrite = { path = "/{1}" }
+        "#,
+    );
+    let response = gateway.get("/d/docs?x=1");
+    assert_eq!((response.status(), response.get("location")), (301, Some("/d/docs/?x=1")));
+    // The second route matches no path with a slash at its end.
+    for target in ["/d/docs/", "/w/docs"] {
+        let response = gateway.get(target);
+        assert_eq!((response.status(), response.text().as_str()), (200, "the docs"), "{target}");
+    }
+}
+
 #[test]
 fn only_get_and_head_are_methods_of_files() {
     let gateway = site(ROUTES);

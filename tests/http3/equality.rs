@@ -262,6 +262,17 @@ fn targets_and_hosts_have_the_same_outcome() {
         "/tight",
         "/denied",
         "/nowhere",
+        // No path begins like these. HTTP/1.1 has other forms of targets, which only proxies and `CONNECT` get.
+        "",
+        "?x",
+        "x",
+        "x?/",
+        "*",
+        "*?x",
+        "%2fx",
+        "a.test:443",
+        "//",
+        "//?x",
     ] {
         clients.compare(&Request::new("GET", path, "a.test"));
     }

@@ -115,6 +115,7 @@ fn addresses_that_change_all_the_time_keep_nothing() {
     }
     let grown = gateway.gateway.memory("VmRSS").saturating_sub(before);
     assert!(grown < 4 << 20, "{grown}");
+    gateway.gateway.assert_metric("http_rejected_total", &[("reason", "h2_frames")], 1.0);
     assert_eq!(gateway.connect().get("/").status(), 200);
 }
 

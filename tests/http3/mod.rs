@@ -7,7 +7,9 @@ mod floods;
 mod frames;
 mod lifecycle;
 mod malformed;
+mod migration;
 mod network;
+mod priorities;
 mod requests;
 mod tunnels;
 

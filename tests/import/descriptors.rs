@@ -143,6 +143,10 @@ fn several_files_have_one_domain() {
     config::load_text("imported", &found).unwrap_or_else(|report| panic!("{report}\n{found}"));
     assert_eq!(found.matches("domain = \"edge\"").count(), 2, "{found}");
     assert!(found.contains("MERGE_DOMAIN_CONFIG=true"), "{found}");
+    std::fs::write(&path, map.replace("domain: edge", "domains: edge")).unwrap();
+    let output = import("ratelimit", &path);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && stderr.contains("there is no `domain`"), "{stderr}");
     std::fs::write(&path, format!("{}---\n{}", domain("/a"), domain("/a"))).unwrap();
     let output = import("ratelimit", &path);
     let stderr = String::from_utf8_lossy(&output.stderr);

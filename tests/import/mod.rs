@@ -2,6 +2,7 @@
 //! files, and whether nginx and the imported config decide alike.
 
 mod comments;
+mod delays;
 mod descriptors;
 mod differential;
 mod expressions;

@@ -34,7 +34,7 @@ fn send(gateway: &Gateway, target: &str, fields: &str, body: &str) -> Message {
 #[test]
 fn an_account_has_one_budget_in_both_kinds_of_body() {
     let redis = RedisServer::start(&[]);
-    let store = format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n\n", redis.url());
+    let store = redis.store();
     // Two gateways, used alternately.
     let gateways = [0, 1].map(|_| Gateway::start(&format!("{store}{}", config())));
     gateways.iter().for_each(Gateway::wait_for_store);

@@ -28,7 +28,7 @@ fn send(gateway: &Gateway, fields: &str, body: &str) -> u16 {
 #[test]
 fn every_spelling_has_one_budget() {
     let redis = RedisServer::start(&[]);
-    let store = format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n\n", redis.url());
+    let store = redis.store();
     let shared = Gateway::start(&format!("{store}{}", config()));
     shared.wait_for_store();
     for gateway in [&shared, &Gateway::start(&config())] {
@@ -64,7 +64,7 @@ fn live_overrides_and_decisions_have_any_spelling() {
     let redis = RedisServer::start(&[]);
     let entry = ["sg:overrides:login", "MALLORY@Example.com", "rate=0"];
     redis::cmd("HSET").arg(&entry).exec(&mut redis.client()).unwrap();
-    let store = format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n\n", redis.url());
+    let store = redis.store();
     let gateway = Gateway::start(&format!("{store}{}", config()));
     gateway.wait_for_store();
     assert_eq!(send(&gateway, FORM, "email=mallory%2B1%40example.COM"), 429);

@@ -33,7 +33,7 @@ impl Program {
     /// Starts the program with further files beside the config.
     pub fn start_with(redis: Option<&RedisServer>, rest: &str, files: &[(&str, &str)]) -> Program {
         let url = redis.map_or("memory:".to_owned(), RedisServer::url);
-        let store = format!("[store]\nurl = \"{url}\"\ndeadline = \"2s\"\non_error = \"closed\"\n");
+        let store = format!("[store]\nurl = \"{url}\"\ndeadline = \"10s\"\non_error = \"closed\"\n");
         let gateway = Gateway::launch(&[], |dir| {
             for (name, text) in files {
                 fs::write(dir.join(name), text).unwrap();

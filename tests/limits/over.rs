@@ -6,7 +6,7 @@ use std::fs;
 use crate::support::client::get;
 use crate::support::gateway::{Gateway, program};
 use crate::support::http::Message;
-use crate::support::limiting::on_both_stores;
+use crate::support::limiting::{RedisServer, on_both_stores};
 use crate::support::upstream::Upstream;
 
 const HEADER: &str = "x-limit-exceeded";
@@ -79,7 +79,7 @@ fn the_excess_goes_to_another_upstream() {
 #[test]
 fn a_refusal_wins_and_charges_nothing() {
     on_both_stores(|redis| {
-        let store = redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\n", redis.url()));
+        let store = redis.map_or_else(String::new, RedisServer::store);
         let app = Upstream::text("app");
         let gateway = Gateway::start(&format!(
             "{store}[[route]]\npath = \"/a\"\nupstream = \"{0}\"\nlimits = [\"soft\", \"hard\"]\n\

@@ -136,7 +136,7 @@ fn a_change_of_a_large_set_applies_at_once_on_all_gateways() {
         }
         let () = fill.query(&mut client).unwrap();
     }
-    let config = format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n{LIMIT}", server.url());
+    let config = format!("{}{LIMIT}", server.store());
     let gateways = [Gateway::start(&config), Gateway::start(&config)];
     for gateway in &gateways {
         wait_until("all are in force", || gateway.metric("live_overrides", &[("limit", "q")]) == Some(100_000.0));

@@ -4,7 +4,7 @@ use sluicegate::config::load_text;
 
 use crate::support::client::get;
 use crate::support::gateway::{Gateway, program};
-use crate::support::limiting::on_both_stores;
+use crate::support::limiting::{RedisServer, on_both_stores};
 use crate::support::token::{SECRET, hs256};
 
 fn config(limit: &str) -> String {
@@ -28,8 +28,7 @@ fn admitted(gateway: &Gateway, claims: &str) -> usize {
 #[test]
 fn a_claim_states_the_rate_within_bounds() {
     on_both_stores(|redis| {
-        let store =
-            redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n", redis.url()));
+        let store = redis.map_or_else(String::new, RedisServer::store);
         let limit = "rate = \"jwt:rate\"\nrate_within = [\"2/h\", \"5/h\"]\n\
              overrides = [{ key = \"vip\", rate = \"unlimited\" }]\n";
         let gateway = Gateway::start(&format!("{store}{}", config(limit)));

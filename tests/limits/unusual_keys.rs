@@ -91,7 +91,7 @@ fn every_value_can_be_managed(gateway: &Gateway) {
 fn any_bytes_can_be_named() {
     every_value_can_be_managed(&Gateway::start(CONFIG));
     let redis = RedisServer::start(&[]);
-    let gateway = Gateway::start(&format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n{CONFIG}", redis.url()));
+    let gateway = Gateway::start(&format!("{}{CONFIG}", redis.store()));
     wait_until("the store is reached", || {
         gateway.admin("/-/limits/tenant/state?key=a").status() == 200 && gateway.metric("store_up", &[]) == Some(1.0)
     });

@@ -3,8 +3,8 @@
 use sluicegate::limiting::algorithm::{Rule, State};
 
 use crate::support::gateway::Gateway;
-use crate::support::limiting::on_both_stores;
 use crate::support::limiting::rules::warm_up;
+use crate::support::limiting::{RedisServer, on_both_stores};
 
 const NOW: i64 = 1_795_000_000_000;
 
@@ -85,8 +85,7 @@ fn a_cold_key_has_a_smaller_burst() {
     let limit =
         "[[route]]\nrespond = { status = 200 }\nlimits = [\"l\"]\n[limit.l]\nrate = \"600/10min\"\nburst = 30\n";
     on_both_stores(|redis| {
-        let store =
-            redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\ndeadline = \"10s\"\n", redis.url()));
+        let store = redis.map_or_else(String::new, RedisServer::store);
         let admitted = |more: &str| {
             let gateway = Gateway::start(&format!("{store}{limit}{more}"));
             if redis.is_some() {

@@ -10,7 +10,7 @@ use super::{admitted, algorithms, policy, post, state};
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
-use crate::support::manual::app;
+use crate::support::manual::{Page, app};
 use crate::support::upstream::Upstream;
 use crate::support::wait_until;
 
@@ -125,21 +125,27 @@ fn a_debt_is_repaid_before_the_next_is_admitted() {
 
 #[test]
 fn a_queue_releases_requests_evenly() {
-    let page = algorithms();
-    let app = Upstream::text("in");
-    let gateway = page.under("leaky_bucket")[0].start(&app, None);
-    assert_eq!(policy(&gateway, "even"), [3, 6000]);
-    let start = Instant::now();
-    let mut clients: Vec<_> = (0..5).map(|_| gateway.client()).collect();
-    clients.iter_mut().for_each(|client| client.send(get("/", "")));
-    for turn in 0..3 {
-        app.request();
-        let took = start.elapsed().as_millis();
-        assert!((2000 * turn..2000 * turn + 1500).contains(&took), "request {turn} came after {took} ms");
+    let queues = Page::read("docs/reference/queues.md");
+    // The wait of each admitted request in turns of two seconds.
+    for (page, title, limit, quota, waits) in [
+        (&algorithms(), "leaky_bucket", "even", [3, 6000], [0, 1, 2].as_slice()),
+        (&queues, "A burst at once, the rest evenly", "pages", [5, 10_000], &[0, 0, 0, 1, 2]),
+    ] {
+        let app = Upstream::text("in");
+        let gateway = page.under(title)[0].start(&app, None);
+        assert_eq!(policy(&gateway, limit), quota);
+        let start = Instant::now();
+        let mut clients: Vec<_> = (0..waits.len() + 2).map(|_| gateway.client()).collect();
+        clients.iter_mut().for_each(|client| client.send(get("/", "")));
+        for turn in waits {
+            app.request();
+            let took = start.elapsed().as_millis();
+            assert!((2000 * turn..2000 * turn + 1500).contains(&took), "{title}: a request came after {took} ms");
+        }
+        let mut statuses: Vec<u16> = clients.iter_mut().map(|client| client.read_response("GET").status()).collect();
+        statuses.sort_unstable();
+        assert_eq!(statuses, [vec![200; waits.len()], vec![429; 2]].concat(), "{title}");
     }
-    let mut statuses: Vec<u16> = clients.iter_mut().map(|client| client.read_response("GET").status()).collect();
-    statuses.sort_unstable();
-    assert_eq!(statuses, [200, 200, 200, 429, 429]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use sluicegate::limiting::algorithm::SPECS;
 use crate::support::manual::{Page, app};
 
 /// Every page on limits.
-const LIMIT_PAGES: [&str; 17] = [
+const LIMIT_PAGES: [&str; 18] = [
     "docs/guides/api-keys.md",
     "docs/guides/choosing-a-limit.md",
     "docs/guides/llm-streams.md",
@@ -24,6 +24,7 @@ const LIMIT_PAGES: [&str; 17] = [
     "docs/reference/conditions.md",
     "docs/reference/keys.md",
     "docs/reference/overrides.md",
+    "docs/reference/queues.md",
     "docs/reference/responses.md",
 ];
 

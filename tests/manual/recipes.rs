@@ -215,7 +215,7 @@ fn a_cluster_refunds_slots_if_another_node_refuses() {
     let page = guide("several-gateways");
     let part = page.under("Other kinds of Redis")[0];
     let (cluster, app) = (RedisCluster::start(0), app());
-    let url = format!("{}\"\ndeadline = \"2s", cluster.url());
+    let url = format!("{}\"\ndeadline = \"10s", cluster.url());
     let changes = [("redis+cluster://10.0.0.1:6379,10.0.0.2:6379", &*url), ("100/h", "5/h")];
     let gateway = part.start_changed(&app, None, &changes);
     wait_until("the cluster responds", || gateway.metric("store_up", &[]) == Some(1.0));

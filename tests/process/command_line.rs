@@ -192,6 +192,9 @@ fn reload_waits_until_a_new_token_is_in_force() {
         vec!["run".to_owned(), "-c".to_owned(), file.display().to_string()]
     });
     let file = gateway.config().display().to_string();
+    // From now on the gateway refuses wrong tokens with 429.
+    let guess = || gateway.admin_request("GET", "/-/status", "authorization: Bearer wrong\r\n", "").status();
+    wait_until("there were too many wrong tokens", || guess() == 429);
     for (generation, token) in [(2, "the-second-of-the-tokens"), (3, "the-third-of-the-tokens")] {
         // The watcher may load the file before the command does.
         fs::write(gateway.config(), text(token)).unwrap();

@@ -2,7 +2,9 @@
 
 use std::net::TcpListener;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
+use crate::support::POLL_INTERVAL;
 use crate::support::gateway::Gateway;
 
 /// The demo, with its usual ports taken by this test or by something else.
@@ -10,8 +12,16 @@ fn demo_beside(_taken: &[Option<TcpListener>], arguments: &[&str]) -> Gateway {
     Gateway::launch(&[], |_| ["demo"].iter().chain(arguments).map(|&word| word.to_owned()).collect())
 }
 
+/// Takes the usual ports. What another test uses is free soon; what is still in use then belongs to a program that stays.
 fn take_ports() -> Vec<Option<TcpListener>> {
-    [8080, 9900].map(|port| TcpListener::bind(("127.0.0.1", port)).ok()).into()
+    let until = Instant::now() + Duration::from_secs(5);
+    let take = |port| loop {
+        match TcpListener::bind(("127.0.0.1", port)) {
+            Err(_) if Instant::now() < until => std::thread::sleep(POLL_INTERVAL),
+            taken => return taken.ok(),
+        }
+    };
+    [8080, 9900].map(take).into()
 }
 
 /// The command in what the demo printed that has `contains`, less the indentation.

@@ -7,8 +7,8 @@ use crate::support::gateway::Gateway;
 use crate::support::h2::{self, H2Client, Sent};
 use crate::support::upstream::Upstream;
 
-/// Spellings of `POST`, of a registered method that hyper does not know, and of an unregistered method.
-const SPELLINGS: [&str; 7] = ["post", "Post", "pOST", "propfind", "PropFind", "unlock", "version-control"];
+/// Spellings of `POST`, of methods that hyper does not know, and of an unregistered method.
+const SPELLINGS: [&str; 8] = ["post", "Post", "pOST", "propfind", "PropFind", "unlock", "version-control", "Purge"];
 
 /// `/login` limits POST and PROPFIND by `when`; POST to `/votes` has a route with a limit; `/by-method` has a budget
 /// for each method.
@@ -38,7 +38,7 @@ fn statuses(gateway: &Gateway, methods: &[&str], target: &str) -> Vec<u16> {
 }
 
 #[test]
-fn strict_refuses_registered_methods_in_another_case_over_http1_and_http2() {
+fn strict_refuses_methods_in_another_case_over_http1_and_http2() {
     let upstream = Upstream::text("in");
     let gateway = start(&upstream, "");
     assert_eq!(statuses(&gateway, &SPELLINGS, "/login"), [400; SPELLINGS.len()]);
@@ -50,8 +50,9 @@ fn strict_refuses_registered_methods_in_another_case_over_http1_and_http2() {
     }
     assert_eq!(upstream.requests().len(), 0);
     gateway.assert_metric("http_rejected_total", &[("reason", "method_case")], 2.0 * SPELLINGS.len() as f64);
-    // Nobody registered PURGE, so servers that know it know one spelling, and limits take all of them for it.
-    assert_eq!(statuses(&gateway, &["PURGE", "purge", "Purge"], "/votes"), [200, 200, 429]);
+    assert_eq!(statuses(&gateway, &["M1", "G.T"], "/login"), [400; 2]);
+    gateway.assert_metric("http_rejected_total", &[("reason", "method_character")], 2.0);
+    assert_eq!(statuses(&gateway, &["PURGE", "M-SEARCH", "X_Y"], "/login"), [200; 3]);
 }
 
 #[test]
@@ -68,6 +69,30 @@ fn other_modes_count_every_spelling_and_forward_it_as_it_was_sent() {
         // Registered methods are repaired, so `defensive` would not refuse them.
         let repaired = gateway.metric("http_would_reject_total", &[("reason", "method_case")]);
         assert!(repaired.unwrap_or_default() == 0.0, "{strictness}: {repaired:?}");
+    }
+}
+
+/// A server returns what it received of a TRACE, such as headers that the gateway added.
+#[test]
+fn trace_passes_only_where_a_route_lists_it_or_with_monitor() {
+    for (strictness, expected) in [("strict", [405, 400, 405]), ("defensive", [405, 200, 405]), ("monitor", [200; 3])] {
+        let upstream = Upstream::text("in");
+        let url = upstream.url();
+        let routes = format!(
+            "[[route]]\nupstream = \"{url}\"\n[[route]]\npath = \"/fixed\"\nrespond = {{ status = 200 }}\n\
+             [[route]]\npath = \"/trace\"\nmethods = [\"GET\", \"TRACE\"]\nupstream = \"{url}\"\n"
+        );
+        let gateway = Gateway::with(&format!("strictness = \"{strictness}\""), &routes);
+        let found = [("TRACE", "/"), ("trace", "/trace"), ("TRACE", "/fixed")]
+            .map(|(method, target)| statuses(&gateway, &[method], target)[0]);
+        assert_eq!(found, expected, "{strictness}");
+        assert_eq!(statuses(&gateway, &["TRACE"], "/trace"), [200], "{strictness}");
+        assert_eq!(statuses(&gateway, &["TRACE"], "/nowhere"), [expected[0]], "{strictness}");
+        let mut request: Request<()> = h2::get("/");
+        *request.method_mut() = Method::TRACE;
+        assert_eq!(H2Client::connect(gateway.addr).fetch(request, Sent::default()).status(), expected[0]);
+        let refused = gateway.metric("http_would_reject_total", &[("reason", "trace")]).unwrap_or_default();
+        assert_eq!(refused > 0.0, strictness == "monitor");
     }
 }
 

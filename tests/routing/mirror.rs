@@ -112,6 +112,31 @@ fn copies_are_bounded() {
     wait_until("the copies are on their way", || silent.connections() == 64);
 }
 
+/// Each upstream that gets copies has its own places, also after a reload.
+#[test]
+fn a_shadow_that_is_stuck_stops_no_copies_for_others() {
+    let (app, silent, shadow) = (Upstream::text("the app"), Upstream::silent(), Upstream::text("the shadow"));
+    let more = format!(
+        "response_timeout = \"30s\"\n[[route]]\nname = \"other\"\npath = \"/other\"\nupstream = \"{}\"\n\
+         mirror = {{ upstream = \"{}\" }}\n",
+        app.url(),
+        shadow.url()
+    );
+    let gateway = gateway(&app.url(), &silent.url(), &more);
+    for _ in 0..70 {
+        assert_eq!(gateway.get("/").text(), "the app");
+    }
+    count(&gateway, "busy", 6.0);
+    for _ in 0..10 {
+        assert_eq!(gateway.get("/other").text(), "the app");
+    }
+    gateway.assert_metric("mirror_total", &[("route", "other"), ("outcome", "answered")], 10.0);
+    gateway.reload_with("name = \"other\"", "allow = [\"127.0.0.1\"]\nname = \"other\"");
+    assert_eq!([gateway.get("/").text(), gateway.get("/other").text()], ["the app"; 2]);
+    count(&gateway, "busy", 7.0);
+    gateway.assert_metric("mirror_total", &[("route", "other"), ("outcome", "answered")], 11.0);
+}
+
 #[test]
 fn some_requests_are_not_copied() {
     let (app, shadow) = (Upstream::text("the app"), Upstream::text("the shadow"));

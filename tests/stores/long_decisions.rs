@@ -8,8 +8,8 @@ use sluicegate::limiting::store::redis::slot::key_slot;
 
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
-use crate::support::limiting::RedisServer;
 use crate::support::limiting::topology::RedisCluster;
+use crate::support::limiting::{RedisServer, store_section};
 use crate::support::wait_until;
 
 /// Concurrent requests of many users with the largest cost, while other requests use an exhausted limit. That limit has
@@ -77,7 +77,7 @@ fn a_decision_of_64_checks_is_exact_while_a_node_of_the_cluster_stops() {
             format!("[limit.l{limit}]\nalgorithm = \"fixed_window\"\nrate = \"1000/h\"\nkey = {key}\non_error = \"closed\"\n")
         })
         .collect();
-    let store = format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n", cluster.url());
+    let store = store_section(&cluster.url());
     let gateway = Gateway::start(&format!("{store}[[route]]\npath = \"/\"\nrespond = {{ }}\n{limits}"));
     let names: Vec<String> = (0..LIMITS).map(|limit| format!("l{limit}")).collect();
     let mut key = json!({ "ip": "2001:db8:1:1::1" });

@@ -70,7 +70,7 @@ fn a_receipt_counts_once_with_any_clocks() {
 #[test]
 fn a_receipt_refunds_only_units_that_were_not_refilled() {
     let server = RedisServer::start(&[]);
-    let store = format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n", server.url());
+    let store = server.store();
     let gateway = Gateway::start(&format!(
         "{store}\n[limit.one]\nrate = \"2/s\"\nburst = 5\nkey = \"all\"\n\n[[route]]\nupstream = \"echo:\"\n\
          limits = [\"one\"]\n"

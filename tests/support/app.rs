@@ -153,7 +153,7 @@ pub fn run(program: impl AsRef<OsStr>, package: &str, arguments: &[&str]) -> Str
         timeout.env("NODE_PATH", node_modules());
     }
     let output = timeout
-        .args(["--kill-after=1", "60"])
+        .args(["--kill-after=1", "180"])
         .arg(name)
         .args(arguments)
         .output()

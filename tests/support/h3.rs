@@ -32,13 +32,16 @@ pub struct H3Options<'a> {
     pub source: &'a str,
     /// Bytes that the client accepts of one stream before it reads.
     pub stream_window: u32,
+    /// The same of all streams.
+    pub window: u32,
     /// How often the client pings.
     pub pings: Option<Duration>,
 }
 
 impl<'a> H3Options<'a> {
     pub fn trusting(ca: &'a Ca) -> H3Options<'a> {
-        H3Options { ca, own: None, protocol: "h3", source: "127.0.0.1:0", stream_window: 1_250_000, pings: None }
+        let (stream_window, window) = (1_250_000, 1 << 30);
+        H3Options { ca, own: None, protocol: "h3", source: "127.0.0.1:0", stream_window, window, pings: None }
     }
 }
 
@@ -213,7 +216,10 @@ pub fn client_config(options: &H3Options<'_>) -> ClientConfig {
     tls.enable_early_data = true;
     let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
     let mut transport = TransportConfig::default();
-    transport.stream_receive_window(VarInt::from_u32(options.stream_window)).keep_alive_interval(options.pings);
+    transport
+        .stream_receive_window(VarInt::from_u32(options.stream_window))
+        .receive_window(VarInt::from_u32(options.window))
+        .keep_alive_interval(options.pings);
     config.transport_config(Arc::new(transport));
     config
 }

@@ -113,7 +113,7 @@ impl Part {
             Some(config) => config.split_once("\n\n").unwrap(),
             None => ("", self.config.as_str()),
         };
-        let store = format!("127.0.0.1:{}\"\ndeadline = \"2s\"", redis.unwrap_or_default());
+        let store = format!("127.0.0.1:{}\"\ndeadline = \"10s\"", redis.unwrap_or_default());
         // The test listens on ports of its own.
         let server: String = server.lines().filter(|line| !line.starts_with("listen")).collect::<Vec<_>>().join("\n");
         let config = rest.replace(APP, &app.addr.to_string()).replace(&format!("{REDIS}\""), &store);
@@ -128,7 +128,8 @@ impl Part {
     /// Starts a gateway with this config in front of `app`, with its limits in that Redis under `prefix`.
     pub fn start_sharing(&self, app: &Upstream, redis: u16, prefix: &str) -> Gateway {
         let written = format!("[store]\nurl = \"redis://{REDIS}\"\n");
-        let store = format!("[store]\nurl = \"redis://127.0.0.1:{redis}\"\nprefix = \"{prefix}\"\ndeadline = \"2s\"\n");
+        let store =
+            format!("[store]\nurl = \"redis://127.0.0.1:{redis}\"\nprefix = \"{prefix}\"\ndeadline = \"10s\"\n");
         let config = match self.config.contains(&written) {
             true => self.config.replace(&written, &store),
             false => format!("{}\n{store}", self.config),

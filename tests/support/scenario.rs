@@ -6,7 +6,7 @@
 use std::fmt::Write;
 
 use super::gateway::Gateway;
-use super::limiting::RedisServer;
+use super::limiting::{RedisServer, store_section};
 use super::upstream::Upstream;
 
 /// The config of a gateway that a test starts.
@@ -51,8 +51,9 @@ impl Scenario {
     }
 
     /// Decides in Redis, which is waited for. A slow machine causes no outage.
-    pub fn redis(self, url: &str) -> Scenario {
-        self.redis_within(url, "10s")
+    pub fn redis(mut self, url: &str) -> Scenario {
+        self.store = store_section(url);
+        self
     }
 
     /// Decides in Redis if it answers before this deadline. The gateway waits for it only when it starts.

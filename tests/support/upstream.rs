@@ -252,6 +252,7 @@ impl Peer {
 /// Counts the requests that a server is processing.
 #[derive(Default)]
 pub struct Running {
+    begun: AtomicUsize,
     now: AtomicUsize,
     most: AtomicUsize,
     ended: AtomicUsize,
@@ -268,11 +269,16 @@ impl Running {
     pub fn begin(&self) {
         let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);
+        self.begun.fetch_add(1, Ordering::SeqCst);
     }
 
     pub fn end(&self) {
         self.now.fetch_sub(1, Ordering::SeqCst);
         self.ended.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub fn begun(&self) -> usize {
+        self.begun.load(Ordering::SeqCst)
     }
 
     pub fn now(&self) -> usize {

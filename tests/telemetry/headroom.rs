@@ -40,7 +40,7 @@ const LEFT: [&str; 6] = ["none", "10", "20", "25", "50", "all"];
 #[test]
 fn headroom_counts_the_units_that_decisions_left() {
     let redis = RedisServer::start(&[]);
-    for store in [String::new(), format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n", redis.url())] {
+    for store in [String::new(), redis.store()] {
         let gateway = Gateway::start(&format!("{store}{CONFIG}"));
         // On a busy machine, a page of metrics may be some requests old.
         let assert_headroom = |limit, expected: [Option<f64>; 6]| {

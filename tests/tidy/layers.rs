@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::source::crate_files;
 
 /// The modules of the crate, lowest first, each with the lower modules that it may use.
-pub const LAYERS: [(&str, &[&str]); 40] = [
+pub const LAYERS: [(&str, &[&str]); 41] = [
     ("rate", &[]),
     ("text", &[]),
     ("labels", &[]),
@@ -21,6 +21,7 @@ pub const LAYERS: [(&str, &[&str]); 40] = [
     ("descriptors", &[]),
     ("files", &["template", "descriptors"]),
     ("replace_file", &[]),
+    ("file_stamp", &[]),
     ("tls", &["labels", "net"]),
     ("https_client", &["tls"]),
     ("telemetry", &["rate", "labels", "net", "grpc", "ends", "tls"]),
@@ -147,7 +148,21 @@ pub const LAYERS: [(&str, &[&str]); 40] = [
     ("fuzzing", &["canonical", "grpc", "limiting", "envoy", "proxy"]),
     ("reload", &["labels", "net", "config", "local_ca", "limiting", "route", "upstream", "worker"]),
     ("jwks", &["limiting", "net", "https_client", "telemetry", "config", "snapshot"]),
-    ("acme", &["replace_file", "labels", "net", "https_client", "tls", "telemetry", "upstream", "config", "snapshot"]),
+    (
+        "acme",
+        &[
+            "replace_file",
+            "file_stamp",
+            "labels",
+            "net",
+            "https_client",
+            "tls",
+            "telemetry",
+            "upstream",
+            "config",
+            "snapshot",
+        ],
+    ),
     (
         "admin",
         &[
@@ -179,6 +194,7 @@ pub const LAYERS: [(&str, &[&str]); 40] = [
             "heap",
             "ends",
             "replace_file",
+            "file_stamp",
             "tls",
             "upstream",
             "overload",

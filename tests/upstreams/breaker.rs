@@ -45,7 +45,7 @@ fn opened(breaker: &str, more: &str) -> (ControlledServer, Gateway) {
     let gateway = Gateway::with("workers = 2", &format!("{}\n{more}", app(&[server.url()], breaker)));
     server.set_status(500);
     assert_eq!(count(&statuses(&gateway, "/", 10), 500), 10);
-    assert_eq!(gateway.get("/").status(), 503);
+    wait_until("it opens", || gateway.log().contains("upstream app: breaker opened"));
     (server, gateway)
 }
 
@@ -61,12 +61,12 @@ fn errors_open_a_breaker_and_refusals_report_the_wait() {
     assert!(waits.iter().all(|wait| (450_000..=720_000).contains(wait)), "{waits:?}");
     assert!(waits.iter().max() > waits.iter().min(), "jittered");
     gateway.assert_metric("breaker_state", &OF_APP, 2.0);
-    gateway.assert_metric("breaker_refused_total", &OF_APP, 21.0);
+    gateway.assert_metric("breaker_refused_total", &OF_APP, 20.0);
     gateway.assert_metric("breaker_transitions_total", &[OF_APP[0], OF_APP[1], ("to", "open")], 1.0);
     gateway.assert_metric(
         "rejections_total",
         &[("limit", "_none"), ("reason", "upstream_breaker"), ("route", "app")],
-        21.0,
+        20.0,
     );
     wait_until("it is logged", || {
         gateway.log().contains("upstream app: breaker opened: 10 of 10 failed (error_ratio)")
@@ -183,7 +183,7 @@ fn a_server_that_hangs_opens_it_before_any_timeout() {
 #[test]
 fn probes_that_never_end_are_replaced() {
     let (server, go) = directed();
-    let breaker = "breaker = { errors = 3, min_requests = 3, open_for = \"300ms\", probes = 2, ramp = \"0s\" }";
+    let breaker = "breaker = { errors = 3, min_requests = 3, open_for = \"1s\", probes = 2, ramp = \"0s\" }";
     let gateway = Gateway::with("workers = 2", &app(&[server.url()], breaker));
     (0..3).for_each(|_| go.send(500).unwrap());
     assert_eq!(statuses(&gateway, "/", 4), [500, 500, 500, 503]);

@@ -1,5 +1,9 @@
 //! WebSockets to servers over HTTP/2: an upgrade becomes an extended CONNECT (RFC 8441).
 
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
 use bytes::Bytes;
 use h2::ext::Protocol;
 use http::{Response, StatusCode};
@@ -104,6 +108,71 @@ fn tunnels_carry_more_than_their_windows_in_both_directions() {
         let piece: Vec<u8> = (0..65_536_u32).map(|number| (number % 251) as u8).collect();
         client.send(&piece);
         assert_eq!(client.bytes(piece.len()), piece);
+    }
+}
+
+/// Bytes of a frame of data.
+const PIECE: usize = 16_000;
+
+/// A server that opens each tunnel, sends so many frames of data and the end of its stream, and resets it without an
+/// error.
+fn resetting(pieces: usize) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let serve = move |mut stream: TcpStream| -> io::Result<()> {
+        // Extended CONNECT is enabled.
+        stream.write_all(&frame(SETTINGS, 0, 0, &[0, 8, 0, 0, 0, 1]))?;
+        stream.read_exact(&mut [0; PREFACE.len()])?;
+        let mut head = [0; 9];
+        loop {
+            stream.read_exact(&mut head)?;
+            let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+            stream.read_exact(&mut payload)?;
+            let id = u32::from_be_bytes(head[5..].try_into().unwrap());
+            match (head[3], head[4]) {
+                // Until then, the window of a stream is 64 KiB.
+                (SETTINGS, 0) => stream.write_all(&frame(SETTINGS, ACK, 0, &[]))?,
+                (HEADERS, _) => {
+                    let mut frames = frame(HEADERS, END_HEADERS, id, &[0x88]);
+                    (1..pieces).for_each(|_| frames.extend(frame(DATA, 0, id, &[b'x'; PIECE])));
+                    frames.extend(frame(DATA, END_STREAM, id, &[b'x'; PIECE]));
+                    stream.write_all(&[frames, reset(id, NO_ERROR)].concat())?;
+                }
+                _ => {}
+            }
+        }
+    };
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || serve(stream));
+        }
+    });
+    addr
+}
+
+/// The window of the client is small, so that most of the data is in the gateway when the server resets the stream. They
+/// are more than the library buffers for the client.
+#[test]
+fn a_reset_after_the_end_of_a_stream_loses_none_of_its_data() {
+    const PIECES: usize = 7;
+    let gateway = Gateway::start(&route(&format!("h2c://{}", resetting(PIECES)), "tunnel_timeout = \"20s\""));
+    for late in [false, true] {
+        let mut wire = Wire::connect(gateway.addr, &[(4, 100)]);
+        wire.send(connect(1, "/chat", "websocket"));
+        wire.read_until("its head", |frame| frame.kind == HEADERS);
+        let mut body = wire.read_until("its data", |frame| frame.kind == DATA).payload;
+        std::thread::sleep(Duration::from_millis(300));
+        if late {
+            wire.send(frame(DATA, 0, 1, b"late"));
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        wire.send([window(0, 1 << 20), window(1, 1 << 20)].concat());
+        while body.len() < PIECES * PIECE {
+            let more = wire.read_until("the rest", |frame| frame.stream == 1 && frame.kind != WINDOW_UPDATE);
+            assert_eq!(more.kind, DATA, "late: {late}, after {} bytes", body.len());
+            body.extend(more.payload);
+        }
+        assert_eq!(body.len(), PIECES * PIECE);
     }
 }
 

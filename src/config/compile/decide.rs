@@ -139,8 +139,8 @@ fn check_decidable(section: &Section, limits: &[Arc<Limit>]) -> Option<()> {
 /// Makes the route of a section. No request is routed to it.
 pub fn own_route(name: &str, limits: Vec<Arc<Limit>>, context: &RouteContext) -> Route {
     let defaults = context.defaults;
-    // An encoded slash cannot lead to another route here.
-    let parsing = ParsingRules::new(defaults.strictness, Some(true));
+    // An encoded slash cannot lead to another route here, and the proxy that asks decides about TRACE.
+    let parsing = ParsingRules { accepts_trace: true, ..ParsingRules::new(defaults.strictness, Some(true)) };
     Route {
         name: name.to_owned(),
         limits,

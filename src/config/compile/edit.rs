@@ -2,7 +2,7 @@
 
 use http::{HeaderName, HeaderValue};
 
-use crate::config::compile::stated_value::{StatedValue, parse_stated_value};
+use crate::config::compile::stated_value::{StatedValue, parse_response_value, parse_stated_value};
 use crate::config::reader::{At, Section};
 use crate::config::schema::route;
 use crate::config::schema::row::ConfigOption;
@@ -49,8 +49,8 @@ pub fn compile_response_edit(section: &Section) -> Option<ResponseEdit> {
         return Some(ResponseEdit::default());
     }
     let edit = section.read_section(&route::RESPONSE_HEADERS)?;
-    let set = read_editable_pairs(&edit, &route::response_headers::SET, values::parse_header_value);
-    let default = read_editable_pairs(&edit, &route::response_headers::DEFAULT, values::parse_header_value);
+    let set = read_editable_pairs(&edit, &route::response_headers::SET, parse_response_value);
+    let default = read_editable_pairs(&edit, &route::response_headers::DEFAULT, parse_response_value);
     let add = read_editable_lines(&edit, &route::response_headers::ADD);
     let add_on_success = read_editable_lines(&edit, &route::response_headers::ADD_ON_SUCCESS);
     let remove = read_removed(&edit);
@@ -122,7 +122,7 @@ fn read_editable_lines(edit: &Section, option: &ConfigOption) -> Option<Vec<(Hea
             }
         };
         for item in items {
-            match (&name, edit.parse_node(&entry.key, item, values::parse_header_value)) {
+            match (&name, edit.parse_node(&entry.key, item, parse_response_value)) {
                 (Some(name), Some(value)) => lines.push((name.clone(), value)),
                 _ => ok = false,
             }

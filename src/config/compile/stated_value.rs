@@ -17,7 +17,7 @@ pub enum StatedValue {
 }
 
 /// The names of the placeholders in other programs, each with ours.
-const FOREIGN_NAMES: [(&str, &str); 16] = [
+const FOREIGN_NAMES: [(&str, &str); 18] = [
     ("$ssl_client_s_dn", "{tls_subject}"),
     ("$ssl_client_escaped_cert", "{tls_cert_pem}"),
     ("$ssl_client_cert", "{tls_cert_pem}"),
@@ -31,21 +31,76 @@ const FOREIGN_NAMES: [(&str, &str); 16] = [
     ("%DOWNSTREAM_PEER_FINGERPRINT_256%", "{tls_fingerprint}"),
     ("%DOWNSTREAM_PEER_CERT%", "{tls_cert_pem}"),
     ("%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%", "{client_ip}"),
+    ("%DOWNSTREAM_REMOTE_ADDRESS%", "{client_ip}"),
+    ("{http.request.remote.host}", "{client_ip}"),
     ("{http.request.tls.client.subject}", "{tls_subject}"),
     ("{http.request.tls.client.fingerprint}", "{tls_fingerprint}"),
     ("{http.auth.user.id}", "{user}"),
+];
+
+/// Variables of nginx that begin so. A text may contain other words with `$`.
+const NGINX_VARIABLES: [&str; 13] = [
+    "$http_",
+    "$ssl_",
+    "$arg_",
+    "$cookie_",
+    "$server_",
+    "$remote_",
+    "$realip_",
+    "$upstream_",
+    "$proxy_",
+    "$geoip",
+    "$host",
+    "$scheme",
+    "$request_",
 ];
 
 /// Parses a value. A word in braces is a placeholder; with spaces around it, it is the text itself, and so is
 /// everything else in braces, such as JSON.
 pub fn parse_stated_value(text: &str) -> Result<StatedValue, TextFault> {
     let fixed_value = values::parse_header_value(text)?;
-    if let Some((foreign, own)) = FOREIGN_NAMES.iter().find(|(foreign, _)| text.contains(foreign)) {
-        return invalid_text(format!("`{foreign}` is a variable of another program"), format!("write {own}"));
-    }
+    refuse_foreign_names(text)?;
     let template = TextTemplate::parse(text, |name, _| parse_placeholder(name))?;
     let has_placeholders = template.placeholders().next().is_some();
     Ok(if has_placeholders { StatedValue::Template(template) } else { StatedValue::Fixed(fixed_value) })
+}
+
+/// Parses a value of `response_headers`, which has no placeholders.
+pub fn parse_response_value(text: &str) -> Result<HeaderValue, TextFault> {
+    let value = values::parse_header_value(text)?;
+    refuse_foreign_names(text)?;
+    let own = ClientFact::NAMES.iter().map(|(name, _)| format!("{{{name}}}")).find(|name| text.contains(name));
+    match own {
+        Some(name) => invalid_text(
+            format!("response headers have no placeholders, but `{name}` is one of `request_headers`"),
+            "state facts about the client to the server, which can answer with them",
+        ),
+        None => Ok(value),
+    }
+}
+
+/// Refuses variables of other programs, which would reach the other side as they are.
+fn refuse_foreign_names(text: &str) -> Result<(), TextFault> {
+    let known = FOREIGN_NAMES.iter().find(|(foreign, _)| text.contains(foreign));
+    if let Some((foreign, own)) = known {
+        return invalid_text(format!("`{foreign}` is a variable of another program"), format!("write {own}"));
+    }
+    // Envoy's are like `%RESPONSE_FLAGS%` and `%REQ(:path)%`.
+    let is_of_envoy = |word: &str| {
+        let name = word.split_once('(').map_or(word, |(name, rest)| if rest.ends_with(')') { name } else { "" });
+        name.len() > 2 && name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')
+    };
+    let of_envoy = text.split('%').skip(1).find(|word| is_of_envoy(word)).filter(|_| text.matches('%').count() > 1);
+    let of_nginx = NGINX_VARIABLES.iter().find_map(|start| text.find(start).map(|at| &text[at..]));
+    let variable = match (of_envoy, of_nginx) {
+        (Some(word), _) => format!("%{word}%"),
+        (None, Some(rest)) => {
+            let end = rest[1..].find(|char: char| !char.is_ascii_alphanumeric() && char != '_');
+            rest[..end.map_or(rest.len(), |end| end + 1)].to_owned()
+        }
+        (None, None) => return Ok(()),
+    };
+    invalid_text(format!("`{variable}` is a variable of another program"), "write the text itself, or a placeholder")
 }
 
 /// Parses the text in a pair of braces; `None` if it is the text itself.
@@ -61,12 +116,17 @@ fn parse_placeholder(name: &str) -> Result<Option<ClientFact>, TextFault> {
         };
     }
     let fact_names = ClientFact::NAMES.iter().map(|(name, _)| *name);
+    // Caddy's have dots and digits: `{http.regexp.name.1}`.
     let word = name.split(':').next().unwrap_or_default();
-    let is_word = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    let is_word = word.starts_with(|first: char| first.is_ascii_alphabetic())
+        && word.bytes().all(|byte| {
+            byte.is_ascii_alphabetic() || b"_-.".contains(&byte) || word.contains('.') && byte.is_ascii_digit()
+        });
     if !is_word {
         return Ok(None);
     }
-    let near = find_closest(name, fact_names.clone()).map(|near| format!("did you mean `{{{near}}}`? "));
+    let canonical = name.to_ascii_lowercase().replace('-', "_");
+    let near = find_closest(&canonical, fact_names.clone()).map(|near| format!("did you mean `{{{near}}}`? "));
     let names: Vec<String> = fact_names.map(|name| format!("{{{name}}}")).collect();
     let help = format!(
         "{}the placeholders are {}, {{jwt:CLAIM}}; for the text itself write `{{ {name} }}`",

@@ -48,6 +48,12 @@ labels! {
     CorsWithoutRefusals = "SG0231",
     /// `files` of a route has no files, or not one that `try` names.
     MissingFiles = "SG0232",
+    /// `dns_program` of `[acme]` cannot be started.
+    DnsProgram = "SG0241",
+    /// The ACME server issues no certificate for a name.
+    UnissuedName = "SG0242",
+    /// `files` of a route serves a folder that is not made for that.
+    ExposedFolder = "SG0243",
     /// A key that clients choose.
     ForgeableKey = "SG0301",
     /// A limit that never decides.

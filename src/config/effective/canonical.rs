@@ -10,6 +10,7 @@ use crate::config::values;
 use crate::text::quote;
 
 /// An item of a list.
+#[derive(Clone)]
 pub struct ListItem {
     /// Equal for items that mean the same.
     pub canonical: String,
@@ -135,6 +136,11 @@ fn describe(node: &Node) -> String {
         }
         _ => exact_text(node),
     }
+}
+
+/// Returns the items that an option without a value means. `None` if they depend on other options.
+pub fn unset_items(option: &ConfigOption) -> Option<Vec<ListItem>> {
+    tree::parse_unset_list(option).map(|node| list_items(&node, &node, false))
 }
 
 /// Returns the items of a list, or a single value as a list. `shown`: the list as it is shown.

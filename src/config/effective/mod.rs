@@ -21,7 +21,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::config::diagnostics::report::{Place, SourceText};
-pub use crate::config::effective::canonical::{ListItem, default_text};
+pub use crate::config::effective::canonical::{ListItem, default_text, unset_items};
 pub use crate::config::effective::matchers::WrittenMatcher;
 pub use crate::config::effective::options::{ListedLimit, WrittenOption, WrittenSection};
 pub use crate::config::effective::render::EffectiveFormat;

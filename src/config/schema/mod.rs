@@ -27,7 +27,7 @@ mod shared;
 pub mod upstream;
 pub mod value_type;
 
-pub use crate::config::schema::once::{acme, admin, admin_token, geo, headers, jwt, root, set, store};
+pub use crate::config::schema::once::{acme, acme_dns, admin, admin_token, geo, headers, jwt, root, set, store};
 use crate::config::schema::row::ConfigOption;
 pub use crate::config::schema::shared::{key_part, refuse};
 
@@ -63,6 +63,7 @@ pub const ALL: &[&Schema] = &[
     &listener::internal::TABLE,
     &acme::TABLE,
     &admin::TABLE,
+    &acme_dns::TABLE,
     &admin_token::TABLE,
     &store::TABLE,
     &headers::TABLE,

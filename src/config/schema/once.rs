@@ -97,9 +97,17 @@ pub mod acme {
         CHALLENGES = option(
             "challenges",
             list_from(1, &Words(ChallengeKind::LABELS)),
-            Described("`[\"tls-alpn-01\", \"http-01\"]`, or `[\"dns-01\"]` with `dns_program`"),
+            Described("`[\"tls-alpn-01\", \"http-01\"]`, or `[\"dns-01\"]` with `dns` or `dns_program`"),
             "in the order in which they are tried. Names with a wildcard use `dns-01` only, and addresses the others",
         );
+        DNS = option(
+            "dns",
+            Table(&acme_dns::TABLE),
+            Absent,
+            "name server that gets the records of `dns-01` as dynamic updates (RFC 2136)",
+        )
+        .guide("tls.md#dns-01-and-wildcards")
+        .called(&["rfc2136", "dnsChallenge"]);
         DNS_PROGRAM = option(
             "dns_program",
             list_from(1, &Text("string")),
@@ -107,14 +115,46 @@ pub mod acme {
             "program, and its first arguments, that publishes the record of `dns-01`. It gets the arguments `present` or `cleanup`, the name of the record, and its text",
         )
         .guide("tls.md#dns-01-and-wildcards")
-        .called(&["dns", "dnsChallenge", "manual_auth_hook"]);
+        .called(&["manual_auth_hook"]);
         DNS_WAIT: Duration = option(
             "dns_wait",
             duration(0, 10 * MINUTE),
             Value("\"10s\""),
-            "wait after the program has published a record, until all servers of the zone have it",
+            "wait after a record has been published, until all servers of the zone have it. With `dns`, the wait ends when they do",
         );
         BACKOFF: Duration = option("backoff", duration(SECOND, DAY), Value("\"5m\""), "wait after a failure; doubles up to 6 h");
+    }
+}
+
+/// Options of `acme.dns`.
+pub mod acme_dns {
+    use super::*;
+    use crate::config::KeyAlgorithm;
+
+    rows! {
+        table("acme.dns");
+
+        SERVER = option(
+            "server",
+            Text("host:port"),
+            Required,
+            "the primary name server of the zone, reached over TCP. The port is 53 unless you write another",
+        );
+        ZONE = option("zone", Text("domain name"), Described("what the server states"), "the zone that has the names");
+        KEY = option("key", Text("domain name"), Required, "name of the TSIG key, as the name server calls it");
+        ALGORITHM: KeyAlgorithm = option(
+            "algorithm",
+            Words(KeyAlgorithm::LABELS),
+            Value("\"hmac-sha256\""),
+            "algorithm of the key",
+        );
+        SECRET = option(
+            "secret",
+            Text("Base64, 16 to 1024 bytes"),
+            Required,
+            "secret of the key, as in the key file of the name server",
+        )
+        .secrecy(Secrecy::Secret);
     }
 }
 
@@ -362,6 +402,7 @@ pub mod jwt {
             "accepted algorithms; with `key`, all of its kind. Secrets in a key set verify tokens only if `HS*` are listed",
         )
         .called(&["algorithm", "alg"])
+        .unset("[\"RS256\", \"RS384\", \"RS512\", \"PS256\", \"PS384\", \"PS512\", \"ES256\", \"ES384\", \"EdDSA\"]")
         .weaker(Weaker::NewItem);
         HEADER = option(
             "header",

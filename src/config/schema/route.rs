@@ -393,6 +393,8 @@ pub mod request_headers {
         )
         .shown_as("table")
         .guide("../guides/client-identity.md")
+        // Clients may send a header that the gateway no longer sets.
+        .weaker(Weaker::Removed)
         .secrecy(Secrecy::SecretByKey);
         REMOVE = option("remove", list(&Text("header")), Absent, "headers to remove").shown_as("list");
     }

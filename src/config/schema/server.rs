@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::config::ForwardedHeader;
+use crate::config::client_address::HOPS_MAX;
 use crate::config::schema::cors;
 use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Value};
 use crate::config::schema::row::{Row, Secrecy, Weaker, option, rows, table};
@@ -74,6 +75,17 @@ rows! {
     .weaker(Weaker::NewItem)
     .called(&["real_ip_header", "client_ip_headers", "client_ip_header", "original_ip_detection_extensions"])
     .teach("\"cloudflare\"", "Set it if your proxy names the client in a header of its own, such as `x-real-ip`");
+    MAX_FORWARDED_HOPS: usize = option(
+        "max_forwarded_hops",
+        integer(1, HOPS_MAX as i64),
+        Value("32"),
+        "addresses that are read of a list such as `X-Forwarded-For`, from its end",
+    )
+    .guide("requests.md#the-header-that-names-the-client")
+    .metric("sluicegate_client_unnamed_total")
+    .weaker(Weaker::More)
+    .called(&["depth", "trusted_hops", "xff_num_trusted_hops", "real_ip_recursive"])
+    .teach("1", "Set it to the number of proxies in front if their clients may have addresses of `trusted_proxies`");
     UNDERSCORE_HEADERS: UnderscoreHeaders = option(
         "underscore_headers",
         Words(UnderscoreHeaders::LABELS),

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::config::{self, Config};
+use crate::file_stamp::FileStamp;
 use crate::limiting::limit::Limit;
 use crate::limiting::overrides::row_table::ReplacedRows;
-use crate::reload::files::{FileStat, stat_file};
 use crate::reload::loader::Loader;
 use crate::reload::open_files::{PAUSE_MAX, Writer, find_writer};
 use crate::snapshot::CurrentSnapshot;
@@ -31,13 +31,13 @@ struct KnownFile {
     /// The limit whose rows are active: a reload reads the file anew.
     limit: Option<Arc<Limit>>,
     /// The file as it was read last; `None` if it could not be read.
-    read: Option<FileStat>,
+    read: Option<FileStamp>,
     /// The file as it was looked at last.
-    seen: Option<FileStat>,
+    seen: Option<FileStamp>,
     /// Since when the file has had a change that is not read yet.
     waiting_since: Option<Instant>,
     /// The file whose content cannot be used, and why. It is not read again until it changes.
-    unusable: Option<(FileStat, String)>,
+    unusable: Option<(FileStamp, String)>,
 }
 
 /// The result of one look at the file.
@@ -119,7 +119,7 @@ fn limits_with_file(config: &Config) -> Vec<Arc<Limit>> {
 /// Reads the file if it has changed, once it stays the same and no program has it open for writing.
 fn look_at_file(limit: &Arc<Limit>, known: &mut KnownFile, at: Instant) -> Look {
     let Some(file) = limit.overrides.file() else { return Look::Same };
-    let now = match stat_file(&file.path) {
+    let now = match FileStamp::read(&file.path) {
         Ok(now) => now,
         Err(why) => {
             (known.read, known.seen, known.waiting_since) = (None, None, None);
@@ -131,7 +131,7 @@ fn look_at_file(limit: &Arc<Limit>, known: &mut KnownFile, at: Instant) -> Look 
         known.waiting_since = None;
         return Look::Same;
     }
-    if let Some((_, why)) = known.unusable.as_ref().filter(|(stat, _)| *stat == now) {
+    if let Some((_, why)) = known.unusable.as_ref().filter(|(stamp, _)| *stamp == now) {
         return Look::Failed(why.clone());
     }
     let waited = at.duration_since(*known.waiting_since.get_or_insert(at));
@@ -150,7 +150,7 @@ fn look_at_file(limit: &Arc<Limit>, known: &mut KnownFile, at: Instant) -> Look 
             return Look::Failed(error.to_string());
         }
     };
-    if stat_file(&file.path).ok() != Some(now) || file.is_emptied_by(&text) && waited < EMPTIED_WAIT {
+    if FileStamp::read(&file.path).ok() != Some(now) || file.is_emptied_by(&text) && waited < EMPTIED_WAIT {
         return Look::Waiting;
     }
     known.waiting_since = None;
@@ -286,6 +286,25 @@ mod tests {
         assert!(matches!(look(19), Look::Read(rows) if rows.changed == 2));
     }
 
+    /// As a program does that synchronizes files with their times.
+    #[test]
+    fn an_edit_that_restores_size_and_time_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rows");
+        fs::write(&path, "a rate=0\n").unwrap();
+        let (limit, mut known, now) = (limit_with(path.clone()), KnownFile::default(), Instant::now());
+        assert_eq!(look_at_file(&limit, &mut known, now), Look::Waiting);
+        assert!(matches!(look_at_file(&limit, &mut known, now), Look::Read(rows) if rows.changed == 1));
+        let time = fs::metadata(&path).unwrap().modified().unwrap();
+        // The clock of a file system may have steps of some milliseconds.
+        std::thread::sleep(Duration::from_millis(50));
+        fs::write(&path, "b rate=0\n").unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), time);
+        assert_eq!(look_at_file(&limit, &mut known, now), Look::Waiting);
+        assert!(matches!(look_at_file(&limit, &mut known, now), Look::Read(rows) if rows.changed == 2));
+    }
+
     #[test]
     fn a_file_that_cannot_be_used_is_not_read_again_until_it_changes() {
         let dir = tempfile::tempdir().unwrap();
@@ -294,13 +313,10 @@ mod tests {
         let (limit, mut known, now) = (limit_with(path.clone()), KnownFile::default(), Instant::now());
         assert_eq!(look_at_file(&limit, &mut known, now), Look::Waiting);
         let Look::Failed(why) = look_at_file(&limit, &mut known, now) else { panic!("it is not UTF-8") };
-        // Read again, it would be found to be valid.
-        let stat = known.unusable.as_ref().unwrap().0;
-        let time = fs::metadata(&path).unwrap().modified().unwrap();
-        fs::write(&path, b"a rate=0\n#").unwrap();
-        fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
-        assert_eq!(stat_file(&path).unwrap(), stat);
-        assert_eq!(look_at_file(&limit, &mut known, now), Look::Failed(why));
+        // Read again, it would be unusable for its own reason.
+        assert!(why.contains("UTF-8"), "{why}");
+        known.unusable.as_mut().unwrap().1 = "as before".to_owned();
+        assert_eq!(look_at_file(&limit, &mut known, now), Look::Failed("as before".to_owned()));
         fs::write(&path, b"a rate=0\n").unwrap();
         assert_eq!(look_at_file(&limit, &mut known, now), Look::Waiting);
         assert!(matches!(look_at_file(&limit, &mut known, now), Look::Read(_)));

@@ -119,15 +119,16 @@ pub fn translate_client_settings(
             Ok(_) => {}
             Err(_) => drop(out.remarks.add(directive, "not an address or a network, so it is not trusted")),
         }
-        if !http.iter().any(|at| at.name == "server" && is_recursive(at, scope)) {
-            let why =
-                "without `real_ip_recursive on`, nginx takes the last address even if it is that of a trusted proxy";
-            out.remarks.add(directive, why);
-        }
     }
     if !networks.is_empty() {
         out.server.push(format!("trusted_proxies = {}", format_array(&networks)));
-        if let [(_, name)] = list_address_headers(http, scope).as_slice()
+        let headers = list_address_headers(http, scope);
+        // Without recursion, nginx takes the last address, even if it is that of a trusted proxy.
+        let is_recursive = http.iter().any(|at| at.name == "server" && is_recursive(at, scope));
+        if !is_recursive && headers.iter().any(|(_, name)| name == "x-forwarded-for") {
+            out.server.push("max_forwarded_hops = 1".to_owned());
+        }
+        if let [(_, name)] = headers.as_slice()
             && !matches!(name.as_str(), "x-forwarded-for" | "proxy_protocol")
             && may_name_client(name)
         {

@@ -89,8 +89,6 @@ pub fn translate_rewrite(directive: &Directive) -> Option<ImportedRedirect> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     fn target(text: &str) -> Option<(String, bool)> {
@@ -111,16 +109,8 @@ mod tests {
             assert_eq!(target(text), Some((to.to_owned(), keeps_query)), "{text}");
         }
         let rewrite = |args: &str| {
-            let args = args.split(' ').map(str::to_owned).collect();
-            let directive = Directive {
-                name: "rewrite".to_owned(),
-                args,
-                block: None,
-                file: "".into(),
-                line: 1,
-                base: Path::new("/").into(),
-                is_expanded: false,
-            };
+            let args: Vec<&str> = args.split(' ').collect();
+            let directive = Directive::written("rewrite", &args);
             translate_rewrite(&directive).map(|redirect| (redirect.to, redirect.status, redirect.keeps_query))
         };
         for (args, to, status, keeps_query) in [

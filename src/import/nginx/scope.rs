@@ -107,8 +107,6 @@ pub fn read_words(condition: &Directive) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     #[test]
@@ -116,16 +114,7 @@ mod tests {
         for args in
             [&["($host", "=", "a.test)"][..], &["(", "$host", "=", "a.test", ")"], &["($host", "=", "a.test", ")"]]
         {
-            let condition = Directive {
-                name: "if".to_owned(),
-                args: args.iter().map(|arg| (*arg).to_owned()).collect(),
-                block: None,
-                file: "".into(),
-                line: 1,
-                base: Path::new("/").into(),
-                is_expanded: false,
-            };
-            assert_eq!(read_words(&condition), ["$host", "=", "a.test"]);
+            assert_eq!(read_words(&Directive::written("if", args)), ["$host", "=", "a.test"]);
         }
     }
 }

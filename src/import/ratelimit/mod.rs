@@ -93,7 +93,9 @@ fn unpack_config_maps(documents: &[YamlNode]) -> Result<Vec<YamlNode>> {
                 for (name, node) in document.get("data").map_or(&[][..], YamlNode::entries) {
                     let file = format!("{}:{}: {}", document.file, node.line, shorten(name));
                     let inner = parse_text(node.text().unwrap_or(""), file.into())?;
-                    configs.extend(inner.into_iter().filter(|inner| inner.get("domain").is_some()));
+                    let is_config =
+                        |inner: &YamlNode| ["domain", "descriptors"].iter().any(|key| inner.get(key).is_some());
+                    configs.extend(inner.into_iter().filter(is_config));
                 }
             }
             Some(_) if document.get("apiVersion").is_some() => {}

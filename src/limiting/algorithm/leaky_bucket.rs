@@ -1,6 +1,7 @@
 //! Leaky bucket in exact integers. Twin of `lua/leaky_bucket.lua`: same names, same order. Requests proceed evenly, at
 //! least `per_ms / rate` apart. Requests that arrive faster wait in the queue for their slot, at most `queue_ms`;
-//! beyond that they are refused.
+//! beyond that they are refused. With `delay_after`, so many units of the queue proceed at once, and only those after
+//! them wait, until at most so many are left before them.
 //!
 //! The state counts the units that have not left the queue, regardless of its length: the next free slot is exactly
 //! `used / rate` ms after the time of the record.
@@ -22,23 +23,28 @@ pub struct LeakyBucket {
     pub queue_ms: i64,
     /// Admits the same requests, but lets them proceed at once.
     pub nodelay: bool,
+    /// This many units of the queue proceed at once.
+    pub delay_after: i64,
     /// The limit may refund charges.
     pub refunds: bool,
 }
 
 /// Longest queue: a day.
 const QUEUE_MAX_MS: i64 = 86_400_000;
+/// Largest `delay_after`.
+const DELAY_AFTER_MAX: i64 = 1_000_000_000;
 /// Slots have a resolution of a microsecond.
 const SLOTS_PER_MS: i64 = 1000;
 
 const QUEUE: Field<i64> = Field::<i64>::duration("queue", 0, QUEUE_MAX_MS).overridable();
 const NODELAY: Field<bool> = Field::<bool>::flag("nodelay");
+const DELAY_AFTER: Field<i64> = Field::<i64>::integer("delay_after", 0, DELAY_AFTER_MAX);
 
 impl Algorithm for LeakyBucket {
     type State = RecordsState<RefillRecord>;
 
     const LEADING: Param = RATE.param;
-    const FURTHER_PARAMS: &'static [Param] = &[QUEUE.param, NODELAY.param];
+    const FURTHER_PARAMS: &'static [Param] = &[QUEUE.param, NODELAY.param, DELAY_AFTER.param];
 
     const NUMBER: Number = Number { name: "queue_ms", words: "queue", least: 0 };
 
@@ -53,7 +59,13 @@ impl Algorithm for LeakyBucket {
         }
         let queue_ms = options.get(&QUEUE).unwrap_or(0);
         let nodelay = options.get(&NODELAY).unwrap_or(false);
-        let bucket = LeakyBucket { rate, per_ms, queue_ms, nodelay, refunds: options.refunds };
+        // More units than the state can count make no difference.
+        let delay_after = options.get(&DELAY_AFTER).unwrap_or(0).min(USED_MAX / per_ms);
+        if nodelay && delay_after > 0 {
+            let help = "remove `nodelay`, which lets all requests proceed at once, or `delay_after`";
+            return Err(option_error(DELAY_AFTER.name(), "with `nodelay`, no request waits", help));
+        }
+        let bucket = LeakyBucket { rate, per_ms, queue_ms, nodelay, delay_after, refunds: options.refunds };
         if queue_ms > bucket.max_number() {
             let help = format!("the longest `queue` for this rate is {}ms", bucket.max_number());
             return Err(option_error(QUEUE.name(), "it is too long to stay exact", help));
@@ -62,24 +74,29 @@ impl Algorithm for LeakyBucket {
     }
 
     fn params(&self, _now_ms: i64) -> Vec<i64> {
-        let LeakyBucket { rate, per_ms, queue_ms, nodelay, refunds } = *self;
+        let LeakyBucket { rate, per_ms, queue_ms, nodelay, delay_after, refunds } = *self;
         let mut params = vec![rate, per_ms, queue_ms, i64::from(nodelay)];
-        params.extend(refunds.then_some(1));
+        match delay_after {
+            0 => params.extend(refunds.then_some(1)),
+            _ => params.extend([i64::from(refunds), delay_after]),
+        }
         params
     }
 
     fn decode_rule(encoded: &str) -> Option<LeakyBucket> {
         let numbers = parse_numbers(encoded)?;
-        let (&[rate, per_ms, queue_ms, nodelay @ 0..=1], refunds) = numbers.split_first_chunk()? else { return None };
-        let refunds = match refunds {
-            [] => false,
-            [1] => true,
+        let (&[rate, per_ms, queue_ms, nodelay @ 0..=1], more) = numbers.split_first_chunk()? else { return None };
+        let (refunds, delay_after) = match *more {
+            [] => (false, 0),
+            [1] => (true, 0),
+            [refunds @ 0..=1, delay_after] if nodelay == 0 && delay_after > 0 => (refunds == 1, delay_after),
             _ => return None,
         };
-        let bucket = LeakyBucket { rate, per_ms, queue_ms, nodelay: nodelay == 1, refunds };
+        let bucket = LeakyBucket { rate, per_ms, queue_ms, nodelay: nodelay == 1, delay_after, refunds };
         let sound = (1..=USED_MAX).contains(&per_ms)
             && (1..=per_ms * SLOTS_PER_MS).contains(&rate)
-            && (0..=bucket.max_number()).contains(&queue_ms);
+            && (0..=bucket.max_number()).contains(&queue_ms)
+            && delay_after <= USED_MAX / per_ms;
         sound.then_some(bucket)
     }
 
@@ -97,7 +114,7 @@ impl Algorithm for LeakyBucket {
         let units = (self.burst() / n).max(1);
         let per_ms = self.per_ms * n;
         let queue_ms = div_ceil((units - 1) * per_ms, self.rate);
-        let part = LeakyBucket { per_ms, queue_ms, ..*self };
+        let part = LeakyBucket { per_ms, queue_ms, delay_after: self.delay_after / n, ..*self };
         if part.burst() > units { LeakyBucket { queue_ms: queue_ms - 1, ..part } } else { part }
     }
 
@@ -111,7 +128,9 @@ impl Algorithm for LeakyBucket {
     }
 
     fn describe(&self) -> String {
-        format!("{} per {}, queue {}", self.rate, format_duration(self.per_ms), format_duration(self.queue_ms))
+        let Self { rate, delay_after, .. } = self;
+        let text = format!("{rate} per {}, queue {}", format_duration(self.per_ms), format_duration(self.queue_ms));
+        if *delay_after > 0 { format!("{text}, delay after {delay_after}") } else { text }
     }
 
     fn describe_number(&self) -> String {
@@ -119,7 +138,7 @@ impl Algorithm for LeakyBucket {
     }
 
     fn has_queue(&self) -> bool {
-        !self.nodelay && self.queue_ms > 0
+        !self.nodelay && self.queue_ms * self.rate > self.delay_after * self.per_ms
     }
 
     fn late_debt(&self) -> Option<i64> {
@@ -147,7 +166,7 @@ impl RecordAlgorithm for LeakyBucket {
     }
 
     fn decide_one(&self, record: Option<&RefillRecord>, now: i64, cost: i64) -> Step<RefillRecord> {
-        let LeakyBucket { rate, per_ms: per, nodelay, .. } = *self;
+        let LeakyBucket { rate, per_ms: per, nodelay, delay_after, .. } = *self;
         let (before, is_repaired) = self.level(record, now);
         let mut used = before;
         let (full, burst) = (self.full(), self.burst());
@@ -161,7 +180,7 @@ impl RecordAlgorithm for LeakyBucket {
         } else if !admitted {
             retry_ms = div_ceil(over, rate);
         } else if cost > 0 && !nodelay {
-            retry_ms = div_ceil(used, rate);
+            retry_ms = div_ceil((used - delay_after * per).max(0), rate);
         }
         if admitted {
             used += need;

@@ -380,7 +380,7 @@ impl GuardedCharge {
     ) -> Option<i64> {
         let cost = self.check.cost;
         let Some(usage_rules) = rules.usage() else { return rules.correction(end, cost, BodyUsage::Unread) };
-        let (usage, has_unknown_model) = usage_rules.read_usage(scan, self.check.input_units);
+        let (usage, has_unknown_model) = usage_rules.read_usage(scan, self.check.input_tokens);
         let delta = rules.correction(end, cost, usage)?;
         let result = match usage {
             BodyUsage::Read { is_proven: true, .. } => SettlementResult::Settled,

@@ -39,8 +39,8 @@ pub enum Cost {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Price {
     pub units: i64,
-    /// The part of an estimate that is for the input.
-    pub input_units: i64,
+    /// Tokens of the input if the response does not report them.
+    pub input_tokens: i64,
 }
 
 /// Costs by method.
@@ -69,6 +69,11 @@ pub enum CallPattern {
     Tool {
         method: String,
         tool: String,
+    },
+    /// All tools, prompts or resources of a method that start like this.
+    ToolPrefix {
+        method: String,
+        start: String,
     },
 }
 
@@ -210,7 +215,7 @@ impl Cost {
             }
             _ => return self.for_request(facts, repeated, not_integer),
         };
-        Ok(Price { units, input_units: 0 })
+        Ok(Price { units, input_tokens: 0 })
     }
 
     /// Returns the cost of a request.
@@ -218,7 +223,7 @@ impl Cost {
     /// # Errors
     /// The request has several costs, and `repeated` does not choose one; or the cost is no integer from 0.
     pub fn for_request(&self, facts: &Facts, repeated: Repeated, not_integer: NotInteger) -> Result<Price, ValueError> {
-        let whole = |units| Price { units, input_units: 0 };
+        let whole = |units| Price { units, input_tokens: 0 };
         match self {
             Cost::Fixed(cost) => Ok(whole(*cost)),
             Cost::Stated(source) => {
@@ -239,7 +244,7 @@ impl Cost {
             }
             Cost::Reserved(reserve) => {
                 let estimate = reserve.estimate(facts, repeated, not_integer)?;
-                Ok(Price { units: estimate.units, input_units: estimate.input_units() })
+                Ok(Price { units: estimate.units, input_tokens: estimate.input_floor })
             }
         }
     }
@@ -258,16 +263,20 @@ fn times_calls(cost: i64, calls: usize) -> i64 {
 }
 
 impl CallPrices {
-    /// Returns what a call costs. The tool precedes the method, a method precedes its start, and the longest start
-    /// counts.
+    /// Returns what a call costs. A tool precedes the start of tools, which precedes the method, and that the start of
+    /// methods. The longest start counts.
     fn cost_of(&self, call: &Call) -> i64 {
         let Some(method) = call.method.as_deref() else { return self.default };
         let rank = |pattern: &CallPattern| match pattern {
             CallPattern::Tool { method: of, tool } => {
-                (of == method && call.tool.as_deref() == Some(tool)).then_some(usize::MAX)
+                (of == method && call.tool.as_deref() == Some(tool)).then_some((3, 0))
             }
-            CallPattern::Method(name) => (name == method).then_some(usize::MAX - 1),
-            CallPattern::Prefix(start) => method.starts_with(start.as_str()).then_some(start.len()),
+            CallPattern::ToolPrefix { method: of, start } => {
+                let starts = call.tool.as_deref().is_some_and(|tool| tool.starts_with(start.as_str()));
+                (of == method && starts).then_some((2, start.len()))
+            }
+            CallPattern::Method(name) => (name == method).then_some((1, 0)),
+            CallPattern::Prefix(start) => method.starts_with(start.as_str()).then_some((0, start.len())),
         };
         let ranked = self.listed.iter().filter_map(|(pattern, cost)| Some((rank(pattern)?, *cost)));
         ranked.max_by_key(|(rank, _)| *rank).map_or(self.default, |(_, cost)| cost)
@@ -284,7 +293,9 @@ impl CallPattern {
     fn to_call(&self) -> Call {
         let (method, tool) = match self {
             CallPattern::Method(name) | CallPattern::Prefix(name) => (name, None),
-            CallPattern::Tool { method, tool } => (method, Some(tool.as_str().into())),
+            CallPattern::Tool { method, tool: name } | CallPattern::ToolPrefix { method, start: name } => {
+                (method, Some(name.as_str().into()))
+            }
         };
         Call { method: Some(method.as_str().into()), tool, ..Call::default() }
     }
@@ -296,6 +307,7 @@ impl fmt::Display for CallPattern {
             CallPattern::Method(name) => f.write_str(name),
             CallPattern::Prefix(start) => write!(f, "{start}*"),
             CallPattern::Tool { method, tool } => write!(f, "{method}:{tool}"),
+            CallPattern::ToolPrefix { method, start } => write!(f, "{method}:{start}*"),
         }
     }
 }
@@ -373,12 +385,16 @@ mod tests {
         let method = |name: &str| CallPattern::Method(name.to_owned());
         let prefix = |start: &str| CallPattern::Prefix(start.to_owned());
         let tool = CallPattern::Tool { method: "tools/call".to_owned(), tool: "search".to_owned() };
+        let tools = |start: &str| CallPattern::ToolPrefix { method: "tools/call".to_owned(), start: start.to_owned() };
         let listed = vec![
             (prefix("debug_"), 50),
             (prefix("debug_trace"), 500),
             (method("debug_traceCall"), 7),
             (method("tools/call"), 2),
             (tool, 9),
+            (tools("se"), 3),
+            (tools("delete_"), 60),
+            (tools("delete_all"), 70),
         ];
         let prices = CallPrices { listed, default: 10 };
         let cost = |method: Option<&str>, tool: Option<&str>| {
@@ -392,6 +408,10 @@ mod tests {
             (Some("Debug_gc"), None, 10),
             (Some("tools/call"), Some("search"), 9),
             (Some("tools/call"), Some("Search"), 2),
+            (Some("tools/call"), Some("searches"), 3),
+            (Some("tools/call"), Some("delete_x"), 60),
+            (Some("tools/call"), Some("delete_all_x"), 70),
+            (Some("prompts/get"), Some("delete_x"), 10),
             (Some("tools/call"), None, 2),
             (Some("prompts/get"), Some("search"), 10),
             (None, None, 10),

@@ -179,14 +179,21 @@ impl Limit {
     /// # Errors
     /// The cost is ambiguous or no integer, or no response will report it.
     pub fn price_of(&self, facts: &Facts) -> Result<Price, ValueError> {
-        if self.settles_by_tokens() && starts_unreported_work(facts.method, facts.path) {
+        let settles_by_tokens = self.settles_by_tokens();
+        if settles_by_tokens && starts_unreported_work(facts.method, facts.server_path, facts.headers) {
             return Err(UnreadableBody::Batch.into());
         }
         if let Some(protocol) = self.call_protocol {
             let calls = self.when.select_calls(protocol, facts, self.not_integer)?;
             return self.cost.for_calls(&calls, facts, self.repeated, self.not_integer);
         }
-        self.cost.for_request(facts, self.repeated, self.not_integer)
+        let price = self.cost.for_request(facts, self.repeated, self.not_integer)?;
+        match self.charge_rules.as_ref().and_then(|rules| rules.usage()).filter(|_| settles_by_tokens) {
+            Some(usage) if self.cost.reserve().is_none() => {
+                Ok(Price { input_tokens: usage.input_tokens(facts.least_body_length()), ..price })
+            }
+            _ => Ok(price),
+        }
     }
 
     /// Sources whose values have to be integers.
@@ -328,7 +335,7 @@ impl Limit {
         self.reads_every_body() || self.finds_background()
     }
 
-    /// Returns whether the limit reads the body of a request to that path.
+    /// Returns whether the limit reads the body of a request that the server gets at that path.
     pub fn reads_body_of(&self, path: &str) -> bool {
         self.reads_every_body() || self.finds_background() && LlmApi::find(path).is_some_and(LlmApi::has_background)
     }

@@ -11,6 +11,7 @@ use crate::limiting::integers::{COST_MAX, units};
 use crate::limiting::limit::bytes::CountedBytes;
 use crate::limiting::limit::cost::StatusPrices;
 use crate::limiting::limit::request_end::ResponseTail;
+use crate::limiting::settlement::readings::UsageField;
 use crate::limiting::settlement::scan::UsageScan;
 use crate::limiting::settlement::sources::{UsageSource, UsageSources};
 use crate::limiting::settlement::weights::ModelWeights;
@@ -116,10 +117,15 @@ impl UsageRules {
         has_dialect || self.requests_usage || *self.weights != ModelWeights::default()
     }
 
+    /// Returns the tokens of a request with a body of at least this length. A compressed one may have more.
+    pub fn input_tokens(&self, body_length: u64) -> i64 {
+        i64::try_from(body_length.div_ceil(self.bytes_per_token.max(1))).unwrap_or(i64::MAX).min(COST_MAX)
+    }
+
     /// Returns the usage that the scanner of the response has read, and whether the model has no weights of its own. If
-    /// the response does not report its usage completely, it has at least the output that it delivered, and the input
-    /// whose units `input_units` estimates.
-    pub fn read_usage(&self, scan: Option<&UsageScan>, input_units: i64) -> (BodyUsage, bool) {
+    /// the response does not report its usage completely, it has at least the output that it delivered. Where no report
+    /// contains the input, it has `input_tokens`.
+    pub fn read_usage(&self, scan: Option<&UsageScan>, input_tokens: i64) -> (BodyUsage, bool) {
         let Some((scan, readings)) = scan.and_then(|scan| Some((scan, scan.readings(&self.sources)?))) else {
             return (BodyUsage::Unread, false);
         };
@@ -128,16 +134,19 @@ impl UsageRules {
         if !is_proven && !scan.is_over() {
             return (BodyUsage::Awaited, false);
         }
-        let (mut units, mut has_unknown_model) = self.weights.units(readings);
-        let least = if is_proven { 0 } else { scan.least_tokens(readings, self.bytes_per_token) };
-        if least > 0 {
+        let least_output = if is_proven { 0 } else { scan.least_tokens(readings, self.bytes_per_token) };
+        // Without any output, the server may have done nothing.
+        let lacks_input = !readings.has_input() && (least_output > 0 || readings.has_output());
+        let (units, has_unknown_model) = if least_output > 0 || lacks_input {
             let mut raised = readings.clone();
-            raised.raise_output(least);
-            (units, has_unknown_model) = self.weights.units(&raised);
-            if !readings.has_input() {
-                units = units.saturating_add(input_units).min(COST_MAX);
+            raised.raise(UsageField::Output, least_output);
+            if lacks_input {
+                raised.raise(UsageField::Input, u64::try_from(input_tokens).unwrap_or(0));
             }
-        }
+            self.weights.units(&raised)
+        } else {
+            self.weights.units(readings)
+        };
         (BodyUsage::Read { units, is_proven }, has_unknown_model && units > 0)
     }
 }

@@ -13,7 +13,6 @@ mod refund;
 mod split_checks;
 mod without_store;
 
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -100,7 +99,7 @@ impl Check {
             rule: limit.rule.clone(),
             key,
             cost,
-            input_units: 0,
+            input_tokens: 0,
             role,
             override_values: None,
             tag,
@@ -157,7 +156,7 @@ impl Limiter {
         let price = limit.price_of(facts)?;
         let mut evaluation = self.evaluate(limit, keys, price.units.saturating_mul(hits).min(COST_MAX));
         if let Evaluation::Check(check) = &mut evaluation {
-            check.input_units = price.input_units;
+            check.input_tokens = price.input_tokens;
         }
         Ok(evaluation)
     }
@@ -208,7 +207,7 @@ impl Limiter {
         if !checks.is_empty()
             && (op == Op::Peek || !self.refuse_from_memory(&mut verdict, &checked_limits, &mut checks))
         {
-            pin!(self.decide_by_store(op, &mut verdict, &checked_limits, checks, hold, end)).await;
+            self.decide_by_store(op, &mut verdict, &checked_limits, checks, hold, end).await;
         }
         leased.finish(&mut verdict, &self.charges, &self.gateways);
         for (index, rule) in own_rules {

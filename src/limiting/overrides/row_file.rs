@@ -1,6 +1,6 @@
 //! The text of a file with overrides: one entry per line, a field and its value, as the hash in Redis has them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::PathBuf;
 
 use parking_lot::Mutex;
@@ -39,7 +39,7 @@ impl OverrideFile {
         text: &str,
         find_new: impl Fn(),
     ) -> Result<ReplacedRows, String> {
-        let (mut rows, mut rejected) = parse_rows(text)?;
+        let (mut rows, mut rejected) = parse_rows(reader, text)?;
         let without_value = written_rows(text).filter(|(.., value)| value.is_none());
         let mut skipped: BTreeSet<Vec<u8>> = without_value.map(|(_, field, _)| field.as_bytes().to_vec()).collect();
         let mut state = self.state.lock();
@@ -90,26 +90,36 @@ impl OverrideFile {
     }
 }
 
-/// Splits a text into rows: a field, spaces or tabs, and a value. Lines that are empty or begin with `#` say nothing.
+/// Splits a text into rows: a field, spaces or tabs, and a value. Lines that are empty or begin with `#` say nothing. Of
+/// several rows for one key, in whatever spelling, the first one counts.
 ///
 /// # Errors
 /// The file has too many rows or is damaged, for example by a crash during a write.
-fn parse_rows(text: &str) -> Result<(RawOverrides, RejectedOverrides), String> {
+pub(super) fn parse_rows(reader: &RowReader<'_>, text: &str) -> Result<(RawOverrides, RejectedOverrides), String> {
     if text.contains('\0') {
         return Err("the file contains zero bytes; write it again".to_owned());
     }
     let (mut rows, mut rejected) = (RawOverrides::new(), RejectedOverrides::default());
+    // Canonical forms of the rows that are written otherwise.
+    let mut respelled: HashSet<String> = HashSet::new();
     for (line, field, value) in written_rows(text) {
         let Some(value) = value else {
             rejected.add_line(line, "the line has no value; write KEY rate=100/s".to_owned());
             continue;
         };
+        // A field with a mistake is rejected with it when it is added.
+        let canonical = reader.canonical_field(field.as_bytes()).unwrap_or_else(|_| field.to_owned());
         if rows.contains_key(field.as_bytes()) {
             rejected.add_line(line, "the key has a row already".to_owned());
+        } else if rows.contains_key(canonical.as_bytes()) || respelled.contains(&canonical) {
+            rejected.add_line(line, "the key has a row already, in another spelling".to_owned());
         } else if rows.len() == LIVE_ENTRIES_MAX {
             return Err(format!("the file has more than {LIVE_ENTRIES_MAX} rows"));
         } else {
             rows.insert(field.as_bytes().to_vec(), value.as_bytes().to_vec());
+            if canonical != field {
+                respelled.insert(canonical);
+            }
         }
     }
     if rows.is_empty() && rejected.count > 0 {

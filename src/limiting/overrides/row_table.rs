@@ -61,7 +61,7 @@ impl<'r> RowReader<'r> {
     }
 
     /// Returns the canonical form of a field.
-    fn canonical_field(&self, field: &[u8]) -> Result<String, String> {
+    pub fn canonical_field(&self, field: &[u8]) -> Result<String, String> {
         canonicalize_field(self.key, field).map(|values| join_values(&values))
     }
 

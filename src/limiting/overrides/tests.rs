@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::limiting::key::state_key::{DIGEST_MARK, StateKeyFrame, write_escaped, write_value};
 use crate::limiting::key::{KeyPart, Missing};
+use crate::limiting::overrides::row_file::parse_rows;
 use crate::limiting::overrides::table::{OverrideBudget, parse_end};
 use crate::limiting::source::{Facts, Repeated, Source};
 
@@ -219,26 +220,27 @@ fn a_new_config_keeps_the_rows_that_became_wrong() {
         overrides.apply_file(&key(), text).unwrap();
         overrides
     };
-    let old = with_rows("a,b 0\nc,d 0\ne,f 0\ng,h 0\n");
-    let text = "a,b bad\nc,d\ne,f 1\ni,j bad\n";
+    let old = with_rows("a,b 0\nc,d 0\ne,f 0\ng,h 0\nk,l 0\n");
+    // A row counts, although another line has its key without a value.
+    let text = "a,b bad\nc,d\ne,f 1\ni,j bad\nk,l 1\nk,l\n";
     let new = with_rows(text);
     let budgets = |overrides: &Overrides| {
-        [("a", "b"), ("c", "d"), ("e", "f"), ("g", "h"), ("i", "j")]
+        [("a", "b"), ("c", "d"), ("e", "f"), ("g", "h"), ("i", "j"), ("k", "l")]
             .map(|(a, b)| find(overrides, Some(a.as_bytes()), Some(b.as_bytes())))
     };
     let [blocked, unlimited] = [OverrideBudget::Blocked, OverrideBudget::Unlimited].map(Some);
-    assert_eq!(budgets(&new), [None, None, unlimited.clone(), None, None]);
+    assert_eq!(budgets(&new), [None, None, unlimited.clone(), None, None, unlimited.clone()]);
     assert_eq!(new.adopt_rows(&key(), &old), 2);
-    let kept = [blocked.clone(), blocked, unlimited, None, None];
+    let kept = [blocked.clone(), blocked, unlimited.clone(), None, None, unlimited];
     assert_eq!(budgets(&new), kept);
     // Reading the same text again changes nothing, and rows that the text names no longer go.
     assert_eq!(new.apply_file(&key(), text).unwrap().changed, 0);
     assert_eq!(budgets(&new), kept);
     new.apply_file(&key(), "").unwrap();
-    assert_eq!(budgets(&new), [const { None }; 5]);
+    assert_eq!(budgets(&new), [const { None }; 6]);
     // A file that has become empty may be about to be written, so a new config does not lift its blocks.
     let emptied = with_rows("# rows\n");
-    assert_eq!(emptied.adopt_rows(&key(), &old), 4);
+    assert_eq!(emptied.adopt_rows(&key(), &old), 5);
     assert_eq!(budgets(&emptied), budgets(&old));
 }
 
@@ -280,6 +282,24 @@ fn a_key_has_an_entry_while_the_stars_of_its_rows_change() {
         is_over.store(true, Ordering::Relaxed);
         assert_eq!(searches.join().unwrap(), 0);
     });
+}
+
+#[test]
+fn the_first_row_of_a_key_counts_in_whatever_spelling() {
+    let (overrides, key) = (overrides(), key());
+    let rows_of = |text: &str| {
+        let (rows, rejected) = parse_rows(&overrides.reader(&key), text).unwrap();
+        let fields = rows.into_keys().map(|field| String::from_utf8(field).unwrap());
+        (fields.collect::<Vec<_>>().join(" "), rejected.count)
+    };
+    for (text, fields, rejected) in [
+        ("x,a 0\nx,%61 1\n", "x,a", 1),
+        ("x,%61 0\nx,a 1\n", "x,%61", 1),
+        ("x,%61 0\n%78,a 1\nx,a 1\n", "x,%61", 2),
+        ("x,%61 0\nx,b 1\n", "x,%61 x,b", 0),
+    ] {
+        assert_eq!(rows_of(text), (fields.to_owned(), rejected), "{text}");
+    }
 }
 
 #[test]

@@ -18,6 +18,8 @@ pub enum LlmApi {
     Gemini,
     Converse,
     Ollama,
+    /// Chat of Cohere, which refuses members that it does not know.
+    Cohere,
     /// An interaction with Gemini. Its usage is not read.
     Interactions,
     /// A run of an assistant or an agent over a thread that the server keeps.
@@ -39,6 +41,7 @@ const APIS: &[ApiRow] = &[
     ("/converse-stream", LlmApi::Converse, &["/inferenceConfig/maxTokens"]),
     ("/api/chat", LlmApi::Ollama, &["/options/num_predict"]),
     ("/api/generate", LlmApi::Ollama, &["/options/num_predict"]),
+    ("/v2/chat", LlmApi::Cohere, &["/max_tokens"]),
     ("/interactions", LlmApi::Interactions, &["/generation_config/max_output_tokens"]),
     ("/runs", LlmApi::Runs, &["/max_completion_tokens"]),
     ("/submit_tool_outputs", LlmApi::Runs, &[]),
@@ -52,11 +55,22 @@ const UNREPORTED: &[&str] = &[
     "/batches",
     "/batch/jobs",
     ":batchgeneratecontent",
-    ":asyncbatchembedcontent",
     "/batchpredictionjobs",
+    "/batchinferencejobs",
     "/model-invocation-job",
-    "/async-invoke",
+    "/model-customization-jobs",
+    "/embed-jobs",
+    ":predictlongrunning",
+    "/videos",
+    "/videos/generations",
     "/fine_tuning/jobs",
+    "/fine-tuning/jobs",
+    "/fine-tunes",
+    "/finetuning/finetuned-models",
+    "/supervisedfinetuningjobs",
+    "/reinforcementfinetuningjobs",
+    "/tuningjobs",
+    "/tunedmodels",
     "/realtime/calls",
     "/realtime/client_secrets",
     "/realtime/sessions",
@@ -67,9 +81,40 @@ const UNREPORTED: &[&str] = &[
 const COUNTING: &[&str] = &["/count_tokens", "/count-tokens", "/responses/input_tokens", ":counttokens"];
 
 /// Returns whether a request starts work whose cost no response to it reports.
-pub fn starts_unreported_work(method: &str, path: &str) -> bool {
+pub fn starts_unreported_work(method: &str, path: &str, headers: &HeaderMap) -> bool {
     const READING: [&str; 4] = ["GET", "HEAD", "OPTIONS", "DELETE"];
-    !READING.contains(&method) && UNREPORTED.iter().any(|end| ends_with(path, end))
+    let starts =
+        |path: &str| UNREPORTED.iter().any(|end| has_end(path, end)) || is_asynchronous(path) || adds_to_batch(path);
+    !READING.contains(&method) && (starts(path) || starts(&remove_parameters(path)) || prefers_asynchronous(headers))
+}
+
+/// Returns whether a path says that the server works on the request later: `/async/chat/completions`, `/async-invoke`,
+/// `/text_async`, `:asyncBatchEmbedContent`.
+fn is_asynchronous(path: &str) -> bool {
+    const WORD: &[u8] = b"async";
+    let path = path.trim_end_matches('/').as_bytes();
+    let mut segments = path.split(|byte| *byte == b'/');
+    let operation = segments.next_back().unwrap_or_default();
+    let mut words = operation.split(|byte| matches!(byte, b'-' | b'_' | b':'));
+    let verb = operation.rsplit(|byte| *byte == b':').next().filter(|verb| verb.len() < operation.len());
+    let has_verb = verb.and_then(|verb| verb.get(..WORD.len())).is_some_and(|start| start.eq_ignore_ascii_case(WORD));
+    has_verb || words.any(|word| word.eq_ignore_ascii_case(WORD)) || segments.any(|one| one.eq_ignore_ascii_case(WORD))
+}
+
+/// Returns whether a path adds requests to a batch: `/batches/ID/requests`.
+fn adds_to_batch(path: &str) -> bool {
+    let mut segments = path.trim_end_matches('/').rsplit('/');
+    let is_requests = segments.next().is_some_and(|one| one.eq_ignore_ascii_case("requests"));
+    is_requests && segments.nth(1).is_some_and(|one| one.eq_ignore_ascii_case("batches"))
+}
+
+/// Returns whether the client asks for a response before the work is done (RFC 7240, section 4.1).
+fn prefers_asynchronous(headers: &HeaderMap) -> bool {
+    let preferences = headers.get_all("prefer").iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    let names = preferences.map(|one| one.split(|byte| matches!(byte, b';' | b'=')).next().unwrap_or_default());
+    let is_preferred = names.map(<[u8]>::trim_ascii).any(|name| name.eq_ignore_ascii_case(b"respond-async"));
+    is_preferred
+        || headers.get_all("x-dashscope-async").iter().any(|value| value.as_bytes().eq_ignore_ascii_case(b"enable"))
 }
 
 /// Returns whether a request only counts tokens, however the server reads the path.
@@ -121,7 +166,7 @@ impl LlmApi {
 
     /// Returns whether the operation can continue in the background.
     pub fn has_background(self) -> bool {
-        matches!(self, LlmApi::Responses | LlmApi::Interactions | LlmApi::Runs)
+        matches!(self, LlmApi::ChatCompletions | LlmApi::Responses | LlmApi::Interactions | LlmApi::Runs)
     }
 
     /// Returns whether a request asks for that, so that the client looks later whether it is complete.
@@ -129,6 +174,8 @@ impl LlmApi {
     pub fn may_be_in_background(self, states: impl Fn(&str) -> bool) -> bool {
         match self {
             LlmApi::Responses | LlmApi::Interactions => states("background"),
+            // Of xAI.
+            LlmApi::ChatCompletions => states("deferred"),
             // A stream that the client leaves does not end the run.
             LlmApi::Runs => true,
             _ => false,
@@ -167,6 +214,8 @@ fn pointer_of(source: &Source) -> Option<&JsonPointer> {
 
 #[cfg(test)]
 mod tests {
+    use http::{HeaderName, HeaderValue};
+
     use super::*;
     use crate::limiting::source::SourceKind;
 
@@ -188,6 +237,8 @@ mod tests {
             ("/v1beta/models/gemini:streamGenerateContent", Some(LlmApi::Gemini)),
             ("/model/nova/converse", Some(LlmApi::Converse)),
             ("/api/chat", Some(LlmApi::Ollama)),
+            ("/v2/chat", Some(LlmApi::Cohere)),
+            ("/v1/chat", None),
             ("/v1/threads/t1/runs", Some(LlmApi::Runs)),
             ("/v1/threads/t1/runs/r1", None),
             ("/v1/chat/completions;v=2", Some(LlmApi::ChatCompletions)),
@@ -224,8 +275,35 @@ mod tests {
             ("POST", "/async-invoke", true),
             ("POST", "/v1/fine_tuning/jobs", true),
             ("POST", "/v1/fine_tuning/jobs/j1/cancel", false),
+            ("POST", "/async/chat/completions", true),
+            ("POST", "/v1/Async/sonar", true),
+            ("POST", "/v1/async;x=1/sonar", true),
+            ("GET", "/async/chat/completions/r1", false),
+            ("POST", "/endpoints/e1/async-invocations", true),
+            ("POST", "/production/async_predict/", true),
+            ("POST", "/v1/t2a_async_v2", true),
+            ("POST", "/v1beta/models/gemini:asyncBatchEmbedContent", true),
+            ("POST", "/v1/models/veo:predictLongRunning", true),
+            ("POST", "/v1/asynchronous/chat/completions", false),
+            ("POST", "/openai/deployments/async-gpt/chat/completions", false),
+            ("POST", "/v1/batches/b1/requests", true),
+            ("POST", "/v1/requests", false),
+            ("", "/", false),
+            ("POST", "", false),
         ] {
-            assert_eq!(starts_unreported_work(method, path), is_unreported, "{method} {path}");
+            assert_eq!(starts_unreported_work(method, path, &HeaderMap::new()), is_unreported, "{method} {path}");
+        }
+        for (name, value, is_unreported) in [
+            ("prefer", "respond-async", true),
+            ("prefer", "wait=10, Respond-Async;x=1", true),
+            ("prefer", "wait", false),
+            ("prefer", "return=respond-async", false),
+            ("x-dashscope-async", "Enable", true),
+            ("x-dashscope-async", "disable", false),
+        ] {
+            let headers = HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static(value))]);
+            let starts = |method: &str| starts_unreported_work(method, "/v1/chat/completions", &headers);
+            assert_eq!((starts("POST"), starts("GET")), (is_unreported, false), "{name}: {value}");
         }
         for (path, counts) in [
             ("/v1/messages/count_tokens", true),

@@ -216,6 +216,7 @@ mod tests {
             ("/v1/messages", false),
             ("/v1/responses", false),
             ("/api/chat", false),
+            ("/v2/chat", false),
             ("/own", true),
         ] {
             assert_eq!(set_include_usage(path, body).is_some(), asked, "{path}");

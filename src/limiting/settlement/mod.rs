@@ -8,6 +8,7 @@
 //! - `weights`: what the usage costs, by the model of the response.
 //! - `readings`: the numbers read so far, and whether they are final.
 //! - `scan`: the scanner of one response. It selects the format and decodes gzip.
+//! - `byte_order`: texts with a byte order mark, and those that are not UTF-8.
 //! - `path_tree`, `json`, `lines`, `events`, `gzip`: the parsers, without I/O.
 //! - `include_usage`: changes a request so that the server reports the usage of its stream.
 //!
@@ -18,6 +19,7 @@
 //! the usage read so far, and what the content that passed costs at least.
 
 pub mod api;
+pub mod byte_order;
 pub mod events;
 pub mod gzip;
 pub mod include_usage;

@@ -136,27 +136,44 @@ impl UsageReadings {
         self.delivered
     }
 
+    /// Returns the sum of the input in reports, by its kinds.
+    fn input(&self) -> u64 {
+        let fields = [UsageField::Input, UsageField::MoreInput, UsageField::CacheRead, UsageField::CacheWrite];
+        fields.iter().map(|field| self.number(*field)).fold(0, u64::saturating_add)
+    }
+
+    fn output(&self) -> u64 {
+        self.number(UsageField::Output).saturating_add(self.number(UsageField::MoreOutput))
+    }
+
     /// Returns whether a report contains the input, or a total that includes it. Zeros are no report.
     pub fn has_input(&self) -> bool {
-        [UsageField::Input, UsageField::Total].iter().any(|field| self.number(*field) > 0)
+        self.input() > 0 || self.number(UsageField::Total) > self.output()
+    }
+
+    /// Returns whether a report contains output.
+    pub fn has_output(&self) -> bool {
+        self.output() > 0
     }
 
     /// Returns whether a report says that nothing was used, or states no output, although text has passed. A total
     /// of 0 may be the price of a free response.
     pub fn denies_content(&self) -> bool {
-        let has = |field: UsageField| self.numbers[field as usize].is_some();
-        let is_all_zero = (has(UsageField::Input) || has(UsageField::Output))
-            && self.numbers.iter().all(|number| number.unwrap_or(0) == 0);
-        let is_input_alone = (has(UsageField::Output) || has(UsageField::Input))
-            && self.number(UsageField::Output) == 0
-            && self.number(UsageField::MoreOutput) == 0
-            && self.number(UsageField::Total) <= self.number(UsageField::Input);
-        self.delivered.bytes > NOTHING_MAX && (is_all_zero || is_input_alone)
+        const PARTS: [UsageField; 5] = [
+            UsageField::Input,
+            UsageField::MoreInput,
+            UsageField::CacheRead,
+            UsageField::CacheWrite,
+            UsageField::Output,
+        ];
+        let has_parts = PARTS.iter().any(|field| self.numbers[*field as usize].is_some());
+        let has_no_output = self.output() == 0 && self.number(UsageField::Total) <= self.input();
+        self.delivered.bytes > NOTHING_MAX && has_parts && has_no_output
     }
 
-    /// Raises the output to at least `tokens`.
-    pub fn raise_output(&mut self, tokens: u64) {
-        let slot = &mut self.numbers[UsageField::Output as usize];
+    /// Raises a number to at least `tokens`.
+    pub fn raise(&mut self, field: UsageField, tokens: u64) {
+        let slot = &mut self.numbers[field as usize];
         *slot = (*slot).max(Some(tokens));
     }
 

@@ -34,15 +34,10 @@ pub struct CostEstimate {
     /// Tokens after `at_most`.
     pub charged_input: i64,
     pub charged_output: i64,
+    /// Tokens of the input if the response does not report them.
+    pub input_floor: i64,
     pub weights: Weights,
     pub units: i64,
-}
-
-impl CostEstimate {
-    /// Returns the units of the input.
-    pub fn input_units(&self) -> i64 {
-        self.weights.units_of([(self.charged_input, self.weights.input)])
-    }
 }
 
 impl Reserve {
@@ -80,12 +75,21 @@ impl Reserve {
         not_integer: NotInteger,
     ) -> Result<CostEstimate, ValueError> {
         let weights = self.weights_for(facts);
-        if only_counts_tokens(facts.operation_path()) {
+        if only_counts_tokens(facts.server_path) {
             // If the server generates something all the same, the response is charged by what it delivers.
             let (input, announced) = (Some(0), Some(0));
-            return Ok(CostEstimate { input, announced, charged_input: 0, charged_output: 0, weights, units: 0 });
+            let (charged_input, charged_output, input_floor) = (0, 0, 0);
+            return Ok(CostEstimate {
+                input,
+                announced,
+                charged_input,
+                charged_output,
+                input_floor,
+                weights,
+                units: 0,
+            });
         }
-        let api = LlmApi::find(facts.operation_path());
+        let api = LlmApi::find(facts.server_path);
         let mut announced = None;
         for source in self.add.iter().filter(|source| api.is_none_or(|api| api.may_announce(source))) {
             let Some(stated) = facts.text(source, repeated)? else { continue };
@@ -95,7 +99,7 @@ impl Reserve {
             // The server may ignore the member that announces little.
             announced = announced.map(|tokens| tokens.max(self.default_add));
         }
-        let omits_usage = api.is_some_and(|api| api.may_omit_usage(facts.query, facts.headers));
+        let omits_usage = api.is_some_and(|api| api.may_omit_usage(facts.server_query, facts.headers));
         announced = announced.filter(|_| !omits_usage);
         let hides_output = omits_usage || hides_output(facts);
         let default_add = if hides_output { self.default_add.max(self.at_most) } else { self.default_add };
@@ -110,7 +114,10 @@ impl Reserve {
         let charged_output = announced.unwrap_or(default_add).min(self.at_most);
         let charged_input = input.unwrap_or(i64::MAX).min(self.at_most - charged_output);
         let units = weights.units_of([(charged_input, weights.input), (charged_output, weights.output)]);
-        Ok(CostEstimate { input, announced, charged_input, charged_output, weights, units })
+        let input_floor =
+            input.unwrap_or_else(|| self.at_most - announced.unwrap_or(self.default_add).min(self.at_most));
+        let input_floor = input_floor.min(self.at_most);
+        Ok(CostEstimate { input, announced, charged_input, charged_output, input_floor, weights, units })
     }
 
     /// Returns the weights of the model that the request names. If it cannot be read, the largest of all models count,
@@ -137,8 +144,8 @@ impl Reserve {
 fn hides_output(facts: &Facts) -> bool {
     match facts.body {
         BodyFacts::None => false,
-        BodyFacts::Form(_) | BodyFacts::UnreadableBody(_) => LlmApi::find(facts.path).is_some(),
-        BodyFacts::Json(body) => is_in_background(facts.path, body),
+        BodyFacts::Form(_) | BodyFacts::UnreadableBody(_) => LlmApi::find(facts.server_path).is_some(),
+        BodyFacts::Json(body) => is_in_background(facts.server_path, body),
     }
 }
 
@@ -247,7 +254,7 @@ mod tests {
                 ("/v1/messages/count_tokens", 0),
                 ("/other", 1020),
             ] {
-                let facts = Facts { body, path, body_length: Some(40), ..Facts::of(&headers) };
+                let facts = Facts { body, server_path: path, body_length: Some(40), ..Facts::of(&headers) };
                 let estimate = plain.estimate(&facts, Repeated::Refuse, NotInteger::Refuse).unwrap();
                 assert_eq!(estimate.units, units, "{path} {body:?}");
             }

@@ -6,6 +6,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 
 use crate::limiting::integers::integer;
+use crate::limiting::settlement::byte_order::{MarkSkipper, UnreadText};
 use crate::limiting::settlement::events::EventScanner;
 use crate::limiting::settlement::gzip::Gunzip;
 use crate::limiting::settlement::json::JsonScanner;
@@ -37,6 +38,10 @@ pub struct UsageScan {
 struct SourceGroup {
     sources: Arc<UsageSources>,
     parser: Parser,
+    has_begun: bool,
+    mark: MarkSkipper,
+    /// What the parser could not read.
+    unread: UnreadText,
     readings: UsageReadings,
 }
 
@@ -221,10 +226,24 @@ impl SourceGroup {
             _ if has_headers => Parser::None,
             _ => otherwise,
         };
-        SourceGroup { sources, parser, readings }
+        let (mark, unread) = (MarkSkipper::default(), UnreadText::default());
+        SourceGroup { sources, parser, has_begun: false, mark, unread, readings }
     }
 
     fn push(&mut self, bytes: &[u8]) {
+        let is_start = !std::mem::replace(&mut self.has_begun, true);
+        let bytes = match self.parser {
+            Parser::Json(_) | Parser::Lines(_) | Parser::Events(_) | Parser::Text
+                if is_start && is_compressed(bytes) =>
+            {
+                // The server does not say that it compresses.
+                self.readings.add_fault(ScanFault::Encoding);
+                self.parser = Parser::Encoded;
+                bytes
+            }
+            Parser::Json(_) | Parser::Lines(_) | Parser::Events(_) => self.mark.skip(bytes),
+            _ => bytes,
+        };
         match &mut self.parser {
             Parser::Json(scanner) => {
                 let unread = scanner.push(bytes, &self.sources.json, &mut self.readings);
@@ -235,7 +254,7 @@ impl SourceGroup {
                     self.readings.add_fault(fault);
                 }
                 // Content after the document, or content of a document that cannot be read.
-                self.readings.add_content(unread);
+                self.readings.add_content(self.unread.count(&bytes[bytes.len() - unread..]));
             }
             Parser::Lines(scanner) => scanner.push(bytes, &self.sources.json, &mut self.readings),
             Parser::Events(scanner) => scanner.push(bytes, &self.sources.events, &mut self.readings),
@@ -243,7 +262,7 @@ impl SourceGroup {
                 self.parser = if begins_as_text(bytes) { Parser::Text } else { Parser::None };
                 self.push(bytes);
             }
-            Parser::Text => self.readings.add_content(bytes.len()),
+            Parser::Text => self.readings.add_content(self.unread.count(bytes)),
             Parser::Encoded => self.readings.add_parts(bytes.len() as u64),
             Parser::None => {}
         }
@@ -316,6 +335,11 @@ fn begins_as_text(piece: &[u8]) -> bool {
     // The piece may end within a character.
     let is_utf8 = str::from_utf8(piece).map_or_else(|error| error.error_len().is_none(), |_| true);
     is_utf8 && !piece.iter().any(|byte| byte.is_ascii_control() && !byte.is_ascii_whitespace())
+}
+
+/// Returns whether the first piece of a body begins as gzip or Zstandard does, and no text.
+fn is_compressed(piece: &[u8]) -> bool {
+    piece.starts_with(&[0x1f, 0x8b]) || piece.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
 }
 
 /// A content coding that the scanner reads.

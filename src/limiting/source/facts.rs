@@ -23,9 +23,11 @@ pub struct Facts<'a> {
     pub method: &'a str,
     pub host: &'a str,
     pub path: &'a str,
-    /// The route sends the request to a path of its own, so `path` does not say what the server does.
-    pub replaces_path: bool,
     pub query: Option<&'a str>,
+    /// What the server gets, which says what it does with the request: the canonical path with merged slashes, and the
+    /// query. They are the client's, unless the route rewrites them.
+    pub server_path: &'a str,
+    pub server_query: Option<&'a str>,
     pub headers: &'a HeaderMap,
     /// Another proxy, which describes the request, may have joined the lines of a header by commas.
     pub has_joined_lines: bool,
@@ -90,8 +92,9 @@ impl<'a> Facts<'a> {
             method: "",
             host: "",
             path: "",
-            replaces_path: false,
             query: None,
+            server_path: "",
+            server_query: None,
             headers,
             has_joined_lines: false,
             route,
@@ -108,9 +111,10 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Returns the path that the server gets, as far as the end of the client's path says something about it.
-    pub fn operation_path(&self) -> &'a str {
-        if self.replaces_path { "" } else { self.path }
+    /// Returns the length of the body as far as it is known.
+    pub fn least_body_length(&self) -> u64 {
+        let read_length = if let BodyFacts::Json(document) = self.body { document.len() as u64 } else { 0 };
+        self.body_length.unwrap_or(read_length)
     }
 
     /// Returns the time of the request, in ms since 1970. Reads the wall clock of this machine if none is stated.
@@ -241,7 +245,7 @@ impl Facts<'_> {
     /// The request cannot be read as calls.
     pub fn calls(&self, protocol: CallProtocol) -> Result<&[Call], UnreadableBody> {
         let calls = self.calls.0[protocol as usize]
-            .get_or_init(|| read_calls(protocol, &self.body, (self.headers, self.query)));
+            .get_or_init(|| read_calls(protocol, &self.body, (self.headers, self.server_query)));
         calls.as_deref().map_err(|why| *why)
     }
 

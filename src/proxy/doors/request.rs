@@ -3,7 +3,6 @@
 //! selects another page for listeners that serve something else.
 
 use std::convert::Infallible;
-use std::pin::pin;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -72,8 +71,7 @@ async fn respond(
     let has_head = !request.received.is_on_stream();
     let result = match service {
         Service::Grpc => Box::pin(handle_call(&mut request)).await,
-        // Pinned here: `.await` alone would copy the future to its place, which is several kilobytes.
-        Service::Http | Service::Decide => pin!(handle_request(&mut request)).await,
+        Service::Http | Service::Decide => handle_request(&mut request).await,
     };
     let mut response = finish_response(request, result);
     if has_head {
@@ -118,11 +116,10 @@ async fn respond_to_question(
 /// Takes a request from its head to the response of its route. An error is the reason to refuse it.
 async fn handle_request(request: &mut RequestContext<'_>) -> Result<Reply, Refusal> {
     let mut arrival = arrive(request)?;
-    let passage = pin!(admit(request, &mut arrival)).await?;
-    match passage {
+    match admit(request, &mut arrival).await? {
         Passage::Admitted(mut admitted) => {
             let tunnel = admitted.places.tunnel.take();
-            let response = pin!(dispatch(request, arrival.on(admitted.route), admitted)).await?;
+            let response = dispatch(request, arrival.on(admitted.route), admitted).await?;
             Ok(Reply::Route(response, tunnel))
         }
         Passage::AcmeProof(response) | Passage::HttpsRedirect(response) => Ok(Reply::Route(response, None)),

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::config::client_address::{AddressHeader, ClientAddressRules};
+use crate::config::client_address::{AddressHeader, ClientAddressRules, HOPS_MAX};
 
 /// The client's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,9 +56,6 @@ pub struct ForwardedHop<'a> {
     pub address: Option<IpAddr>,
     pub is_trusted: bool,
 }
-
-/// Number of hops that are read. In a longer chain, the last one of them is the client.
-const HOPS_MAX: usize = 32;
 
 /// Determines the client's address. The first header of the rules that the request has names it.
 ///
@@ -133,11 +130,8 @@ fn walk_chain<'a>(
 ) -> Option<IpAddr> {
     let mut client = None;
     let tokens = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
-    for token in tokens.take(HOPS_MAX) {
-        let token = token.trim_ascii();
-        if token.is_empty() {
-            continue;
-        }
+    let tokens = tokens.take(HOPS_MAX).map(<[u8]>::trim_ascii).filter(|token| !token.is_empty());
+    for token in tokens.take(rules.headers.max_hops) {
         let address = str::from_utf8(token).ok().and_then(read).map(|ip| rules.nat64.client_of(ip));
         let is_trusted = address.is_some_and(|ip| rules.trusted.contains(ip));
         visit(ForwardedHop { header, text: token, address, is_trusted });
@@ -260,6 +254,16 @@ mod tests {
             (&["192.0.2.9 10.0.0.2"], "10.0.0.1"),
         ] {
             assert_eq!(client("10.0.0.1", X_FORWARDED_FOR, lines), ip, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn the_walk_ends_after_as_many_hops_as_configured() {
+        let map = headers(X_FORWARDED_FOR, &["1.1.1.1, 192.0.2.9, 10.0.0.2,"]);
+        for (max_hops, ip) in [(1, "10.0.0.2"), (2, "192.0.2.9"), (3, "192.0.2.9")] {
+            let mut rules = trusted();
+            rules.headers.max_hops = max_hops;
+            assert_eq!(identify("10.0.0.1".parse().unwrap(), &map, &rules).ip.to_string(), ip, "{max_hops}");
         }
     }
 

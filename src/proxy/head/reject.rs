@@ -28,6 +28,8 @@ pub struct RequestFaults {
     unsafe_to_repair: Option<End>,
     /// The path contains an encoded slash.
     slash: bool,
+    /// The method is TRACE.
+    trace: bool,
 }
 
 impl RequestFaults {
@@ -40,17 +42,19 @@ impl RequestFaults {
         if self.slash && !reading.keeps_slashes {
             return Err(End::PathSlash);
         }
+        let trace = (self.trace && !reading.accepts_trace).then_some(End::Trace);
         match reading.strictness {
-            Strictness::Strict => self.first.map_or(Ok(None), Err),
-            Strictness::Defensive => self.unsafe_to_repair.map_or(Ok(None), Err),
-            Strictness::Monitor => Ok(self.unsafe_to_repair),
+            Strictness::Strict => trace.or(self.first).map_or(Ok(None), Err),
+            Strictness::Defensive => trace.or(self.unsafe_to_repair).map_or(Ok(None), Err),
+            Strictness::Monitor => Ok(trace.or(self.unsafe_to_repair)),
         }
     }
 
     fn add(&mut self, reject: End) {
-        if reject == End::PathSlash {
-            self.slash = true;
-            return;
+        match reject {
+            End::PathSlash => return self.slash = true,
+            End::Trace => return self.trace = true,
+            _ => {}
         }
         self.first.get_or_insert(reject);
         if reject.row().min_strictness == Some(MinStrictness::Defensive) {

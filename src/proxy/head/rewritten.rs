@@ -1,35 +1,62 @@
-//! Makes the target that `rewrite.path` and `rewrite.query` of a route have for a request, once, before anything is
-//! decided about it. The result is judged as a received path is, so that no request is charged whose target cannot be
-//! sent.
+//! Makes the target that the `rewrite` of a route has for a request, once, before anything is decided about it. A path
+//! made of captures is judged as a received path is, so that no request is charged whose target cannot be sent. Limits
+//! read the result, too, where it says what the server does.
 
-use crate::canonical::{self, PathFault};
+use crate::canonical::{self, PathFault, find_sent_piece};
 use crate::config::Strictness;
 use crate::ends::End;
 use crate::proxy::head::reject::FaultPolicy;
 use crate::proxy::head::validate::ValidatedHead;
-use crate::route::ParsingRules;
 use crate::route::matcher::PathPattern;
-use crate::route::rewrite::{MatchedPath, RewrittenTarget, TargetRewrite};
+use crate::route::rewrite::{MatchedPath, RewrittenTarget};
+use crate::route::{ParsingRules, Rewrite};
 
-/// Makes the target for a request whose path `pattern` matches.
+/// Makes the target for a request whose path `pattern` matches. Returns `None` if it is the one that the client sent.
 ///
 /// # Errors
 /// The path that results has dot segments, or something else that `rules` refuse in received paths.
 pub fn rewrite_target(
     head: &ValidatedHead,
     pattern: &PathPattern,
-    rewrite: &TargetRewrite,
+    rewrite: &Rewrite,
     rules: ParsingRules,
-) -> Result<RewrittenTarget, End> {
-    let matched =
-        MatchedPath::new(pattern, head.matched_path(), head.sent_path(), rewrite).map_err(|_| End::PathRewritten)?;
-    // `OPTIONS *` has no path.
-    let path = rewrite.path.as_ref().filter(|_| head.path() != "*");
-    let path = path.map(|template| matched.render_path(template));
-    if let Some(path) = &path {
-        judge_path(path, rules)?;
+) -> Result<Option<RewrittenTarget>, End> {
+    // `OPTIONS *` has neither a path nor a query.
+    if head.path() == "*" {
+        return Ok(None);
     }
-    Ok(RewrittenTarget { path, query: rewrite.query.apply(head.query(), &matched) })
+    let Some(target) = &rewrite.target else {
+        let query = || head.query().map(str::to_owned);
+        return Ok(edit_prefixes(head, rewrite).map(|path| RewrittenTarget::new(path, query())));
+    };
+    let matched =
+        MatchedPath::new(pattern, head.matched_path(), head.sent_path(), target).map_err(|_| End::PathRewritten)?;
+    let path = match &target.path {
+        Some(template) => {
+            let path = matched.render_path(template);
+            judge_path(&path, rules)?;
+            path
+        }
+        None => edit_prefixes(head, rewrite).unwrap_or_else(|| head.sent_path().to_owned()),
+    };
+    Ok(Some(RewrittenTarget::new(path, target.query.apply(head.query(), &matched))))
+}
+
+/// Removes and adds the prefixes of the route. What is left of the path stays in its spelling for servers. Returns `None`
+/// if nothing changes.
+fn edit_prefixes(head: &ValidatedHead, rewrite: &Rewrite) -> Option<String> {
+    let (path, matched_path) = (head.sent_path(), head.matched_path());
+    let rest = match matched_path.strip_prefix(rewrite.strip_prefix.as_str()) {
+        Some(rest) if !rewrite.strip_prefix.is_empty() && (rest.is_empty() || rest.starts_with('/')) => {
+            find_sent_piece(matched_path, path, rewrite.strip_prefix.len(), matched_path.len())
+        }
+        _ => path,
+    };
+    if rest.len() == path.len() && rewrite.add_prefix.is_empty() {
+        return None;
+    }
+    let slash = if rest.is_empty() { "/" } else { "" };
+    Some(format!("{}{rest}{slash}", rewrite.add_prefix))
 }
 
 /// Judges a path that is made of pieces of canonical ones. Together, pieces such as `.` and `./` may be a dot segment.

@@ -84,7 +84,12 @@ impl UntrustedForwarding {
     }
 
     /// Reports a request from `peer`, which is a trusted proxy, that names no client.
-    pub fn report_unnamed(&self, headers: &HeaderMap, peer: IpAddr, is_reported: &Cell<bool>) {
+    pub fn report_unnamed(
+        &self,
+        (headers, rules): (&HeaderMap, &ClientAddressRules),
+        peer: IpAddr,
+        is_reported: &Cell<bool>,
+    ) {
         self.unnamed_count.inc();
         if is_reported.replace(true) {
             return;
@@ -92,14 +97,13 @@ impl UntrustedForwarding {
         if let Some(left_out) = self.unnamed_sample.take_turn_every(PERIOD_MS) {
             let left_out = Some(left_out).filter(|left_out| *left_out > 0);
             let peer = peer.to_canonical();
-            let present = ADDRESS_HEADERS.iter().find(|name| headers.contains_key(**name));
             tracing::warn!(
                 listener = &*self.listener,
                 %peer,
                 left_out,
                 "a trusted proxy names no client: all clients behind it count as one. {}. If the proxy sends requests of \
                  its own, such as health checks, nothing needs to be done",
-                suggest_header(present.copied())
+                suggest_header(headers, rules)
             );
         }
     }
@@ -116,9 +120,12 @@ const ADDRESS_HEADERS: [&str; 7] = [
     "fastly-client-ip",
 ];
 
-/// Returns how to have a proxy name its clients. `present`: a header of its request that may do so.
-fn suggest_header(present: Option<&str>) -> String {
-    match present {
+/// Returns how to have a proxy name its clients.
+fn suggest_header(headers: &HeaderMap, rules: &ClientAddressRules) -> String {
+    if let Some(name) = rules.headers.singles().find(|name| headers.contains_key(*name)) {
+        return format!("Its header {name} is not exactly one address");
+    }
+    match ADDRESS_HEADERS.iter().find(|name| headers.contains_key(**name)) {
         Some(name) => {
             format!("If it writes the header {name} itself, write under [server]: client_address = \"{name}\"")
         }

@@ -1,6 +1,8 @@
 //! Validation of request heads: refuses what another server on the path could read differently, and computes the
 //! canonical host, path and method that everything after it uses.
 
+use std::borrow::Cow;
+
 use http::header::{CONTENT_LENGTH, EXPECT, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::uri::PathAndQuery;
@@ -34,7 +36,7 @@ pub struct ValidatedHead {
     host_changed: bool,
     /// Repaired faults, which the route judges.
     faults: RequestFaults,
-    /// The target that the route makes of this one. `None` if it has no such `rewrite`.
+    /// The target that the `rewrite` of the route makes of this one. `None` if the server gets this one.
     rewritten: Option<Box<RewrittenTarget>>,
 }
 
@@ -97,25 +99,38 @@ impl ValidatedHead {
         self.target.query()
     }
 
-    /// Returns the target as received, with `/` in place of an empty path. It is what the server gets if
-    /// `is_path_rewritten` is false.
-    pub fn validate_target(&self) -> &PathAndQuery {
-        &self.target
-    }
-
     /// Returns the faults of the head. The request must not be forwarded before its route has judged them.
     pub fn faults(&self) -> RequestFaults {
         self.faults
     }
 
-    /// Returns the target that the route makes of this one. `None` if its `rewrite` has neither `path` nor `query`.
-    pub fn rewritten(&self) -> Option<&RewrittenTarget> {
-        self.rewritten.as_deref()
-    }
-
-    /// Sets the target for the server.
+    /// Sets the target that the route makes of this one.
     pub fn set_rewritten(&mut self, target: RewrittenTarget) {
         self.rewritten = Some(Box::new(target));
+    }
+
+    /// Returns the target that the server gets.
+    pub fn server_target(&self) -> Cow<'_, str> {
+        let (path, query) = match &self.rewritten {
+            Some(target) => (&*target.path, target.query.as_deref()),
+            None if self.is_path_rewritten() => (self.sent_path(), self.query()),
+            None => return Cow::Borrowed(self.target.as_str()),
+        };
+        match query {
+            Some(query) => format!("{path}?{query}").into(),
+            None => Cow::Borrowed(path),
+        }
+    }
+
+    /// Returns the canonical path that the server gets, with merged slashes. It says what the server does with the
+    /// request, whatever path the client sent.
+    pub fn server_path(&self) -> &str {
+        self.rewritten.as_ref().map_or_else(|| self.matched_path(), |target| target.read_path())
+    }
+
+    /// Returns the query that the server gets.
+    pub fn server_query(&self) -> Option<&str> {
+        self.rewritten.as_ref().map_or_else(|| self.query(), |target| target.query.as_deref())
     }
 
     /// Has `check` report further faults of the head, for the route to judge.
@@ -226,8 +241,8 @@ fn target(parts: &Parts, method: &Method, policy: &mut FaultPolicy) -> Result<Pa
         None => {}
     }
     let Some(target) = uri.path_and_query() else { return Err(End::TargetForm) };
-    if target.as_str().starts_with('?') {
-        // `http://a?x`, or `?x` over HTTP/2. Servers accept only paths that begin with a slash.
+    if target.as_str().starts_with('?') && uri.scheme().is_some() {
+        // `http://a?x`. Servers accept only paths that begin with a slash.
         return PathAndQuery::try_from(format!("/{target}")).map_err(|_| End::TargetForm);
     }
     let asterisk = target.path() == "*" && target.query().is_none();

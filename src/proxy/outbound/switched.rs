@@ -60,8 +60,13 @@ impl AsyncRead for SwitchedStream {
 
 impl AsyncWrite for SwitchedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if self.is_shut_down || self.sender.poll_reset(cx).is_ready() {
+        if self.is_shut_down {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        if self.sender.poll_reset(cx).is_ready() {
+            // The server wants no more (RFC 9113, section 8.1). What it sent before may still be on its way to the client:
+            // reading finds its end, or the error.
+            return Poll::Ready(Ok(bytes.len()));
         }
         self.sender.reserve_capacity(bytes.len().min(WRITE_MAX));
         while self.sender.capacity() == 0 {

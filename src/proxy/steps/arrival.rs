@@ -101,9 +101,9 @@ pub fn count_ambiguous_headers(request: &RequestContext<'_>) {
 
 /// Reports a trusted proxy that does not name the client of its request.
 pub fn report_unnamed_client(request: &RequestContext<'_>) {
-    let RequestContext { client, identity, .. } = *request;
+    let RequestContext { client, identity, view, .. } = *request;
     if identity.trusted_peer && !identity.is_named {
-        let headers = &request.received.parts.headers;
-        client.listener.untrusted.report_unnamed(headers, client.peer, &client.untrusted_reported);
+        let (headers, rules) = (&request.received.parts.headers, &view.snapshot.config.server.client_address);
+        client.listener.untrusted.report_unnamed((headers, rules), client.peer, &client.untrusted_reported);
     }
 }

@@ -2,7 +2,6 @@
 //! body is opened, and the request goes to an upstream server, the echo server or the route's fixed response, or is
 //! answered with a file.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -38,7 +37,6 @@ use crate::proxy::steps::forward;
 use crate::proxy::steps::forward::ForwardedResponse;
 use crate::proxy::steps::limits;
 use crate::proxy::steps::mirror;
-use crate::proxy::steps::outgoing_request;
 use crate::proxy::steps::outgoing_request::{OutgoingRequest, proxy_header};
 use crate::proxy::steps::request_body;
 use crate::proxy::steps::response::early_hints::EarlyHints;
@@ -104,11 +102,11 @@ pub async fn dispatch(
             if let Some(mirror) = &route.mirror {
                 mirror::copy_request(request, routed, mirror, unwritten, &mut outgoing);
             }
-            pin!(send_upstream(request, routed, servers, &mut outgoing, breakers)).await
+            send_upstream(request, routed, servers, &mut outgoing, breakers).await
         }
         AdmittedAction::Echo => {
             let Parts { method, headers, .. } = &request.received.parts;
-            Ok(local_responses::echo(method, &outgoing_request::rewrite_target(head, &route.rewrite), headers, upload))
+            Ok(local_responses::echo(method, &head.server_target(), headers, upload))
         }
         AdmittedAction::Respond(fixed) => {
             Ok(problem::fixed_response(fixed.status, fixed.body.clone(), fixed.content_type.clone()))
@@ -171,9 +169,9 @@ pub fn redirect_client(
     headers: &HeaderMap,
     is_tls: bool,
 ) -> Result<Response<ResponseBody>, Refusal> {
-    let RoutedRequest { route, head, identity } = routed;
+    let RoutedRequest { head, identity, .. } = routed;
     let is_https = is_https(headers, identity.trusted_peer, is_tls);
-    local_responses::redirect(redirect, head, &route.rewrite, is_https).ok_or(End::NoRedirect.into())
+    local_responses::redirect(redirect, head, is_https).ok_or(End::NoRedirect.into())
 }
 
 /// Returns whether the client uses HTTPS: on this connection, or to the trusted proxy before it.
@@ -270,7 +268,7 @@ fn build_outgoing(
         && upload.as_ref().is_some_and(Upload::is_untouched);
     let leases = request.account.share_leases();
     let linger = leases.map(|leases| Linger::new(request.client, leases, &route.timeouts));
-    let target = outgoing_request::rewrite_target(head, &route.rewrite);
+    let target = head.server_target();
     let host = if route.rewrite.upstream_host { HostSource::Server } else { HostSource::Received };
     let mut outgoing =
         OutgoingRequest::new(&request.received.parts, identity.ip, &target, host, upload, linger, |lines| {
@@ -305,7 +303,7 @@ async fn send_upstream(
     let (deadline, attempts) = (request.account.deadline(), attempts.as_deref());
     let (hints, begun) = (early_hints(request, route), Instant::now());
     let result = if breakers.is_empty() {
-        pin!(forward::forward_request(servers, deadline, &route.timeouts, outgoing, attempts, hints)).await
+        forward::forward_request(servers, deadline, &route.timeouts, outgoing, attempts, hints).await
     } else {
         let clock = SendClock::new(outgoing.upload.as_ref().map(Upload::share_progress));
         outgoing.clock = Some(clock.clone());

@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::future::poll_fn;
-use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -75,7 +74,7 @@ pub async fn forward_request(
             .await
             .inspect_err(|error| servers.record_unsent(*error))?;
         let mut attempt = request.start_attempt(connection, resent.take(), attempts);
-        let result = pin!(request.wait_for_head(&mut attempt, hints.as_ref())).await;
+        let result = request.wait_for_head(&mut attempt, hints.as_ref()).await;
         request.outgoing.has_sent_bytes |= attempt.has_sent_bytes();
         if let Some(attempts) = attempts {
             attempts.end_attempt(match &result {

@@ -3,7 +3,6 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -70,7 +69,7 @@ pub async fn apply_limits<'a, D: Door<'a>>(
     let mut facts = request_facts(door, routed, needs_claims);
     facts.body = body.facts();
     let limits = EvaluatedLimits::evaluate(door, route, first..route.limits.len(), facts);
-    let decision = pin!(decide_limits(door, route, limits, Ask::HOLD, earlier)).await;
+    let decision = decide_limits(door, route, limits, Ask::HOLD, earlier).await;
     match record_decision(door, route, routed.identity, decision) {
         Ok(None) => {}
         Ok(Some(delay)) => {
@@ -90,7 +89,7 @@ pub async fn apply_limits<'a, D: Door<'a>>(
         }
     }
     door.end_delay();
-    door.pass_body(&body, routed.head.path());
+    door.pass_body(&body, routed.head.server_path());
     Ok(places)
 }
 
@@ -176,7 +175,7 @@ pub async fn decide_limits<'r, 'a, D: LimitDoor<'a>>(
     let (mut verdict, slot) = match door.reserve_slots(limits, &evaluations) {
         Ok(slot) => {
             let start = (!door.limiter().store().is_in_process()).then(Instant::now);
-            let verdict = pin!(door.decide(limits, evaluations, ask)).await;
+            let verdict = door.decide(limits, evaluations, ask).await;
             start.into_iter().for_each(|start| door.add_wait(start));
             (verdict, slot)
         }
@@ -272,7 +271,7 @@ async fn read_key_body<'a, D: Door<'a>>(
 
 /// Returns whether a limit that applies to the request reads the body.
 fn needs_key_body(route: &Route, facts: &Facts<'_>) -> bool {
-    let needs_body = |limit: &Arc<Limit>| limit.reads_body_of(facts.path) && limit.may_apply_before_body(facts);
+    let needs_body = |limit: &Arc<Limit>| limit.reads_body_of(facts.server_path) && limit.may_apply_before_body(facts);
     route.limits.iter().any(needs_body)
 }
 
@@ -319,8 +318,9 @@ pub fn head_facts<'f>(routed: RoutedRequest<'f>, headers: &'f HeaderMap) -> Fact
         method: head.method().as_str(),
         host: head.read_host(),
         path: head.path(),
-        replaces_path: route.rewrite.replaces_path(),
         query: head.query(),
+        server_path: head.server_path(),
+        server_query: head.server_query(),
         params: &route.params,
         ..Facts::new(identity.ip, &route.name, headers)
     }

@@ -4,9 +4,9 @@
 //! all of the request has arrived, and discards the response. The request itself neither waits for the copy nor fails
 //! with it: the copy has its own head, body, deadline and connection, and limits, charges and the log do not know it.
 //!
-//! Each worker makes at most [`PLACES`](crate::proxy::context::mirror_places::PLACES) copies at a time, those whose
-//! bodies still arrive included. So copies take bounded memory and connections, however slow the other upstream is;
-//! requests beyond them are not copied.
+//! Each worker makes at most [`PLACES`](crate::proxy::context::mirror_places::PLACES) copies for an upstream at a time,
+//! those whose bodies still arrive included. So copies take bounded memory and connections, however slow the other
+//! upstream is; requests beyond them are not copied.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::proxy::outbound::forwarded_headers::ForwardedHeadersWriter;
 use crate::proxy::outbound::http1::request::{Framing, HostSource, RequestHead};
 use crate::proxy::steps::forward::forward_request;
 use crate::proxy::steps::limits;
-use crate::proxy::steps::outgoing_request::{OutgoingRequest, proxy_header, rewrite_target};
+use crate::proxy::steps::outgoing_request::{OutgoingRequest, proxy_header};
 use crate::route::Timeouts;
 use crate::route::mirror::{MIRRORED_HEADER, Mirror};
 use crate::snapshot::RouteCounters;
@@ -73,7 +73,8 @@ pub fn copy_request(
     if outgoing.upload.as_ref().is_some_and(|upload| upload.size_hint().lower() > mirror.max_body as u64) {
         return counters.count_mirror(MirrorOutcome::BodyTooLarge);
     }
-    let Some(place) = request.client.worker.mirror_places.take_place() else {
+    let upstream = &request.view.snapshot.config.upstreams[mirror.upstream].name;
+    let Some(place) = request.client.worker.mirror_places.take_place(upstream) else {
         return counters.count_mirror(MirrorOutcome::Busy);
     };
     let RoutedRequest { route, head, identity } = routed;
@@ -96,7 +97,7 @@ pub fn copy_request(
         hash: limits::hash_key(request, routed, mirror.upstream),
         proxy_header: proxy_header(request.client, identity.ip, &request.view.upstreams[mirror.upstream]),
         method: parts.method.clone(),
-        target: rewrite_target(head, &route.rewrite).into_owned(),
+        target: head.server_target().into_owned(),
         headers,
         host: if route.rewrite.upstream_host { HostSource::Server } else { HostSource::Received },
         lines,

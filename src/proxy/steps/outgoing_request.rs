@@ -1,7 +1,6 @@
-//! A request as it leaves the gateway: the rewritten target, and the head as bytes. Made by `dispatch`, sent by
+//! A request as it leaves the gateway: the head as bytes. Made by `dispatch`, sent by
 //! `forward`.
 
-use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -9,17 +8,14 @@ use std::time::{Duration, Instant};
 use http::request::Parts;
 use http::{HeaderName, Method};
 
-use crate::canonical::find_sent_piece;
 use crate::proxy::account::linger::Linger;
 use crate::proxy::connection::upload::Upload;
 use crate::proxy::context::ClientConnection;
 use crate::proxy::head::headers;
 use crate::proxy::head::upgrade::UpgradeOffer;
-use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::outbound::http1::request::{Framing, HostSource, RequestHead};
 use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;
 use crate::proxy::outbound::send_clock::SendClock;
-use crate::route::Rewrite;
 use crate::upstream::eject::Blame;
 use crate::upstream::priority::Priority;
 
@@ -100,36 +96,6 @@ impl OutgoingRequest {
             clock: None,
         }
     }
-}
-
-/// Returns the target to forward, with the rewrites of the route. What is left of the path stays in its spelling for
-/// servers.
-pub fn rewrite_target<'a>(admitted: &'a ValidatedHead, rewrite: &Rewrite) -> Cow<'a, str> {
-    let (made, query) = match admitted.rewritten() {
-        Some(target) => (target.path.as_deref(), target.query.as_deref()),
-        None => (None, admitted.query()),
-    };
-    let query = |path: String| match query {
-        Some(query) => format!("{path}?{query}"),
-        None => path,
-    };
-    if let Some(made) = made {
-        return Cow::Owned(query(made.to_owned()));
-    }
-    let path = admitted.sent_path();
-    let matched_path = admitted.matched_path();
-    let rest = match matched_path.strip_prefix(rewrite.strip_prefix.as_str()) {
-        Some(rest) if !rewrite.strip_prefix.is_empty() && (rest.is_empty() || rest.starts_with('/')) => {
-            find_sent_piece(matched_path, path, rewrite.strip_prefix.len(), matched_path.len())
-        }
-        _ => path,
-    };
-    let is_kept = rest.len() == path.len() && rewrite.add_prefix.is_empty();
-    if is_kept && !admitted.is_path_rewritten() && admitted.rewritten().is_none() {
-        return Cow::Borrowed(admitted.validate_target().as_str());
-    }
-    let slash = if rest.is_empty() { "/" } else { "" };
-    Cow::Owned(query(format!("{}{rest}{slash}", rewrite.add_prefix)))
 }
 
 /// Returns the PROXY protocol header that names the client at `ip`, if the upstream wants one. The port is 0 for a

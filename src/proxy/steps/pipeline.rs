@@ -4,8 +4,6 @@
 //! [`arrive`] makes an [`Arrival`] of a received head, and [`admit`] an [`Admitted`] request of that. A head that
 //! another proxy describes takes the steps of [`decide_described`], which are fewer: that proxy serves the request.
 
-use std::pin::pin;
-
 use http::{HeaderMap, Response};
 
 use crate::config::Config;
@@ -108,8 +106,8 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
         return Ok(Passage::Preflight(answer_preflight(&preflight, door.headers())));
     }
     let route = entered?;
-    if let Some(rewrite) = &route.rewrite.target {
-        let target = rewrite_target(head, &route.matcher.path, rewrite, route.parsing).map_err(Refusal::from)?;
+    let target = rewrite_target(head, &route.matcher.path, &route.rewrite, route.parsing).map_err(Refusal::from)?;
+    if let Some(target) = target {
         arrival.head.set_rewritten(target);
     }
     let facts = door.received_facts(identity);
@@ -122,7 +120,7 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
     if let Some(response) = authenticate(door, routed).await? {
         return Ok(Passage::AuthResponse(response));
     }
-    let places = pin!(apply_limits(door, routed, offer.is_some())).await?;
+    let places = apply_limits(door, routed, offer.is_some()).await?;
     Ok(Passage::Admitted(Admitted { route, offer, places }))
 }
 

@@ -26,7 +26,6 @@ use crate::files::ranges::Selection;
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::render::compress::negotiate::rank_algorithms;
-use crate::proxy::steps::outgoing_request::rewrite_target;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::compress::{CompressSettings, CompressionAlgorithm};
 use crate::route::redirect::add_slash;
@@ -54,14 +53,13 @@ impl FileQuestion {
         if !matches!(*head.method(), Method::GET | Method::HEAD) {
             return Err(End::FileMethod.into());
         }
-        let target = rewrite_target(head, &route.rewrite);
+        let target = head.server_target();
         let candidates = folder.find_candidates(target.split('?').next().unwrap_or_default());
         if candidates.is_empty() {
             return Err(End::NoFile.into());
         }
-        // With a slash, the path might belong to another route, or lead to another file.
-        let is_made = head.rewritten().is_some_and(|made| made.path.is_some());
-        let can_redirect = !is_made && route.matcher.path.matches(&add_slash(head.matched_path(), None));
+        // With a slash, the path might belong to another route.
+        let can_redirect = route.matcher.path.matches(&add_slash(head.matched_path(), None));
         Ok(FileQuestion { candidates, has_slash: !can_redirect || head.sent_path().ends_with('/') })
     }
 }

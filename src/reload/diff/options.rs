@@ -6,7 +6,7 @@ use crate::config::schema::limit::overrides;
 use crate::config::schema::lookup::locate_value;
 use crate::config::schema::row::{ConfigOption, LiveChange};
 use crate::config::schema::{acme, admin, decide, headers, jwt, limit, listener, rls, route, server, set, store};
-use crate::config::{Config, ListItem, ListedLimit, WrittenOption, WrittenSection};
+use crate::config::{Config, ListItem, ListedLimit, WrittenOption, WrittenSection, unset_items};
 use crate::limiting::limit::cost::Cost;
 use crate::limiting::limit::{Limit, Mode};
 use crate::reload::diff::Changes;
@@ -440,7 +440,13 @@ fn describe_list(
     before: Option<&WrittenOption>,
     after: Option<&WrittenOption>,
 ) -> Option<String> {
-    let items = |option: Option<&WrittenOption>| option.map_or_else(Vec::new, |option| option.list_items(kind));
+    let unset = option.and_then(unset_items);
+    let depends = unset.is_none() && before.is_some() != after.is_some();
+    let items = |written: Option<&WrittenOption>| match written {
+        Some(written) => written.list_items(kind),
+        None => unset.clone().unwrap_or_default(),
+    };
+    let is_set_after = after.is_some();
     let (before, after) = (items(before), items(after));
     let canonical = |items: &[ListItem]| items.iter().map(|item| item.canonical.clone()).collect::<HashSet<_>>();
     let (old, new) = (canonical(&before), canonical(&after));
@@ -454,6 +460,9 @@ fn describe_list(
     let (removed, added) = (only(&before, &new), only(&after, &old));
     let is_limits = kind == route::TABLE.name && path == route::LIMITS.name;
     Some(match (removed, added) {
+        // An empty list is another value than none.
+        (None, None) if depends && is_set_after => format!("{path}: [], no longer the default"),
+        (None, None) if depends => format!("{path}: the default, no longer []"),
         (None, None) if option.is_some_and(|option| option.is_unordered) => return None,
         (None, None) => format!("{path} in another order"),
         (Some(removed), None) if is_limits => format!("no longer limited by {}", removed.replace('"', "")),

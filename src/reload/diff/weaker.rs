@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::config::schema::lookup::locate_value;
 use crate::config::schema::row::Weaker;
 use crate::config::schema::{limit, route};
-use crate::config::{Config, WrittenOption, default_text};
+use crate::config::{Config, WrittenOption, default_text, unset_items};
 use crate::limiting::algorithm::Rule;
 use crate::limiting::key::Missing;
 use crate::limiting::limit::key_rate::KeyRates;
@@ -25,9 +25,9 @@ pub fn weakens(kind: &str, keys: &[&str], before: Option<&WrittenOption>, after:
     let text = |option: Option<&WrittenOption>| option.map_or_else(|| unset.to_owned(), WrittenOption::canonical_text);
     let words = option.value_type().words();
     let amount = |value: Option<&WrittenOption>| amount(&text(value), &words, unset);
-    let items = |option: Option<&WrittenOption>| -> HashSet<String> {
-        let items = option.into_iter().flat_map(|option| option.list_items(kind));
-        items.map(|item| item.canonical).collect()
+    let items = |written: Option<&WrittenOption>| -> HashSet<String> {
+        let items = written.map_or_else(|| unset_items(option).unwrap_or_default(), |written| written.list_items(kind));
+        items.into_iter().map(|item| item.canonical).collect()
     };
     match option.weaker {
         Weaker::Never | Weaker::Compiled => false,

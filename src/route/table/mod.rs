@@ -145,8 +145,8 @@ impl RouteTable {
         search(0)
     }
 
-    /// Returns the routes that can never match, each with the first route that shadows it: a route with the same path
-    /// that matches all of its requests, on every one of its hosts.
+    /// Returns the routes that can never match, each with the first route that shadows it: on every one of its hosts, a
+    /// route with the same path, or a prefix that is tried before its regex, matches all of its requests.
     pub fn find_shadowed(routes: &[Route]) -> Vec<(usize, usize)> {
         TablePlan::new(routes).find_shadowed(routes)
     }

@@ -173,6 +173,35 @@ fn shadowed_routes_are_conflicts() {
 }
 
 #[test]
+fn a_regex_behind_a_prefix_is_a_conflict() {
+    let is_shadowed = |prefix: (&str, &str, &str), regex: (&str, &str, &str)| {
+        let routes = [route(regex.0, regex.1, regex.2, None), route(prefix.0, prefix.1, prefix.2, None)];
+        RouteTable::find_shadowed(&routes) == [(0, 1)]
+    };
+    let everything = ("", "/", "");
+    assert!(is_shadowed(everything, ("", "~ ^/admin", "")));
+    assert!(is_shadowed(everything, ("", "~ [.]php$", "GET")));
+    assert!(is_shadowed(("*.e.test", "/", ""), ("*.e.test", "~ x", "")));
+    assert!(is_shadowed(("", "/", "GET"), ("", "~ x", "GET")));
+    assert!(is_shadowed(("", "/api", ""), ("", "~ ^/api/(v1|v2)/login", "")));
+    assert!(is_shadowed(("", "/{any}/", ""), ("", "~ ^/api/x", "")));
+    assert!(is_shadowed(("", "/a/b", ""), ("", "~ ^/a/b$", "")));
+    for reached in [
+        (("a", "/", ""), ("", "~ ^/admin", "")),
+        (everything, ("a", "~ ^/admin", "")),
+        (("", "/", "GET"), ("", "~ ^/admin", "")),
+        (("", "= /", ""), ("", "~ ^/admin", "")),
+        (("", "/api", ""), ("", "~ ^/api", "")),
+        (("", "/api", ""), ("", "~ /api/", "")),
+        (("", "/api", ""), ("", "~ ^/(api|b)/", "")),
+        (("", "/api", ""), ("", "~ (?i)^/api/x", "")),
+        (("", "/{any}/", ""), ("", "~ ^/$", "")),
+    ] {
+        assert!(!is_shadowed(reached.0, reached.1), "{reached:?}");
+    }
+}
+
+#[test]
 fn many_regexes_keep_config_order() {
     let texts: Vec<String> = (0..20).map(|i| format!("~ ^/(x|r{})", i % 15)).collect();
     let mut routes: Vec<Route> = texts.iter().map(|text| route("", text, "", None)).collect();
@@ -228,6 +257,26 @@ fn host_fit(pattern: &HostPattern, host: &str) -> Option<(u8, usize)> {
 }
 
 proptest! {
+    #[test]
+    fn a_shadowed_regex_matches_no_request(
+        specs in proptest::collection::vec((
+            prop_oneof![Just(""), Just("a.b"), Just("*.b")],
+            prop_oneof![
+                r"(= )?(/(a|b|\{x\})){0,3}/?",
+                r"~ (\(\?i\))?\^?(/(a|b|A|\[ab\]|a\?)){1,3}\$?",
+            ],
+            prop_oneof![Just(""), Just("GET"), Just("POST")],
+        ), 0..12),
+        requests in proptest::collection::vec((prop_oneof![Just("b"), Just("a.b"), Just("c.b")], "(/[abA]){1,4}/?|/|//a"), 1..20),
+    ) {
+        let routes: Vec<Route> = specs.iter().map(|(h, p, m)| route(h, p, m, None)).collect();
+        let shadowed: Vec<usize> = RouteTable::find_shadowed(&routes).into_iter().map(|(index, _)| index).collect();
+        for (host, path) in &requests {
+            let found = found(&routes, host, path);
+            prop_assert!(!found.is_some_and(|index| shadowed.contains(&index)), "{} {}", host, path);
+        }
+    }
+
     #[test]
     fn find_agrees_with_ranking_every_route(
         specs in proptest::collection::vec((

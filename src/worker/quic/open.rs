@@ -23,6 +23,8 @@ const SILENT_ATTEMPTS: u32 = 20;
 const REPORT_ATTEMPTS: u32 = 3000;
 /// Receive buffer that the system is asked for. The default holds a few milliseconds of a fast upload.
 const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
+/// Send buffer that the system is asked for. The default has room for three bursts of one connection.
+const SEND_BUFFER: usize = 1024 * 1024;
 /// Packets that wait for a worker that has their connection.
 const RELAYED_MAX: usize = 1024;
 
@@ -120,8 +122,9 @@ fn new_socket(bound: SocketAddr, shares_port: bool) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_reuse_port(shares_port)?;
     socket.set_nonblocking(true)?;
-    // The system grants what `net.core.rmem_max` allows.
+    // The system grants what `net.core.rmem_max` and `net.core.wmem_max` allow.
     let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER);
+    let _ = socket.set_send_buffer_size(SEND_BUFFER);
     socket.bind(&bound.into())?;
     Ok(socket)
 }

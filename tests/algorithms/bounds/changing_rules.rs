@@ -36,6 +36,7 @@ fn rules(algorithm: &str, (rate, per_ms, burst): Numbers, odd: bool) -> [Rule; 2
             per_ms,
             queue_ms: (burst - 1) * per_ms / rate,
             nodelay: odd,
+            delay_after: 0,
             refunds: false,
         }),
         "fixed_window" => Rule::FixedWindow(FixedWindow { limit: burst, window_ms: per_ms, clock: odd }),

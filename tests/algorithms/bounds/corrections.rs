@@ -42,6 +42,7 @@ pub fn rules(rate: i64, per_ms: i64, burst: i64, which: usize) -> (Rule, TokenBu
             per_ms,
             queue_ms: (burst - 1) * per_ms / rate,
             nodelay: true,
+            delay_after: 0,
             refunds: true,
         }),
     };

@@ -119,7 +119,7 @@ proptest! {
         nodelay: bool,
     ) {
         let queue_ms = places * per / rate;
-        let rule = Rule::LeakyBucket(LeakyBucket { rate, per_ms: per, queue_ms, nodelay, refunds: false });
+        let rule = Rule::LeakyBucket(LeakyBucket { rate, per_ms: per, queue_ms, nodelay, delay_after: 0, refunds: false });
         let burst = rule.policy().quota;
         // The first of a queue that is no multiple of the spacing may go when less than one has left.
         Client::run(rule, &arrivals).assert_in_any_stretch(|length| Some(burst + ((length - 1) * rate + per - 1) / per));
@@ -132,7 +132,7 @@ proptest! {
         (places, per, arrivals) in schedules(never),
         rate in 1..30_i64,
     ) {
-        let rule = Rule::LeakyBucket(LeakyBucket { rate, per_ms: per, queue_ms: places * per / rate, nodelay: false, refunds: false });
+        let rule = Rule::LeakyBucket(LeakyBucket { rate, per_ms: per, queue_ms: places * per / rate, nodelay: false, delay_after: 0, refunds: false });
         let mut client = Client::new(rule);
         let mut ends: Vec<(i64, i64)> = Vec::new();
         for (step, cost) in arrivals {

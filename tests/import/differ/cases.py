@@ -8,6 +8,8 @@ import pathlib, subprocess, sys, tempfile, threading
 import run
 from run import Echo, Handler, Programs, fetch, find_remarks, free_port, is_open, simplify
 
+# Methods that nginx refuses before it chooses a server, and one that it forwards.
+ODD_METHODS = ("TRACE", "get", "Get", "purge", "G.T", "M1", "PROPFIND", "X_Y")
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
 PASS = "proxy_pass http://@UP@;"
 UPSTREAMS = "upstream one_@N@ { server @UP@; } upstream two_@N@ { server @OTHER@; } "
@@ -34,6 +36,8 @@ EXACT = {
     "upstream-case": ("upstream Mixed_@N@ { server @OTHER@; } ====location / { proxy_pass http://mixed_@N@; }", PATHS),
     "return-parameters": ("default_type 'text/html; charset=utf-8'; location / { return 200 x; }", PATHS[:2]),
     "return-204": ("location / { return 204 x; }", PATHS[:2]),
+    "odd-methods": (f"location / {{ {PASS} }} location /a {{ return 200 fixed; }} location /b {{ deny all; }}",
+                    [get(path, None, 2, method) for path in ("/", "/a", "/b") for method in ODD_METHODS]),
     # limit_except
     "except": (f"location / {{ limit_except GET {{ deny all; }} {PASS} }}", methods()),
     "except-networks": (f"location / {{ limit_except GET POST {{ allow 127.0.0.2; deny all; }} {PASS} }}", methods() + methods("/", 3)),
@@ -81,6 +85,7 @@ EXACT = {
     "header-headers": (f"add_header X-A 1 always; add_header X-B 1; location / {{ if ($http_x_color) {{ return 403; }} {PASS} }}", COLORS),
     "unreachable": ("location / { return 200 fixed; if ($http_x_color) { return 403; } }", COLORS),
     "before-slash": (f"if ($http_x_color = red) {{ return 403; }} location /a/ {{ {PASS} }} location / {{ return 404; }}", COLORS + [get("/a"), get("/a", {"x-color": "red"})]),
+    "slash-exact": (f"location /a/ {{ add_header X-A 1; {PASS} }} location = /a/ {{ add_header X-B 1; return 403; }} location / {{ return 404; }}", PATHS),
     "limit": (f"limit_req_zone $binary_remote_addr zone=z_@N@:64k rate=1r/m;====location / {{ limit_req zone=z_@N@ burst=1 nodelay; if ($http_x_color) {{ return 403; }} {PASS} }}",
               [get("/", {"x-color": "a"}, 7)] * 4 + [get("/", None, 7)] * 4),
     # The server behind it by map
@@ -112,6 +117,8 @@ OTHERS = {
     "map-overlap": (f"map $http_user_agent $bot_@N@ {{ default 0; ~*abo 0; ~*bot 1; }}====if ($bot_@N@ = 1) {{ return 403; }} location / {{ {PASS} }}", AGENTS),
     "query": (f"location / {{ if ($arg_q = 1) {{ return 403; }} if ($arg_z) {{ return 402; }} {PASS} }}", PATHS + [get("/?q=1"), get("/?q=%31"), get("/?z=0"), get("/?z=1")]),
     "cookie": (f"location / {{ if ($cookie_v = b) {{ return 403; }} {PASS} }}", [get("/", {"cookie": text}) for text in ("v=b", "x=1; v=b", "v=bb")]),
+    "authorization": (f"location / {{ if ($http_authorization != 'Bearer abc') {{ return 401; }} {PASS} }}",
+                      [get("/", {"authorization": text}) for text in ("Bearer abc", "Bearer abcd", "Basic abc", "abc")] + [get("/")]),
     "unseen": (f"if ($http_x_forwarded_for) {{ return 403; }} location / {{ {PASS} }}", [get("/"), get("/", {"x-forwarded-for": "1.1.1.1"})]),
     "after-break": (f"location / {{ rewrite ^/(.*)$ /z/$1 break; if ($http_x_color) {{ return 403; }} {PASS} }}", COLORS),
     "set": (f"location / {{ set $x 0; if ($http_x_color = red) {{ set $x 1; }} if ($x = 1) {{ return 403; }} {PASS} }}", COLORS),

@@ -2,6 +2,7 @@
 from patterns import quote, random_path, random_pattern, random_text
 
 METHODS = ["GET"] * 6 + ["HEAD", "POST", "PUT", "DELETE"]
+ODD_METHODS = ["TRACE", "PROPFIND", "M-SEARCH"]
 PATHS = ["/", "/a", "/a/", "/a/x", "/a/x/y", "/ab", "/s/x.php", "/x.php", "/X.PHP", "/v1", "/v1/", "/v1/y", "/old/z", "/e", "/e/", "/zzz",
          "/a/i/x.php", "/a/e", "/s/i/x", "/s/i", "/v1/i/x", "/@fs/x", "/%40fs/x", "/@fs", "/%40fs", "/a+b", "/a%2Bb", "/b%40c", "/b@c", "/b%20c/x", "/b%20c", "/%C3%A9",
          "/x1", "/%40", "/%40%40", "/xy", "/x%2A1", "/%2Admin", "/admin", "/s/.git", "/.git/x", "/E%C3%A91"]
@@ -38,6 +39,8 @@ PROFILES = {
     "plain": "",
     "tls": "ssl_certificate @DIR@/cert.pem; ssl_certificate_key @DIR@/key.pem;",
     "trusted": "set_real_ip_from 127.0.0.2; set_real_ip_from 127.0.0.8/31; real_ip_header X-Forwarded-For; real_ip_recursive on;",
+    # Without recursion, the last address counts.
+    "last": "set_real_ip_from 127.0.0.2; set_real_ip_from 127.0.0.8/31; real_ip_header X-Forwarded-For;",
 }
 FORWARDED = ["127.0.0.3", "127.0.0.9, 127.0.0.5", "127.0.0.5, 127.0.0.9", "bad", "127.0.0.3:80", "127.0.0.9", "127.0.0.3, bad, 127.0.0.8", "::1"]
 
@@ -196,7 +199,7 @@ class Grammar:
         """Returns requests to the server: address of the client, method, host, target, headers and body."""
         found = []
         for _ in range(count):
-            method, path = self.rng.choice(METHODS), self.rng.choice(PATHS)
+            method, path = self.rng.choice(ODD_METHODS if self.maybe(0.05) else METHODS), self.rng.choice(PATHS)
             query = self.rng.choice(["", "", f"s={self.rng.choice(STATUSES)}", f"s={self.rng.choice(STATUSES)}&h=1", "h=1", "h=2", "q=1"])
             headers = {}
             if self.has_patterns:
@@ -214,13 +217,13 @@ class Grammar:
                 headers["x-color"] = self.rng.choice(["red", "blue"])
             if self.maybe(0.3):
                 headers["accept-encoding"] = "gzip"
-            if self.profile == "trusted" and self.maybe(0.5):
+            if self.profile in ("trusted", "last") and self.maybe(0.5):
                 headers["x-forwarded-for"] = self.rng.choice(FORWARDED)
             if self.maybe(0.4 if "upgrade" in self.unseen else 0.05):
                 headers["upgrade"], headers["connection"] = "websocket", "upgrade"
             if self.maybe(0.6 if self.unseen else 0.1):
                 # Behind trusted proxies, the gateway reads `Forwarded`, too.
-                known = [name for name in UNSEEN if name != "forwarded" or self.profile != "trusted"]
+                known = [name for name in UNSEEN if name != "forwarded" or self.profile not in ("trusted", "last")]
                 name = self.rng.choice([name for name in self.unseen if name in known] or known)
                 headers.setdefault(name, self.rng.choice(UNSEEN[name]))
             body = b"x" * self.rng.choice([0, 5, 50, 2000]) if method in ("POST", "PUT") else b""

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-pub use server::RedisServer;
+pub use server::{RedisServer, store_section};
 use sluicegate::limiting::algorithm::Rule;
 use sluicegate::limiting::algorithm::ban::Ban;
 use sluicegate::limiting::algorithm::fair::FairFacts;

@@ -51,9 +51,14 @@ fn sample(name: &str) -> Rule {
         "sliding_window" => sliding(1, 1000, 2),
         "calendar" => calendar(1, CalendarUnit::Day),
         "sliding_log" => Rule::SlidingLog(SlidingLog { limit: 1, window_ms: 1, sorted_set: false }),
-        "leaky_bucket" => {
-            Rule::LeakyBucket(LeakyBucket { rate: 1, per_ms: 1, queue_ms: 0, nodelay: false, refunds: false })
-        }
+        "leaky_bucket" => Rule::LeakyBucket(LeakyBucket {
+            rate: 1,
+            per_ms: 1,
+            queue_ms: 0,
+            nodelay: false,
+            delay_after: 0,
+            refunds: false,
+        }),
         "concurrency" => Rule::Concurrency(Concurrency { in_flight: 1, lease_ms: 1000 }),
         "distinct" => distinct(Rule::SlidingLog(SlidingLog { limit: 1, window_ms: 1, sorted_set: false })),
         "warm_up" => warm_up(1, 1000, 1, 1000),
@@ -116,11 +121,20 @@ fn generate(rule: &Rule, rng: &mut StdRng) -> Rule {
                 2 => rng.random_range(0..=most),
                 _ => (rng.random_range(0..20) * period / rate).min(most),
             };
+            let nodelay = rng.random_bool(0.5);
+            let most = EXACT / 4 / period;
+            let delay_after = match rng.random_range(0..8) {
+                _ if nodelay => 0,
+                0 => most,
+                1..5 => rng.random_range(0..20).min(most),
+                _ => 0,
+            };
             Rule::LeakyBucket(LeakyBucket {
                 rate,
                 per_ms: period,
                 queue_ms,
-                nodelay: rng.random_bool(0.6),
+                nodelay,
+                delay_after,
                 refunds: rng.random_bool(0.5),
             })
         }
@@ -269,6 +283,7 @@ pub fn leaky(burst: i64, nodelay: bool) -> Rule {
         per_ms: 3_600_000,
         queue_ms: (burst - 1) * 3_600_000,
         nodelay,
+        delay_after: 0,
         refunds: false,
     })
 }

@@ -107,11 +107,21 @@ impl RedisServer {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
+    /// The `[store]` of a gateway that decides in this server.
+    pub fn store(&self) -> String {
+        store_section(&self.url())
+    }
+
     /// A connection for the test itself.
     pub fn client(&self) -> redis::Connection {
         let client = redis::Client::open(self.url()).unwrap();
         client.get_connection_with_timeout(Duration::from_secs(5)).unwrap()
     }
+}
+
+/// The `[store]` of a gateway that decides in this Redis, which is waited for: a slow machine causes no outage.
+pub fn store_section(url: &str) -> String {
+    format!("[store]\nurl = \"{url}\"\ndeadline = \"10s\"\n")
 }
 
 impl Drop for RedisServer {

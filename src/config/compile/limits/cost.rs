@@ -55,29 +55,36 @@ pub fn compile_limit_cost(section: &Section, weights: Option<Arc<ModelWeights>>)
     prices.map(|(listed, default)| Cost::ByCall(Box::new(CallPrices { listed, default })))
 }
 
-/// Parses the calls that have a cost: a method, the start of methods, or a method and the tool that it names.
+/// Parses the calls that have a cost: a method, the start of methods, or a method and the tool that it names, or the
+/// start of tools.
 fn parse_call_pattern(text: &str) -> Result<CallPattern, TextFault> {
     const HELP: &str = "write a method like \"eth_getLogs\", the start of several like \"debug_*\", a tool like \
-                        \"tools/call:search\", or default";
+                        \"tools/call:search\" or \"tools/call:delete_*\", or default";
     if text.is_empty() || text.len() > 256 || text.chars().any(char::is_control) {
         return invalid_text(format!("`{}` is not a method of 1 to 256 bytes", text.escape_debug()), HELP);
     }
-    if let Some((method, tool)) = text.split_once(':').filter(|(method, _)| is_named(method)) {
-        return match tool {
-            "" => invalid_text(format!("`{text}` names no tool"), HELP),
-            tool => Ok(CallPattern::Tool { method: method.to_owned(), tool: tool.to_owned() }),
-        };
-    }
-    match text.strip_suffix('*') {
-        Some(start) if start.contains('*') || start.is_empty() => {
-            invalid_text(format!("`{text}` has a `*` elsewhere than at the end of a name"), HELP)
+    let (method, tool) = match text.split_once(':') {
+        Some((method, tool)) if is_named(method) => (method, Some(tool)),
+        // Methods of MCP have a slash.
+        Some((method, _)) if method.contains('/') => {
+            return invalid_text(format!("calls of `{method}` name no tool, prompt or resource"), HELP);
         }
-        Some(start) => Ok(CallPattern::Prefix(start.to_owned())),
-        None if text.contains('*') => {
-            invalid_text(format!("`{text}` has a `*` elsewhere than at the end of a name"), HELP)
-        }
-        None => Ok(CallPattern::Method(text.to_owned())),
+        _ => (text, None),
+    };
+    let (name, is_start) = match tool.unwrap_or(text) {
+        "" => return invalid_text(format!("`{text}` names no tool"), HELP),
+        name => name.strip_suffix('*').map_or((name, false), |start| (start, true)),
+    };
+    if name.contains('*') || name.is_empty() {
+        return invalid_text(format!("`{text}` has a `*` elsewhere than at the end of a name"), HELP);
     }
+    let (method, name) = (method.to_owned(), name.to_owned());
+    Ok(match (tool, is_start) {
+        (Some(_), true) => CallPattern::ToolPrefix { method, start: name },
+        (Some(_), false) => CallPattern::Tool { method, tool: name },
+        (None, true) => CallPattern::Prefix(name),
+        (None, false) => CallPattern::Method(name),
+    })
 }
 
 fn compile_table(section: &Section, weights: Option<Arc<ModelWeights>>) -> Option<Cost> {

@@ -18,6 +18,7 @@ use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::Diagnostic;
 use crate::config::reader::Section;
 use crate::config::schema::route;
+use crate::config::source::PrivateFile;
 use crate::config::tree::{Node, Value};
 use crate::config::unreadable::UnreadableKind;
 use crate::config::values::{TextFault, invalid_text};
@@ -126,6 +127,7 @@ fn compile_password_auth(section: &Section, context: &RouteContext) -> Option<Pa
 /// Reads an htpasswd file, and watches it. Its lines are never shown, because they contain hashes.
 fn read_users(section: &Section, node: &Node, path: &Path) -> Option<Arc<UserTable>> {
     let path_text = path.display();
+    section.sources.add_private_file(path, PrivateFile::Passwords);
     let text = match section.sources.read_file(path) {
         Ok(text) => text,
         Err(error) => {

@@ -33,6 +33,7 @@ pub fn compile_files(section: &Section, node: &Node) -> Option<Arc<FileFolder>> 
         return section.report_fault(route::FILES.name, node, "it is empty", "name a folder, such as \"dist\"");
     }
     let path = section.sources.resolve_absolute(node.place.file, &folder_text);
+    section.sources.add_served_folder(node.place, &path);
     let candidates = compile_candidates(section);
     let cache_control = compile_cache_control(section);
     check_folder(section, node, (&folder_text, &path))?;

@@ -13,6 +13,13 @@ use crate::route::Route;
 use crate::route::mirror::MIRRORED_HEADER;
 use crate::upstream::Upstream;
 
+/// Headers that applications read together. Where the gateway states one of a family, clients may state none of it.
+const FAMILIES: [&[&str]; 2] = [
+    // RFC 9440
+    &["client-cert", "client-cert-chain"],
+    &["x-forwarded-tls-client-cert", "x-forwarded-tls-client-cert-info"],
+];
+
 /// Returns the request headers that only the gateway may set, each once: those in which some route states an identity,
 /// also by `request_headers`, the one that names exceeded limits, and the one that marks copies of requests.
 pub fn list_own_headers(routes: &[Route]) -> Arc<[HeaderName]> {
@@ -29,6 +36,13 @@ pub fn list_own_headers(routes: &[Route]) -> Arc<[HeaderName]> {
         // headers itself.
         if !names.contains(name) && parse_identity_header(name.as_str()).is_ok() {
             names.push(name.clone());
+        }
+    }
+    let is_stated = |family: &&[&str]| names.iter().any(|name| family.contains(&name.as_str()));
+    let families: Vec<&[&'static str]> = FAMILIES.into_iter().filter(is_stated).collect();
+    for name in families.into_iter().flatten().copied().map(HeaderName::from_static) {
+        if !names.contains(&name) {
+            names.push(name);
         }
     }
     if routes.iter().flat_map(|route| &route.limits).any(|limit| limit.forwards_excess()) {

@@ -26,6 +26,8 @@ mod verified;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use http::Method;
+
 use crate::auth::RouteAuth;
 use crate::config::compile::context::LimitContext;
 use crate::config::compile::jwt::TokenVerifiers;
@@ -55,7 +57,7 @@ use crate::limiting::key::Missing;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::{PathParam, Source, SourceOrigin};
 use crate::net::IpSet;
-use crate::route::matcher::{HostPattern, PathPattern, Segment};
+use crate::route::matcher::{HostPattern, Matcher, PathPattern, Segment};
 use crate::route::table::RouteTable;
 use crate::route::{Action, Dialect, ParsingRules, Route, SettingOrigin, Strictness, Timeouts};
 use crate::upstream::breaker::machine::BreakerRule;
@@ -109,6 +111,14 @@ pub fn compile_routes(
         placed.into_iter().map(|PlacedRoute { route, place, name_place, .. }| (route, (place, name_place))).unzip();
     let shadowed_routes = RouteTable::find_shadowed(&routes);
     for (route, by) in &shadowed_routes {
+        let is_regex = |index: usize| matches!(routes[index].matcher.path, PathPattern::Regex(_));
+        let help = match is_regex(*route) && !is_regex(*by) {
+            true => {
+                "regular expressions are tried after all other paths: write the other path as an expression, too, such \
+                 as `~ ^/`, in a section after this one"
+            }
+            false => "remove one of the two, or narrow one by host, path, methods or header",
+        };
         let message = format!(
             "the route `{}` never matches: `{}` matches all its requests",
             routes[*route].name, routes[*by].name
@@ -117,7 +127,7 @@ pub fn compile_routes(
             Diagnostic::new(places[*route].0, message)
                 .with_label("shadowed")
                 .with_related(places[*by].0, "matches every request of the other")
-                .with_help("remove one of the two, or narrow one by host, path, methods or header"),
+                .with_help(help),
         );
     }
     let mut names: HashMap<&str, usize> = HashMap::new();
@@ -173,9 +183,9 @@ fn compile_route(
     let ratelimit_headers = read_dialects(section, &route::RATELIMIT_HEADERS);
     let compress = compress::compile_compress(section, &route::compress::TABLE, &context.defaults.compress);
     let cors = cors::read_cors(section, context.defaults.cors.as_ref());
-    let (upgrades, parsing) =
-        (bodies::compile_upgrades(section), compile_parsing(section, context.defaults.strictness));
+    let upgrades = bodies::compile_upgrades(section);
     let matcher = matcher?;
+    let parsing = compile_parsing(section, context.defaults.strictness, &matcher);
     let name_place = name.as_ref().map(|at| at.place);
     let path = section.read_string(&route::PATH).unwrap_or_else(|| route::PATH.default_str().to_owned());
     let name = name.map_or_else(|| derive_name(matcher.hosts.first(), &path), |at| at.value);
@@ -234,10 +244,11 @@ fn join_limits(section: &Section, mut of_auth: Vec<Arc<Limit>>, of_route: Vec<Ar
 }
 
 /// Compiles how strictly the route reads requests.
-fn compile_parsing(section: &Section, inherited: Strictness) -> ParsingRules {
+fn compile_parsing(section: &Section, inherited: Strictness, matcher: &Matcher) -> ParsingRules {
     let strictness = section.get(&route::STRICTNESS).unwrap_or(inherited);
     let rules = ParsingRules::new(strictness, section.read(&route::ENCODED_SLASHES));
-    ParsingRules { keeps_repeated_slashes: !section.get(&route::MERGE_SLASHES), ..rules }
+    let accepts_trace = matcher.methods.contains(&Method::TRACE);
+    ParsingRules { keeps_repeated_slashes: !section.get(&route::MERGE_SLASHES), accepts_trace, ..rules }
 }
 
 /// Compiles the timeouts of a route, which inherits those that it does not set.

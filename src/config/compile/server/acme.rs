@@ -4,18 +4,21 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use hickory_proto::rr::Name;
 use http::Uri;
 use http::uri::Scheme;
 
+use crate::config::compile::server::dns_publisher::{DNS_HELP, publishes_records, read_publisher};
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
 use crate::config::schema::row::ConfigOption;
 use crate::config::schema::{acme, listener};
-use crate::config::tree::{Node, Value};
+use crate::config::source::PrivateFile;
 use crate::config::values::{TextFault, invalid_text, is_host};
-use crate::config::{Acme, AcmeSettings, DnsProgram, ListenerSettings};
+use crate::config::{Acme, AcmeSettings, DnsMethod, DnsPublisher, DnsUpdate, ListenerSettings};
 use crate::net::host_address;
+use crate::tls::internal::is_signable;
 use crate::tls::trust::TrustedRoots;
 use crate::tls::{ChallengeKind, ChallengeStore};
 
@@ -26,7 +29,11 @@ const CA_HELP: &str = "give a file in PEM: the certificates that sign that of th
 const CONTACT_HELP: &str = "write an e-mail address: \"mailto:admin@example.com\"";
 const NAME_HELP: &str = "write a host name like \"www.example.com\", or an address like \"192.0.2.7\"";
 const PROFILE_HELP: &str = "write a name that the server lists in its directory, like \"shortlived\"";
-const DNS_HELP: &str = "add dns_program = [\"/usr/local/bin/acme-dns\"] to [acme], or name each host";
+const PRIVATE_HELP: &str = "use tls = { internal = true } for development, `certificates` of your own CA, or `directory` of an ACME server of your own";
+/// Domains of examples, which stand for public ones in configs.
+const DOCUMENTED: [&str; 3] = ["example.com", "example.net", "example.org"];
+/// The only profile of Let's Encrypt whose certificates may have addresses.
+const ADDRESS_PROFILE: &str = "shortlived";
 const SECTION_HELP: &str = "add a section:\n\n[acme]\nterms_agreed = true";
 /// Maximum length of a name in bytes: files of the state directory contain it.
 const NAME_MAX: usize = 230;
@@ -85,6 +92,10 @@ impl<'a> AcmeSection<'a> {
                 return tls.report_fault_at(listener::tls::ACME.name, *place, what, help);
             }
         }
+        if let Some(settings) = &self.settings {
+            check_zone(tls, settings, &names)?;
+            names.iter().for_each(|name| warn_about_name(tls, settings, name));
+        }
         let mut addresses = names.iter().filter(|name| host_address(&name.value).is_some());
         if let (Some(_), Some(At { place, value })) = (addresses.next(), addresses.next()) {
             let what = format!("`{value}` is a second address");
@@ -138,7 +149,7 @@ fn compile_settings(section: &Section) -> Option<AcmeSettings> {
         path => Ok(path.to_owned()),
     });
     let ca = section.read_pem(&acme::CA);
-    let (dns, challenges) = (read_dns_program(section), read_challenges(section));
+    let (dns, challenges) = (read_publisher(section), read_challenges(section));
     let backoff = section.get(&acme::BACKOFF);
     match section.get(&acme::TERMS_AGREED) {
         Some(true) => {}
@@ -168,6 +179,7 @@ fn compile_settings(section: &Section) -> Option<AcmeSettings> {
         Some(At { place: Place { file, .. }, value }) => section.sources.resolve_absolute(file, &value),
         None => PathBuf::from(acme::STATE.default_str()),
     };
+    section.sources.add_private_file(&state, PrivateFile::State);
     let contact: Vec<String> = contact.unwrap_or_default().into_iter().map(|at| at.value).collect();
     if let (true, Some(node)) = (contact.len() > CONTACTS_MAX, section.node(&acme::CONTACT)) {
         return section.report_fault(
@@ -189,49 +201,62 @@ fn compile_settings(section: &Section) -> Option<AcmeSettings> {
     Some(AcmeSettings { directory, profile, contact, state, ca, challenges, dns, backoff })
 }
 
-/// Reads the program that publishes DNS records, and checks that `challenges` says the same.
-fn read_dns_program(section: &Section) -> Option<DnsProgram> {
-    let wait = section.get(&acme::DNS_WAIT);
-    let command = section.read_strings(&acme::DNS_PROGRAM, |text| match text {
-        "" => invalid_text("the text is empty", "write the program first, like [\"/usr/local/bin/acme-dns\"]"),
-        text => Ok(text.to_owned()),
-    });
-    let lists_dns = |node: &Node| matches!(&node.value, Value::Array(items) if items.iter().any(is_dns));
-    let (program, challenges) = (section.node(&acme::DNS_PROGRAM), section.node(&acme::CHALLENGES));
-    match (program, challenges) {
-        (None, Some(node)) if lists_dns(node) => {
-            let what = "dns-01 needs a program that publishes its records";
-            return section.report_fault(acme::CHALLENGES.name, node, what, DNS_HELP);
+/// Reports a name outside of the zone that `dns` names, if only `dns-01` could prove it.
+fn check_zone(tls: &Section, settings: &AcmeSettings, names: &[At<String>]) -> Option<()> {
+    let Some(DnsPublisher { method: DnsMethod::Update(DnsUpdate { zone: Some(zone), .. }), .. }) = &settings.dns else {
+        return Some(());
+    };
+    for At { place, value } in names {
+        let mut others = settings.challenges.iter().filter(|kind| **kind != ChallengeKind::Dns01);
+        let host = value.strip_prefix("*.").unwrap_or(value);
+        let is_outside = Name::from_ascii(format!("{host}.")).is_ok_and(|name| !zone.zone_of(&name));
+        if is_outside && !others.any(|kind| kind.can_prove(value)) {
+            let what = format!("`{value}` is not in the zone {zone} of `dns`");
+            let help = "remove `zone` from `dns`, so that the name server states the zone";
+            return tls.report_fault_at(listener::tls::ACME.name, *place, &what, help);
         }
-        (Some(program), Some(node)) if !lists_dns(node) => {
-            let what = "no challenge uses the program";
-            return section.report_fault(acme::DNS_PROGRAM.name, program, what, "add \"dns-01\" to `challenges`");
-        }
-        _ => {}
     }
-    let mut words = command?.into_iter();
-    let Some(program) = words.next() else {
-        return section.report_fault(acme::DNS_PROGRAM.name, program?, "the list is empty", DNS_HELP);
-    };
-    // A name without a slash is searched for in `PATH`.
-    let path = match program.value.contains('/') {
-        true => section.sources.resolve_absolute(program.place.file, &program.value).display().to_string(),
-        false => program.value,
-    };
-    Some(DnsProgram { command: [path].into_iter().chain(words.map(|word| word.value)).collect(), wait })
+    Some(())
 }
 
-fn is_dns(item: &Node) -> bool {
-    matches!(&item.value, Value::String(text) if text.value == ChallengeKind::Dns01.label())
+/// Warns of a name for which Let's Encrypt issues no certificate. Another ACME server may be one of your own.
+fn warn_about_name(tls: &Section, settings: &AcmeSettings, At { place, value }: &At<String>) {
+    if ![DIRECTORY, STAGING_DIRECTORY].contains(&settings.directory.as_str()) {
+        return;
+    }
+    let profile = settings.profile.as_deref();
+    let (what, help) = match host_address(value) {
+        Some(ip) if is_private(&ip.to_string()) => (
+            format!("Let's Encrypt issues no certificate for `{value}`, which is not an address of the internet"),
+            PRIVATE_HELP,
+        ),
+        Some(_) if profile != Some(ADDRESS_PROFILE) => (
+            format!("Let's Encrypt issues certificates for addresses, such as `{value}`, only with another profile"),
+            "add profile = \"shortlived\" to [acme]",
+        ),
+        None if is_private(value.strip_prefix("*.").unwrap_or(value)) => (
+            format!("Let's Encrypt issues no certificate for `{value}`, which is not a name of the internet"),
+            PRIVATE_HELP,
+        ),
+        _ => return,
+    };
+    let diagnostic = Diagnostic::new(*place, what).with_label("no certificate").with_help(help);
+    tls.sources.add_warning(DiagnosticCode::UnissuedName, diagnostic);
+}
+
+/// Returns whether a name or address is not one of the public internet.
+fn is_private(name: &str) -> bool {
+    let is_below = |domain: &str| name.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    !name.contains(['.', ':']) || is_signable(name) && !DOCUMENTED.iter().any(|domain| is_below(domain))
 }
 
 fn read_challenges(section: &Section) -> Vec<ChallengeKind> {
     let words: Vec<_> = ChallengeKind::ALL.iter().map(|kind| (kind.label(), *kind)).collect();
     let kinds = section.read_strings(&acme::CHALLENGES, |text| crate::config::reader::find_choice(text, &words));
     let Some(kinds) = kinds else {
-        return match section.node(&acme::DNS_PROGRAM) {
-            Some(_) => vec![ChallengeKind::Dns01],
-            None => vec![ChallengeKind::TlsAlpn01, ChallengeKind::Http01],
+        return match publishes_records(section) {
+            true => vec![ChallengeKind::Dns01],
+            false => vec![ChallengeKind::TlsAlpn01, ChallengeKind::Http01],
         };
     };
     for (i, At { place, value }) in kinds.iter().enumerate() {

@@ -15,7 +15,8 @@ pub fn compile_client_address(section: &Section) -> ClientAddressRules {
         .read_strings(&server::TRUSTED_PROXIES, values::parse_cidr)
         .map(|networks| networks.into_iter().map(|at| at.value).collect())
         .unwrap_or_default();
-    let headers = read_headers(section);
+    let mut headers = read_headers(section);
+    headers.max_hops = section.get(&server::MAX_FORWARDED_HOPS);
     if let (true, true, Some(node)) = (trusted.is_empty(), headers.is_configured, section.node(&server::CLIENT_ADDRESS))
     {
         let what = "`client_address` has no effect: there are no trusted proxies, so every peer is the client itself";

@@ -15,6 +15,7 @@ use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::Diagnostic;
 use crate::config::reader::{At, Section};
 use crate::config::schema::listener;
+use crate::config::source::PrivateFile;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text, is_host};
 use crate::net::ListenAddr;
@@ -46,6 +47,9 @@ pub fn read_internal(tls: &Section, address: Option<&At<ListenAddr>>) -> Option<
         .map_or_else(|| Some(Vec::new()), |section| section.read_strings(&listener::internal::HOSTS, parse_name));
     let allow_remote = section.is_some_and(|section| section.get(&listener::internal::ALLOW_REMOTE));
     let state = read_state(tls, section);
+    if let Some(state) = &state {
+        tls.sources.add_private_file(state, PrivateFile::State);
+    }
     if let Some(section) = section {
         section.report_unknown();
     }

@@ -11,6 +11,7 @@
 pub(crate) mod access_log;
 pub(crate) mod acme;
 mod client_address;
+mod dns_publisher;
 mod hsts;
 mod http3;
 pub(crate) mod internal;
@@ -33,6 +34,7 @@ use crate::config::diagnostics::report::Diagnostic;
 use crate::config::reader::{At, Section, find_choice};
 use crate::config::schema::row::ConfigOption;
 use crate::config::schema::{admin, headers, server, store};
+use crate::config::source::PrivateFile;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
 use crate::config::{
@@ -323,6 +325,9 @@ pub fn compile_store(section: &Section) -> StoreSettings {
         gateways: section.get(&store::GATEWAYS),
         state: section.parse_string(&store::STATE, parse_state_path).flatten(),
     };
+    if let Some(state) = &settings.state {
+        section.sources.add_private_file(state, PrivateFile::State);
+    }
     section.report_unknown();
     settings
 }

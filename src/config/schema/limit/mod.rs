@@ -284,6 +284,11 @@ rows! {
         .ends(End::MaxDelayed)
         .teach("\"2s\"", "Set it if clients would rather wait than get 429, for example batch jobs");
     NODELAY = option("nodelay", OfAlgorithm, Value("false"), "forward the requests that would wait at once");
+    DELAY_AFTER = option("delay_after", OfAlgorithm, Value("0"), "units of the queue that are forwarded at once; only requests after them wait")
+        .metric("sluicegate_limit_decisions_total")
+        .weaker(Weaker::More)
+        .called(&["delay"])
+        .teach("8", "Set it for pages that load several files at once, so that only larger bursts are slowed down");
     IN_FLIGHT = option("in_flight", OfAlgorithm, Described("required"), "requests at the same time")
         .metric("sluicegate_rejections_total")
         .ends(End::Exhausted)

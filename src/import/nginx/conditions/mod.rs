@@ -149,21 +149,7 @@ pub fn read_prefix_rewrite(at: &Directive) -> Option<PrefixRewrite<'_>> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
-
-    fn directive(name: &str, args: &[&str]) -> Directive {
-        Directive {
-            name: name.to_owned(),
-            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
-            block: None,
-            file: "".into(),
-            line: 1,
-            base: Path::new("/").into(),
-            is_expanded: false,
-        }
-    }
 
     #[test]
     fn prefixes_without_their_slash_are_rewritten() {
@@ -181,7 +167,7 @@ mod tests {
             ("/app/(.*) $1 break", "/app/", None),
             ("/a.p(.*) $1 break", "/app/", None),
         ] {
-            let at = directive("rewrite", &args.split(' ').collect::<Vec<_>>());
+            let at = Directive::written("rewrite", &args.split(' ').collect::<Vec<_>>());
             assert_eq!(read_segment_rewrite(&at, path), expected, "{args} {path}");
         }
     }
@@ -189,7 +175,7 @@ mod tests {
     #[test]
     fn prefixes_are_rewritten_to_prefixes() {
         let read = |args: &str| {
-            let at = directive("rewrite", &args.split(' ').collect::<Vec<_>>());
+            let at = Directive::written("rewrite", &args.split(' ').collect::<Vec<_>>());
             read_prefix_rewrite(&at).map(|found| match found.target {
                 PrefixTarget::Redirect(to) => format!("{} {} {} {}", found.prefix, to.to, to.status, to.keeps_query),
                 PrefixTarget::Forward(to) => format!("{} {to}", found.prefix),

@@ -49,7 +49,11 @@ pub const GROUPS: [(&str, &[DirectiveRow]); 7] = [
                 "HSL",
                 "`X-Real-IP` without it; one header for all servers, otherwise routes with limits or rules by address are closed",
             ),
-            translated("real_ip_recursive", "HSL", "always `on`"),
+            translated(
+                "real_ip_recursive",
+                "HSL",
+                "the same for all servers, otherwise routes with limits or rules by address are closed",
+            ),
         ],
     ),
     (

@@ -49,7 +49,7 @@ pub const GROUPS: [(&str, &[DirectiveRow]); 3] = [
                 "SL",
                 "named locations are not available; a regular expression inside another location, and a location inside a regular expression, close both",
             ),
-            translated("listen", "S", "`quic`: no HTTP/3"),
+            translated("listen", "S", "`quic`: write `http3 = true`"),
             translated("server_name", "S", "a server with a name that is a regular expression is closed"),
             translated("client_header_timeout", "HS", "in `http` only"),
             translated("keepalive_timeout", "HSLU", "in `http` only, and not 0"),
@@ -165,10 +165,10 @@ pub const GROUPS: [(&str, &[DirectiveRow]); 3] = [
         &[
             no_effect("http2", "HS", "always available"),
             no_effect("http2_*", "HSL", "HTTP/2 has other settings"),
-            differs("http3", "HS", "HTTP/3 is not available").unless(&["off"]),
-            differs("http3_hq", "HS", "HTTP/3 is not available").unless(&["off"]),
-            no_effect("http3_*", "HS", "HTTP/3 is not available"),
-            no_effect("quic_*", "HS", "HTTP/3 is not available"),
+            differs("http3", "HS", "write `http3 = true` of [[listener]]").unless(&["off"]),
+            differs("http3_hq", "HS", "not available").unless(&["off"]),
+            no_effect("http3_*", "HS", "HTTP/3 has other settings"),
+            no_effect("quic_*", "HS", "HTTP/3 has other settings"),
         ],
     ),
 ];

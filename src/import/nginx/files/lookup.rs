@@ -66,20 +66,10 @@ fn is_match(pattern: &str, ignore_case: bool, path: &str) -> Result<bool, Unread
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     fn location(args: &[&str], inner: Vec<Directive>) -> Directive {
-        Directive {
-            name: "location".to_owned(),
-            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
-            block: Some(inner),
-            file: "".into(),
-            line: 1,
-            base: Path::new("/").into(),
-            is_expanded: false,
-        }
+        Directive { block: Some(inner), ..Directive::written("location", args) }
     }
 
     #[test]

@@ -126,6 +126,8 @@ pub const OVERLAP: &str =
     "a request that several entries of the `map` match is counted by each of their limits, in nginx by the first";
 const EMPTY: &str = "a request with an empty value is counted, which nginx does not count";
 const HOST_PORT: &str = "the port of the host does not count";
+const CREDENTIAL_FORM: &str =
+    "`Authorization` has one spelling for conditions and keys: `bearer  x` is `Bearer x`, which nginx tells apart";
 const NAME_CASE: &str =
     "the case of the name of a query parameter or a cookie counts, unlike in nginx, and values are decoded";
 
@@ -167,9 +169,7 @@ pub fn translate_key(text: &str, variables: &Variables) -> Result<TranslatedKey,
                 key.parts.push(part.to_owned());
             }
             KeySource::Optional(kind, name) => {
-                if kind != "header" {
-                    remark = Some(NAME_CASE);
-                }
+                remark = find_spelling_remark(kind, &name).or(remark);
                 key.repeats = true;
                 key.parts.push(format!("{kind}:{name}"));
                 optional.push((kind, name));
@@ -345,7 +345,6 @@ fn translate_map(map: &Directive, variables: &Variables) -> Result<TranslatedKey
             _ => Err("a `map` of a `map` is not available".to_owned()),
         };
     }
-    let has_case = of.starts_with("arg_") || of.starts_with("cookie_");
     let (group, name) = match (of.as_str(), find_source(of)) {
         ("request_method", _) => ("method", String::new()),
         ("host", _) => ("host", String::new()),
@@ -376,7 +375,7 @@ fn translate_map(map: &Directive, variables: &Variables) -> Result<TranslatedKey
     let variables = remove_variable(map, variables);
     let mut translation = TranslatedKey {
         keys: Vec::new(),
-        remark: find_overlap(&entries).then_some(OVERLAP).or(has_case.then_some(NAME_CASE)),
+        remark: find_overlap(&entries).then_some(OVERLAP).or(find_spelling_remark(group, &name)),
     };
     for template in templates {
         for patterns in list_conditions(template, default, empty, &entries)? {
@@ -392,6 +391,15 @@ fn translate_map(map: &Directive, variables: &Variables) -> Result<TranslatedKey
         }
     }
     check_cases(translation)
+}
+
+/// Returns how the spelling of a value, or of its name, counts in another way than in nginx.
+fn find_spelling_remark(kind: &str, name: &str) -> Option<&'static str> {
+    match (kind, name) {
+        ("header", "authorization") => Some(CREDENTIAL_FORM),
+        ("query" | "cookie", _) => Some(NAME_CASE),
+        _ => None,
+    }
 }
 
 /// Lists the conditions under which requests have a key. Each is a list of patterns; an empty list is always true.

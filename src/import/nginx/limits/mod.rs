@@ -167,15 +167,13 @@ impl Zones {
         let mut lines = vec![format!("rate = \"{}\"", format_rate(rate))];
         match delay {
             Some(delay) => match compute_queue_ms(burst, rate) {
-                Some(queue) if delay == 0 => {
+                Some(queue) => {
                     lines.insert(0, "algorithm = \"leaky_bucket\"".to_owned());
                     lines.push(format!("queue = {}", format_duration(queue)));
+                    lines.extend((delay > 0).then(|| format!("delay_after = {delay}")));
                 }
-                other => {
-                    let why = match other {
-                        Some(_) => "the same requests are admitted, but none waits, because `delay` is not available",
-                        None => "the same requests are admitted, but none waits, because no queue can have this length",
-                    };
+                None => {
+                    let why = "the same requests are admitted, but none waits, because no queue can have this length";
                     body.add_remark(out.remarks.add(at, why));
                     lines.push(format!("burst = {}", burst + 1));
                 }

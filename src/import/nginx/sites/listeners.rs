@@ -1,6 +1,7 @@
 //! Translates the `listen` directives of all servers to the listeners of the gateway.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 
 use crate::import::error::Result;
 use crate::import::model::ImportedConfig;
@@ -79,7 +80,7 @@ pub fn read_listens(server: &Directive, out: &mut ImportedConfig) -> Result<Vec<
         let has = |flag: &str| directive.args.iter().skip(1).any(|arg| arg == flag);
         match parse_address(directive.arg(0)) {
             Some(_) if has("quic") => {
-                out.remarks.add(directive, "HTTP/3 is not available");
+                out.remarks.add(directive, "HTTP/3: write `http3 = true` of [[listener]]");
             }
             Some(address) => listens.push(Listen {
                 address,
@@ -165,9 +166,26 @@ impl ListenBlocks {
         }
     }
 
+    /// Leaves out addresses for which a listener on all addresses has the same port, because both cannot bind.
+    fn leave_out_covered(&mut self, out: &mut ImportedConfig) {
+        let wildcard_of = |address: &str| {
+            let socket: SocketAddr = address.parse().ok().filter(|at: &SocketAddr| !at.ip().is_unspecified())?;
+            let four = socket.is_ipv4().then(|| format!("0.0.0.0:{}", socket.port()));
+            let mut wildcards = std::iter::once(format!("[::]:{}", socket.port())).chain(four);
+            wildcards.find(|wildcard| self.listeners.contains_key(wildcard))
+        };
+        let covered: Vec<(String, String)> =
+            self.listeners.keys().filter_map(|address| Some((address.clone(), wildcard_of(address)?))).collect();
+        for (address, wildcard) in covered {
+            self.listeners.remove(&address);
+            out.remarks.add_text(format!("{address}: left out, because {wildcard} accepts its connections, too"));
+        }
+    }
+
     /// Writes the listeners. The first address that only redirects becomes `redirect_http`.
     pub fn write_listeners(mut self, out: &mut ImportedConfig) {
         self.join_families();
+        self.leave_out_covered(out);
         let mut plain = Vec::new();
         let mut redirect: Option<(String, u16)> = None;
         for (address, listener) in self.listeners {

@@ -27,6 +27,8 @@ const VARIABLES: &str = "variables";
 const OPERATION_NAME: &str = "operationName";
 /// Members by which servers find a stored query.
 const STORED: &[&str] = &["id", "documentId", "doc_id", "docId", "queryId", "hash", "key"];
+/// Those of them that are often something else in a URL, such as an API key.
+const AMBIGUOUS_IN_TARGET: &[&str] = &["hash", "key"];
 /// Most variables of a request.
 const VARIABLES_MAX: usize = 1000;
 
@@ -53,6 +55,11 @@ impl GraphqlRequest {
         let executed =
             self.document.as_ref().and_then(|document| document.find_operation(self.operation_name.as_deref()));
         executed.map_or(self.operation_name.as_deref(), |operation| operation.name.as_deref())
+    }
+
+    /// Returns whether the request is only the name of a stored query.
+    fn has_only_name(&self) -> bool {
+        self.names_stored && self.document.is_none() && self.operation_name.is_none() && self.variables.is_empty()
     }
 
     /// Reads a request from the members of a JSON object. `tokens_left`: of all requests of the batch.
@@ -89,7 +96,7 @@ impl GraphqlRequest {
         };
         let (text, variables, operation_name) = (find(QUERY)?, find(VARIABLES)?, find(OPERATION_NAME)?);
         let mut names_stored = find("extensions")?.is_some() && text.is_none();
-        for name in STORED {
+        for name in STORED.iter().filter(|name| !AMBIGUOUS_IN_TARGET.contains(name)) {
             names_stored |= find(name)?.is_some();
         }
         if text.is_none() && variables.is_none() && operation_name.is_none() && !names_stored {
@@ -181,21 +188,27 @@ pub fn read_requests(body: &BodyFacts, query: Option<&str>) -> Result<Vec<Graphq
         BodyFacts::UnreadableBody(why) => return Err(*why),
         BodyFacts::Json(document) => document,
     };
-    // Some servers prefer the query in the target, and some combine the two.
-    if in_target.is_some() {
-        return Err(WRONG);
-    }
+    // Some servers prefer the query in the target, and some combine the two. Its name alone may replace each query.
+    let is_named_in_target = match in_target {
+        Some(request) if request.has_only_name() => true,
+        Some(_) => return Err(WRONG),
+        None => false,
+    };
     let mut left = TOKENS_MAX;
+    let mut read = |members: &Members| {
+        let mut request = GraphqlRequest::from_members(&members.0, &mut left)?;
+        request.names_stored |= is_named_in_target;
+        Ok(request)
+    };
     if !is_batch(document) {
         let members: Members = serde_json::from_slice(document).map_err(|_| WRONG)?;
-        return Ok(vec![GraphqlRequest::from_members(&members.0, &mut left)?]);
+        return Ok(vec![read(&members)?]);
     }
     let batch: Batch<Members> = serde_json::from_slice(document).map_err(|_| WRONG)?;
     if batch.has_more {
         return Err(UnreadableBody::TooManyCalls);
     }
-    let requests = batch.calls.iter().map(|one| GraphqlRequest::from_members(&one.0, &mut left));
-    let requests: Vec<_> = requests.collect::<Result<_, _>>()?;
+    let requests: Vec<_> = batch.calls.iter().map(read).collect::<Result<_, _>>()?;
     Ok(if requests.is_empty() { vec![GraphqlRequest::default()] } else { requests })
 }
 
@@ -234,6 +247,9 @@ mod tests {
             (r#"{"query":"{ a }","ids":"x"}"#, false),
         ] {
             assert_eq!(read(document, None).unwrap()[0].names_stored, names_stored, "{document}");
+        }
+        for (query, names_stored) in [("id=7", true), ("key=K&hash=1", false), ("apikey=K&v=1", false)] {
+            assert_eq!(read(r#"{"query":"{ a }"}"#, Some(query)).unwrap()[0].names_stored, names_stored, "{query}");
         }
         let text = read(r#"{"query":"query($n:Int){a}","variables":"{\"n\":5}"}"#, None).unwrap();
         assert_eq!(&*text[0].variables["n"], "5");

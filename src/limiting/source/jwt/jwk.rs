@@ -36,6 +36,8 @@ pub struct VerificationKey {
 pub struct KeySet {
     keys: Vec<VerificationKey>,
     digest: [u8; 32],
+    /// The text of the set; empty if the keys have another source.
+    document: Vec<u8>,
     /// Why other keys of the set are not used, the first of them.
     pub skipped: Vec<String>,
 }
@@ -144,17 +146,17 @@ impl VerificationKey {
 impl KeySet {
     /// Creates a set of one key.
     pub fn of(key: VerificationKey) -> KeySet {
-        KeySet::new(vec![key], Vec::new())
+        KeySet::new(vec![key], Vec::new(), Vec::new())
     }
 
-    fn new(keys: Vec<VerificationKey>, skipped: Vec<String>) -> KeySet {
+    fn new(keys: Vec<VerificationKey>, skipped: Vec<String>, document: Vec<u8>) -> KeySet {
         let mut digest = Sha256::new();
         for key in &keys {
             let bytes = key.decoding.try_get_as_bytes().unwrap_or_default();
             digest.update(format!("{:?} {:?} {} ", key.id, key.algorithms, bytes.len()));
             digest.update(bytes);
         }
-        KeySet { keys, digest: digest.finalize().into(), skipped }
+        KeySet { keys, digest: digest.finalize().into(), document, skipped }
     }
 
     /// Reads a JSON Web Key Set. Keys that cannot verify a token of an `accepted` algorithm are skipped.
@@ -187,8 +189,16 @@ impl KeySet {
         match (read.is_empty(), skipped.is_empty()) {
             (true, true) => Err("the set has no keys".to_owned()),
             (true, false) => Err(format!("none of its keys can be used: {}", skipped.join("; "))),
-            (false, _) => Ok(KeySet::new(read, skipped)),
+            (false, _) => Ok(KeySet::new(read, skipped, text.to_vec())),
         }
+    }
+
+    /// Reads the same set with other accepted algorithms.
+    ///
+    /// # Errors
+    /// None of the keys can be used with them.
+    pub fn read_again(&self, accepted: &[Algorithm]) -> Result<KeySet, String> {
+        KeySet::from_jwks(&self.document, accepted)
     }
 
     /// Returns a hash of the keys.

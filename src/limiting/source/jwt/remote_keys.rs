@@ -46,7 +46,7 @@ pub struct RemoteKeySettings {
     pub max_stale: Duration,
 }
 
-/// State that configs with the same location share, so that a reload drops no keys.
+/// State that a section shares with the same section of an earlier config.
 #[derive(Debug)]
 struct KeyState {
     published: ArcSwapOption<PublishedKeys>,
@@ -99,22 +99,24 @@ impl RemoteKeys {
     pub fn new(settings: RemoteKeySettings) -> RemoteKeys {
         // The first refresh is pending from the start, so that requests wait for it.
         let refresh = RefreshState { is_pending: true, ended: None, fault: None };
-        let state = KeyState {
-            published: ArcSwapOption::empty(),
-            refresh: Mutex::new(refresh),
-            wanted: Notify::new(),
-            ended: watch::Sender::new(0),
-        };
-        RemoteKeys { settings, state: ArcSwap::from_pointee(state) }
+        RemoteKeys { settings, state: ArcSwap::from_pointee(KeyState::new(None, refresh)) }
     }
 
-    /// Takes over the keys of an earlier config if they come from the same place.
-    pub fn adopt(&self, earlier: &RemoteKeys) {
-        let of = |settings: &RemoteKeySettings| {
-            (settings.name.clone(), settings.location.clone(), settings.algorithms.clone())
-        };
-        if of(&self.settings) == of(&earlier.settings) {
-            self.state.store(earlier.state.load_full());
+    /// Takes over the keys of an earlier config that come from the same place, so that a reload drops none while the
+    /// issuer is down. A renamed section keeps them too, and one with other algorithms those keys that fit them.
+    pub fn adopt(&self, earlier: &[Arc<RemoteKeys>]) {
+        let settings = |keys: &RemoteKeys| (keys.settings.name.clone(), keys.settings.algorithms.clone());
+        let from_same_place = || earlier.iter().filter(|keys| keys.settings.location == self.settings.location);
+        if let Some(unchanged) = from_same_place().find(|keys| settings(keys) == settings(self)) {
+            // A refresh that ends after the reload is seen too.
+            return self.state.store(unchanged.state.load_full());
+        }
+        let latest = from_same_place().filter_map(|keys| keys.published()).max_by_key(|published| published.fetched_s);
+        let Some(PublishedKeys { set, fetched_s, due }) = latest.as_deref() else { return };
+        if let Ok(set) = set.read_again(&self.settings.algorithms) {
+            let published = PublishedKeys { set: Arc::new(set), fetched_s: *fetched_s, due: *due };
+            let refresh = RefreshState { is_pending: false, ended: None, fault: None };
+            self.state.store(Arc::new(KeyState::new(Some(Arc::new(published)), refresh)));
         }
     }
 
@@ -194,6 +196,15 @@ impl RemoteKeys {
 }
 
 impl KeyState {
+    fn new(published: Option<Arc<PublishedKeys>>, refresh: RefreshState) -> KeyState {
+        KeyState {
+            published: ArcSwapOption::new(published),
+            refresh: Mutex::new(refresh),
+            wanted: Notify::new(),
+            ended: watch::Sender::new(0),
+        }
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, RefreshState> {
         self.refresh.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -254,14 +265,28 @@ mod tests {
 
     #[test]
     fn a_reload_keeps_the_keys_of_the_same_issuer() {
-        let (old, same) = (keys(), keys());
-        let mut settings = old.settings.clone();
-        settings.location = IssuerLocation::Issuer("https://other.test".to_owned());
-        let other = RemoteKeys::new(settings);
-        same.adopt(&old);
-        other.adopt(&old);
+        let old = Arc::new(keys());
+        let with = |change: &dyn Fn(&mut RemoteKeySettings)| {
+            let mut settings = old.settings.clone();
+            change(&mut settings);
+            let new = RemoteKeys::new(settings);
+            new.adopt(std::slice::from_ref(&old));
+            new
+        };
+        let same = with(&|_| {});
         // A refresh that ends after the reload is seen too.
-        old.end_refresh(Ok(set()), Duration::ZERO, (Instant::now(), 0));
-        assert!(same.current(0).is_some() && other.current(0).is_none());
+        old.end_refresh(Ok(set()), Duration::ZERO, (Instant::now(), 1000));
+        assert!(same.current(1000).is_some());
+        let renamed = with(&|settings| settings.name = "jwt.other".to_owned());
+        let wider = with(&|settings| settings.algorithms.push(Algorithm::RS256));
+        for kept in [renamed, wider] {
+            assert_eq!(kept.published().map(|published| published.fetched_s), Some(1000), "they become no younger");
+            assert!(kept.current(1000).is_some() && kept.current(4601).is_none() && !kept.is_refresh_pending());
+        }
+        let elsewhere = with(&|settings| settings.location = IssuerLocation::Issuer("https://other.test".to_owned()));
+        assert!(elsewhere.current(1000).is_none());
+        let asymmetric = with(&|settings| settings.algorithms = vec![Algorithm::RS256]);
+        assert!(asymmetric.current(1000).is_none(), "no key fits");
+        assert!(asymmetric.is_refresh_pending());
     }
 }

@@ -11,6 +11,11 @@ const IDLE: (u32, u32) = (2000, 100);
 /// Requests that are reset: the most at once, and how many are earned a second. A browser that leaves a page resets all
 /// of its requests.
 const RESETS: (u32, u32) = (200, 10);
+/// Seconds of the time of a connection that a change of its address costs, and the most that it has of them: 16 changes
+/// at once, then one in 10 seconds. A network may give a client another port twice a minute. A client that sends from
+/// addresses of others makes the library send a datagram or two to each, before the address has answered.
+const SECONDS_PER_MOVE: u32 = 10;
+const MOVES: (u32, u32) = (16 * SECONDS_PER_MOVE, 1);
 /// Frames earned by each frame of a stream that the gateway sends: acknowledgements, credit.
 const PER_SENT: u64 = 4;
 /// Bytes of datagrams that earn one frame.
@@ -22,6 +27,7 @@ const STREAM_FRAME: u64 = 16;
 pub struct FloodBudget {
     idle: Bucket,
     resets: Bucket,
+    moves: Bucket,
     /// Frames and bytes that the library had counted at the last check.
     received: u64,
     sent: u64,
@@ -35,6 +41,7 @@ impl FloodBudget {
         FloodBudget {
             idle: Bucket::new(IDLE, EARNED_MAX, now_ms),
             resets: Bucket::new(RESETS, EARNED_MAX, now_ms),
+            moves: Bucket::new(MOVES, 0, now_ms),
             received: 0,
             sent: 0,
             stream_frames: 0,
@@ -53,6 +60,16 @@ impl FloodBudget {
     /// The connection must end.
     pub fn take_reset(&mut self) -> Result<(), End> {
         if self.resets.take() { Ok(()) } else { Err(End::H2Resets) }
+    }
+
+    /// Takes the allowance of a change of the client's address.
+    ///
+    /// # Errors
+    /// The connection must end.
+    pub fn take_move(&mut self, now_ms: u64) -> Result<(), End> {
+        self.moves.fill(now_ms);
+        let all = (0..SECONDS_PER_MOVE).all(|_| self.moves.take());
+        if all { Ok(()) } else { Err(End::H2Frames) }
     }
 
     /// Takes the allowance of `count` frames of HTTP/3 that bring nothing.
@@ -142,6 +159,16 @@ mod tests {
         });
         let count = flood.count();
         assert!((3..10).contains(&count), "{count}");
+    }
+
+    #[test]
+    fn an_address_changes_seldom() {
+        let mut budget = FloodBudget::new(0);
+        let moves = (0..100).take_while(|_| budget.take_move(0).is_ok()).count();
+        assert_eq!(moves, 16);
+        assert_eq!(budget.take_move(9000), Err(End::H2Frames));
+        let mut budget = FloodBudget::new(0);
+        assert!((0..1000).all(|round| budget.take_move(round * 10_000).is_ok()));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -58,6 +59,8 @@ struct Driver {
     endpoint: Rc<QuicEndpoint>,
     worker: Rc<WorkerContext>,
     leaving: Leaving,
+    /// The address that packets go to.
+    remote: SocketAddr,
     timer: Pin<Box<Sleep>>,
     /// When something was last sent to keep the connection alive.
     pinged: Instant,
@@ -65,8 +68,6 @@ struct Driver {
     open: Option<OpenGauge>,
     /// A packet for which the kernel has had no room.
     unsent: Option<(Transmit, Box<[u8]>)>,
-    /// Sending has been put off once, so that the tasks that were woken can write first.
-    has_deferred: bool,
 }
 
 /// Serves a connection that has been accepted, from its handshake to its end. The future is made at once, so that it has
@@ -81,6 +82,7 @@ pub fn serve_connection(
     let state = handshake.ticket.connection().clone();
     state.enter_phase(Phase::Handshake, worker.state.view().snapshot.config.server.handshake_timeout);
     let budget = FloodBudget::new(state.now_ms());
+    let remote = quic.remote_address();
     let shared = Rc::new_cyclic(|me| Http3Connection {
         me: me.clone(),
         quic: RefCell::new(quic),
@@ -94,7 +96,6 @@ pub fn serve_connection(
         queue,
         is_closed: Cell::new(false),
         fatal: Cell::new(None),
-        has_woken: Cell::new(false),
     });
     let mut driver = Driver {
         open: Some(worker.count_open(&handshake.listener.name, Protocol::Handshake)),
@@ -104,10 +105,10 @@ pub fn serve_connection(
         endpoint,
         worker,
         leaving: Leaving::No,
+        remote,
         timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
         pinged: Instant::now(),
         unsent: None,
-        has_deferred: false,
     };
     async move { poll_fn(|cx| driver.poll(cx)).await }
 }
@@ -136,12 +137,6 @@ impl Driver {
                 break;
             }
         }
-        // What the tasks of requests write now, on news of the client, goes out with the same packets.
-        if self.shared.has_woken.take() && !std::mem::replace(&mut self.has_deferred, true) {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        self.has_deferred = false;
         self.send(now, cx);
         if self.leaving == (Leaving::Last { is_sent: false }) && self.unsent.is_none() {
             self.leaving = Leaving::Last { is_sent: true };
@@ -172,9 +167,11 @@ impl Driver {
 
     /// Acts on what has happened.
     fn advance(&mut self, now: Instant) -> Result<(), Fatal> {
+        self.shared.bound_unsent();
         while let Some(event) = { self.shared.quic.borrow_mut().poll() } {
             self.handle_event(event)?;
         }
+        self.shared.begin_turn();
         if self.shared.is_closed() {
             return Ok(());
         }
@@ -193,6 +190,10 @@ impl Driver {
         }
         let stats = self.shared.quic.borrow().stats();
         self.shared.budget.borrow_mut().count(&stats, state.now_ms()).map_err(Fatal::flood)?;
+        let remote = self.shared.quic.borrow().remote_address();
+        if std::mem::replace(&mut self.remote, remote) != remote {
+            self.shared.budget.borrow_mut().take_move(state.now_ms()).map_err(Fatal::flood)?;
+        }
         if state.is_head_late() {
             return Err(Fatal { code: EXCESSIVE_LOAD, end: Phase::Head.end() });
         }

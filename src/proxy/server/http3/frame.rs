@@ -13,7 +13,8 @@ pub const PUSH_PROMISE: u64 = 0x5;
 pub const GOAWAY: u64 = 0x7;
 pub const MAX_PUSH_ID: u64 = 0xd;
 /// Priorities of requests and pushes (RFC 9218), which only the control stream may carry.
-pub const PRIORITY_UPDATES: [u64; 2] = [0xf0700, 0xf0701];
+pub const PRIORITY_UPDATE_OF_REQUEST: u64 = 0xf0700;
+pub const PRIORITY_UPDATE_OF_PUSH: u64 = 0xf0701;
 /// Frames of HTTP/2 that HTTP/3 has not (RFC 9114, section 7.2.8).
 pub const OF_HTTP2: [u64; 4] = [0x2, 0x6, 0x8, 0x9];
 

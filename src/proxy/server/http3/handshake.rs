@@ -16,6 +16,7 @@ use crate::proxy::context::worker_context::{OpenGauge, WorkerContext};
 use crate::proxy::context::{ClientConnection, ConnectionEnds, ListenerContext};
 use crate::proxy::server::http3::error::{EXCESSIVE_LOAD, Fatal};
 use crate::proxy::server::http3::frame;
+use crate::proxy::server::http3::priority::CONTROL_PRIORITY;
 use crate::proxy::server::http3::shared::Http3Connection;
 use crate::proxy::server::http3::varint;
 use crate::proxy::server::quic::endpoint::HandshakeSlot;
@@ -94,6 +95,9 @@ pub fn complete(shared: &Http3Connection, handshake: Handshake, worker: &WorkerC
     let _ = shared.client.set(client);
     let control = shared.quic.borrow_mut().streams().open(Dir::Uni);
     shared.control.set(control);
+    if let Some(control) = control {
+        shared.set_send_priority(control, CONTROL_PRIORITY);
+    }
     shared.write_control(&control_start(shared.max_header_bytes()));
     Ok(open)
 }

@@ -8,6 +8,7 @@
 //! - `handshake.rs`: what follows the handshake: who the client is, and the control stream.
 //! - `shared.rs`: the connection as its tasks share it: reading and writing of streams; `request_streams.rs`: their states.
 //! - `streams.rs`: what happens on streams: heads, requests that are broken off, and the control streams of the client.
+//! - `write_turns.rs`, `priority.rs`: which response writes next.
 //! - `request_body.rs`, `response.rs`: a request's body, and the task that answers it.
 //! - `tunnel_stream.rs`: a stream that has become a tunnel.
 //! - `budget.rs`: counts frames that cost work and bring nothing.
@@ -20,6 +21,7 @@ pub(crate) mod error;
 pub(crate) mod fields;
 pub(crate) mod frame;
 pub(crate) mod handshake;
+pub(crate) mod priority;
 pub(crate) mod qpack;
 pub(crate) mod request_body;
 pub(crate) mod request_reader;
@@ -30,3 +32,4 @@ pub(crate) mod streams;
 pub(crate) mod tunnel_stream;
 pub(crate) mod unidirectional;
 pub(crate) mod varint;
+pub(crate) mod write_turns;

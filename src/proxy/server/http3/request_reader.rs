@@ -96,7 +96,8 @@ impl RequestReader {
             },
             frame::DATA | frame::HEADERS | frame::SETTINGS | frame::GOAWAY => Err(FRAME_UNEXPECTED),
             frame::MAX_PUSH_ID | frame::CANCEL_PUSH | frame::PUSH_PROMISE => Err(FRAME_UNEXPECTED),
-            _ if frame::OF_HTTP2.contains(&kind) || frame::PRIORITY_UPDATES.contains(&kind) => Err(FRAME_UNEXPECTED),
+            frame::PRIORITY_UPDATE_OF_REQUEST | frame::PRIORITY_UPDATE_OF_PUSH => Err(FRAME_UNEXPECTED),
+            _ if frame::OF_HTTP2.contains(&kind) => Err(FRAME_UNEXPECTED),
             _ => Ok(Some(RequestItem::Nothing)),
         }
     }

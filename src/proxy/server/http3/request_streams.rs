@@ -9,8 +9,10 @@ use quinn_proto::StreamId;
 
 use crate::proxy::server::http3::budget::FloodBudget;
 use crate::proxy::server::http3::error::Fatal;
+use crate::proxy::server::http3::priority::EarlyUrgencies;
 use crate::proxy::server::http3::request_reader::{RequestItem, RequestReader};
 use crate::proxy::server::http3::unidirectional::{CriticalStreams, UniStream};
+use crate::proxy::server::http3::write_turns::WriteTurns;
 
 /// A request stream.
 pub struct RequestStream {
@@ -27,6 +29,10 @@ pub struct RequestStream {
     pub is_answered: bool,
     /// The client has broken the request off, which is counted.
     pub(super) is_reset: bool,
+    /// The urgency of the response, once it is known.
+    pub(super) urgency: Option<u8>,
+    /// The response waits for its turn to write.
+    pub(super) awaits_turn: bool,
     /// When the head began, on the worker's coarse clock.
     pub(super) begun_ms: u64,
     /// The tasks that read the body and write the response.
@@ -58,6 +64,9 @@ pub struct Streams {
     pub(super) critical: CriticalStreams,
     /// Streams whose head is incomplete, the oldest first.
     pub(super) incomplete: VecDeque<StreamId>,
+    pub(super) early_urgencies: EarlyUrgencies,
+    /// Responses that wait for room in the windows of the connection.
+    pub(super) turns: WriteTurns,
     /// Streams with a response that the client has not acknowledged completely, and since when.
     pub finishing: BTreeMap<StreamId, u64>,
     /// One past the number of the last request that was accepted.
@@ -67,8 +76,9 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Takes a request out.
+    /// Takes a request out. If it was its turn to write, the task of the connection begins the next one.
     pub fn remove_request(&mut self, id: StreamId) -> Option<RequestStream> {
+        self.turns.end(id);
         remove(&mut self.requests, id)
     }
 
@@ -104,6 +114,8 @@ impl RequestStream {
             is_stopped: false,
             is_answered: false,
             is_reset: false,
+            urgency: None,
+            awaits_turn: false,
             begun_ms,
             body_task: None,
             task: None,

@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::SystemTime;
@@ -31,13 +31,14 @@ use crate::proxy::server::http3::error::{Code, Fatal, INTERNAL_ERROR, MESSAGE_ER
 use crate::proxy::server::http3::fields;
 use crate::proxy::server::http3::fields::FieldFault;
 use crate::proxy::server::http3::frame;
+use crate::proxy::server::http3::priority;
 use crate::proxy::server::http3::qpack;
 use crate::proxy::server::http3::request_body::Http3Body;
 use crate::proxy::server::http3::shared::Http3Connection;
 use crate::proxy::server::http3::tunnel_stream::Http3Tunnel;
 
 /// Bytes of a response that are handed to the library at once: a client that takes nothing is noticed by piece.
-const PIECE: usize = 32 * 1024;
+const PIECE: usize = 64 * 1024;
 /// Headers of HTTP/1.1 connections, which have no place on a stream.
 const OF_CONNECTIONS: [HeaderName; 5] = [
     CONNECTION,
@@ -108,6 +109,7 @@ impl Http3Connection {
                 return self.budget.borrow_mut().take_reset().map_err(Fatal::flood);
             }
         };
+        self.set_urgency(id, priority::urgency_of(head.headers()));
         // A tunnel has no body: what follows its head belongs to the protocol that it opens.
         let offers_switch = extended_connect::translate_to_upgrade(&mut head);
         let is_whole = is_whole || offers_switch;
@@ -126,8 +128,7 @@ impl Http3Connection {
         let request = head.map(|()| body);
         let client = client.clone();
         let task = RequestTask { connection: me, id, deadline, client, offers_switch, tunnel: Cell::default() };
-        spawn_local(task.run(request));
-        self.has_woken.set(true);
+        spawn_local(task.run_in_turns(request));
         Ok(())
     }
 
@@ -146,9 +147,9 @@ impl Http3Connection {
             report_malformed(client, End::HeadTooLarge, &MalformedHead::default());
         }
         let section = qpack::encode_head(End::HeadTooLarge.status(), &HeaderMap::new());
-        let mut bytes = headers_frame(&section);
-        match self.poll_write(id, &mut bytes) {
-            Poll::Ready(Ok(_)) if bytes.is_empty() => self.finish(id),
+        let mut chunks = headers_frame(section);
+        match self.poll_write(id, &mut chunks) {
+            Poll::Ready(Ok(_)) if chunks.iter().all(Bytes::is_empty) => self.finish(id),
             _ => self.reset(id, NO_ERROR),
         }
         self.end_stream(id, NO_ERROR);
@@ -174,6 +175,18 @@ fn report_malformed(client: &ClientConnection, rule: End, line: &MalformedHead) 
 }
 
 impl RequestTask {
+    /// Runs the request to its end. Whenever it waits, the turn to write passes on.
+    async fn run_in_turns(self, request: Request<RequestBody>) {
+        let (connection, id) = (self.connection.clone(), self.id);
+        let mut run = pin!(self.run(request));
+        poll_fn(|cx| {
+            let result = run.as_mut().poll(cx);
+            connection.end_turn(id);
+            result
+        })
+        .await;
+    }
+
     /// Runs the request to its end, and waits for the rest of a request body that lasts longer than the response.
     async fn run(self, request: Request<RequestBody>) {
         let (connection, id) = (&self.connection, self.id);
@@ -283,13 +296,13 @@ impl RequestTask {
             extended_connect::translate_to_success(&mut response);
             complete_head(response.headers_mut());
             let section = qpack::encode_head(response.status(), response.headers());
-            return write_all(connection, id, headers_frame(&section), None).await;
+            return write_all(connection, id, headers_frame(section), None).await;
         }
         let (mut parts, mut body) = response.into_parts();
         complete_head(&mut parts.headers);
         let is_absent = state_length(&mut parts, &method, &body);
         let section = qpack::encode_head(parts.status, &parts.headers);
-        write_all(connection, id, headers_frame(&section), None).await?;
+        write_all(connection, id, headers_frame(section), None).await?;
         if is_absent {
             return Ok(());
         }
@@ -299,14 +312,14 @@ impl RequestTask {
                 Ok(mut data) => {
                     while !data.is_empty() {
                         let piece = data.split_to(data.len().min(PIECE));
-                        write_all(connection, id, frame::encode_head(frame::DATA, piece.len()), None).await?;
-                        deadline.send_piece(piece.len());
-                        write_all(connection, id, piece, Some(deadline)).await?;
+                        let head = frame::encode_head(frame::DATA, piece.len());
+                        deadline.send_piece(head.len() + piece.len());
+                        write_all(connection, id, [head, piece], Some(deadline)).await?;
                     }
                 }
                 Err(frame) => {
                     let trailers = frame.into_trailers().unwrap_or_default();
-                    write_all(connection, id, headers_frame(&qpack::encode_trailers(&trailers)), None).await?;
+                    write_all(connection, id, headers_frame(qpack::encode_trailers(&trailers)), None).await?;
                 }
             }
         }
@@ -345,16 +358,16 @@ fn current_date() -> HeaderValue {
     })
 }
 
-/// Writes all of `bytes`. `deadline`: they are a piece of the body, whose progress it gets.
+/// Writes a frame. `deadline`: it is a piece of the body, whose progress the deadline gets.
 async fn write_all(
     connection: &Http3Connection,
     id: StreamId,
-    mut bytes: Bytes,
+    mut chunks: [Bytes; 2],
     deadline: Option<&RequestDeadline>,
 ) -> Result<(), Unsent> {
     poll_fn(|_| {
-        while !bytes.is_empty() {
-            match connection.poll_write(id, &mut bytes) {
+        while chunks.iter().any(|chunk| !chunk.is_empty()) {
+            match connection.poll_write(id, &mut chunks) {
                 Poll::Ready(Ok(count)) => deadline.iter().for_each(|deadline| deadline.record_written(count)),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
                 Poll::Pending => return Poll::Pending,
@@ -365,9 +378,6 @@ async fn write_all(
     .await
 }
 
-fn headers_frame(section: &[u8]) -> Bytes {
-    let mut bytes = Vec::with_capacity(section.len() + 4);
-    frame::write_head(frame::HEADERS, section.len(), &mut bytes);
-    bytes.extend_from_slice(section);
-    bytes.into()
+fn headers_frame(section: Vec<u8>) -> [Bytes; 2] {
+    [frame::encode_head(frame::HEADERS, section.len()), section.into()]
 }

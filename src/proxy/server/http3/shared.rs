@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use quinn_proto::{Connection, FinishError, ReadError, StreamId, VarInt, WriteError};
+use quinn_proto::{Connection, FinishError, ReadError, SendStream, StreamId, VarInt, WriteError};
 
 use crate::ends::End;
 use crate::proxy::connection::settings::ConnectionSettings;
@@ -20,6 +20,7 @@ use crate::proxy::server::http3::request_reader::RequestItem;
 use crate::proxy::server::http3::request_streams::{RequestStream, StreamEnd, StreamItem, Streams};
 use crate::proxy::server::http3::varint;
 use crate::proxy::server::quic::endpoint::ConnectionQueue;
+use crate::proxy::server::quic::settings;
 
 /// Bytes that are taken from the library at once.
 const READ_MAX: usize = 64 * 1024;
@@ -40,8 +41,6 @@ pub struct Http3Connection {
     pub(super) settings: Rc<ConnectionSettings>,
     pub(super) queue: Rc<ConnectionQueue>,
     pub(super) is_closed: Cell<bool>,
-    /// Tasks of requests were woken, which may have something to send.
-    pub(super) has_woken: Cell<bool>,
     /// A violation that the task of a request has found.
     pub(super) fatal: Cell<Option<Fatal>>,
 }
@@ -89,6 +88,19 @@ impl Http3Connection {
             let passed = Duration::from_millis(self.now_ms().saturating_sub(begun_ms));
             self.state.begin_head(self.settings.header_timeout.saturating_sub(passed));
         }
+    }
+
+    /// Has the library send a stream before those of a lower priority.
+    pub(super) fn set_send_priority(&self, id: StreamId, priority: i32) {
+        // One that has ended has nothing to send.
+        let _ = self.quic.borrow_mut().send_stream(id).set_priority(priority);
+    }
+
+    /// Bounds what waits to be sent by what the path takes.
+    pub(super) fn bound_unsent(&self) {
+        let mut quic = self.quic.borrow_mut();
+        let congestion_window = quic.congestion_state().window();
+        quic.set_send_window(settings::send_window(congestion_window));
     }
 
     /// Writes to the control stream, or keeps what there is no room for.
@@ -188,38 +200,41 @@ impl Http3Connection {
         }
     }
 
-    /// Writes as much of `bytes` as the client's windows and the gateway's bound have room for, and returns how much. The
+    /// Writes as much of `chunks` as the client's windows and the gateway's bound have room for, and returns how much. The
     /// task of the request is woken when there is room.
     ///
     /// # Errors
     /// The client does not want the response.
-    pub fn poll_write(&self, id: StreamId, bytes: &mut Bytes) -> Poll<Result<usize, WriteError>> {
-        if self.is_closed() {
-            return Poll::Ready(Err(WriteError::ClosedStream));
-        }
-        let written = self.quic.borrow_mut().send_stream(id).write_chunks(std::slice::from_mut(bytes));
-        match written {
-            Ok(written) => {
-                self.wake();
-                Poll::Ready(Ok(written.bytes))
-            }
-            Err(WriteError::Blocked) => Poll::Pending,
-            Err(error) => Poll::Ready(Err(error)),
-        }
+    pub fn poll_write(&self, id: StreamId, chunks: &mut [Bytes]) -> Poll<Result<usize, WriteError>> {
+        self.poll_write_with(id, |mut stream| stream.write_chunks(chunks).map(|written| written.bytes))
     }
 
     /// Writes as much of `bytes` as there is room for, like [`poll_write`](Self::poll_write).
     pub fn poll_write_slice(&self, id: StreamId, bytes: &[u8]) -> Poll<Result<usize, WriteError>> {
+        self.poll_write_with(id, |mut stream| stream.write(bytes))
+    }
+
+    fn poll_write_with(
+        &self,
+        id: StreamId,
+        write: impl FnOnce(SendStream<'_>) -> Result<usize, WriteError>,
+    ) -> Poll<Result<usize, WriteError>> {
         if self.is_closed() {
             return Poll::Ready(Err(WriteError::ClosedStream));
         }
-        match self.quic.borrow_mut().send_stream(id).write(bytes) {
-            Err(WriteError::Blocked) => Poll::Pending,
-            result => {
+        let result = write(self.quic.borrow_mut().send_stream(id));
+        match result {
+            Ok(_) => {
+                self.streams.borrow_mut().turns.record_written(id);
                 self.wake();
-                Poll::Ready(result)
             }
+            Err(WriteError::Blocked) => {
+                self.streams.borrow_mut().turns.record_blocked(id);
+                return Poll::Pending;
+            }
+            Err(_) => {}
         }
+        Poll::Ready(result)
     }
 
     /// Ends the response. One that the client has stopped is reset: only then does the library free the stream.

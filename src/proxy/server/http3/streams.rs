@@ -3,16 +3,18 @@
 
 use std::task::Waker;
 
-use quinn_proto::{Dir, ReadError, StreamId, VarInt};
+use quinn_proto::{Dir, ReadError, Side, StreamId, VarInt};
 
 use crate::ends::End;
 use crate::proxy::server::http3::error::{
-    CLOSED_CRITICAL_STREAM, Fatal, REQUEST_CANCELLED, REQUEST_INCOMPLETE, REQUEST_REJECTED, STREAM_CREATION_ERROR,
+    CLOSED_CRITICAL_STREAM, Fatal, ID_ERROR, REQUEST_CANCELLED, REQUEST_INCOMPLETE, REQUEST_REJECTED,
+    STREAM_CREATION_ERROR,
 };
+use crate::proxy::server::http3::priority::{DEFAULT_URGENCY, send_priority};
 use crate::proxy::server::http3::request_reader::RequestItem;
 use crate::proxy::server::http3::request_streams::{RequestStream, StreamItem, Streams};
 use crate::proxy::server::http3::shared::Http3Connection;
-use crate::proxy::server::http3::unidirectional::{UniResult, UniStream};
+use crate::proxy::server::http3::unidirectional::{UniResult, UniStream, UrgencyUpdate};
 
 /// Heads that may be incomplete at once take at most so many times `max_header_bytes`.
 const HEADS_MAX: usize = 4;
@@ -43,7 +45,8 @@ impl Http3Connection {
         }
         streams.next_id = streams.next_id.max(number + 4);
         let (max, now_ms) = (self.max_header_bytes(), self.now_ms());
-        streams.requests.insert(id, RequestStream::new(max, now_ms));
+        let urgency = streams.early_urgencies.take(id);
+        streams.requests.insert(id, RequestStream { urgency, ..RequestStream::new(max, now_ms) });
         streams.incomplete.push_back(id);
         drop(streams);
         self.update_head_timer();
@@ -62,7 +65,6 @@ impl Http3Connection {
             return self.read_head(id);
         }
         stream.wake();
-        self.has_woken.set(true);
         Ok(())
     }
 
@@ -146,11 +148,58 @@ impl Http3Connection {
         Ok(())
     }
 
-    /// Wakes the task that writes a response.
+    /// Sets the urgency of a response. The header of its request has less weight than a PRIORITY_UPDATE.
+    pub fn set_urgency(&self, id: StreamId, of_header: u8) {
+        let mut streams = self.streams.borrow_mut();
+        let Some(stream) = streams.requests.get_mut(&id) else { return };
+        let urgency = *stream.urgency.get_or_insert(of_header);
+        if urgency != DEFAULT_URGENCY {
+            self.set_send_priority(id, send_priority(urgency));
+        }
+    }
+
+    /// Handles a PRIORITY_UPDATE of the request stream with this number. The request may have ended, or not have arrived.
+    fn update_urgency(&self, UrgencyUpdate { number, urgency }: UrgencyUpdate) -> Result<(), Fatal> {
+        let mut streams = self.streams.borrow_mut();
+        let id = StreamId::new(Side::Client, Dir::Bi, number / 4);
+        if number >= streams.next_id.saturating_add(4 * u64::from(self.settings.max_streams)) {
+            return Err(ID_ERROR.into());
+        }
+        if let Some(stream) = streams.requests.get_mut(&id) {
+            stream.urgency = Some(urgency);
+            self.set_send_priority(id, send_priority(urgency));
+        } else if number >= streams.next_id {
+            streams.early_urgencies.set(id, urgency);
+        }
+        Ok(())
+    }
+
+    /// Has a response write when it is its turn, because the library has room for more of it.
     pub fn stream_writable(&self, id: StreamId) {
-        if let Some(stream) = self.streams.borrow().requests.get(&id) {
+        let mut streams = self.streams.borrow_mut();
+        let Streams { requests, turns, .. } = &mut *streams;
+        if let Some(stream) = requests.get_mut(&id).filter(|stream| !stream.awaits_turn) {
+            stream.awaits_turn = true;
+            turns.push(id, stream.urgency.unwrap_or(DEFAULT_URGENCY));
+        }
+    }
+
+    /// Wakes the task of the response whose turn it is to write.
+    pub fn begin_turn(&self) {
+        let mut streams = self.streams.borrow_mut();
+        let Streams { requests, turns, .. } = &mut *streams;
+        let next = turns.begin(|id| requests.contains_key(&id));
+        if let Some(stream) = next.and_then(|id| requests.get_mut(&id)) {
+            stream.awaits_turn = false;
             stream.task.iter().for_each(Waker::wake_by_ref);
-            self.has_woken.set(true);
+        }
+    }
+
+    /// Ends the turn of a response, if it has one: its task has written what it could.
+    pub fn end_turn(&self, id: StreamId) {
+        let is_next_free = self.streams.borrow_mut().turns.end(id);
+        if is_next_free {
+            self.begin_turn();
         }
     }
 
@@ -168,7 +217,10 @@ impl Http3Connection {
             match read {
                 Ok(Some(bytes)) => match stream.read(bytes, critical)? {
                     UniResult::Read { idle_frames } => {
+                        let updates = stream.take_urgency_updates();
+                        drop(streams);
                         self.budget.borrow_mut().take_idle(idle_frames.into()).map_err(Fatal::flood)?;
+                        updates.into_iter().try_for_each(|update| self.update_urgency(update))?;
                     }
                     UniResult::Ignored => {
                         uni.remove(&id);

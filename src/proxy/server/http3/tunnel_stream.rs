@@ -76,7 +76,8 @@ impl AsyncWrite for Http3Tunnel {
         }
         let this = &mut *self;
         while !this.frame_head.is_empty() {
-            ready!(this.connection.poll_write(this.id, &mut this.frame_head)).map_err(io::Error::other)?;
+            let head = std::slice::from_mut(&mut this.frame_head);
+            ready!(this.connection.poll_write(this.id, head)).map_err(io::Error::other)?;
         }
         let piece = &buf[..buf.len().min(this.frame_left)];
         let count = ready!(this.connection.poll_write_slice(this.id, piece)).map_err(io::Error::other)?;

@@ -9,6 +9,7 @@ use crate::proxy::server::http3::error::{
 };
 use crate::proxy::server::http3::frame;
 use crate::proxy::server::http3::frame::{FrameItem, ItemSplitter};
+use crate::proxy::server::http3::priority::{self, DEFAULT_URGENCY};
 use crate::proxy::server::http3::varint;
 
 const CONTROL: u64 = 0x0;
@@ -18,6 +19,8 @@ const DECODER: u64 = 0x3;
 
 /// The longest payload of SETTINGS: many more settings than there are.
 const SETTINGS_MAX: u64 = 1024;
+/// The longest payload of PRIORITY_UPDATE that is read.
+const PRIORITY_MAX: u64 = 128;
 /// Settings of HTTP/2 that HTTP/3 has not (RFC 9114, section 7.2.4.1).
 const SETTINGS_OF_HTTP2: [u64; 4] = [0x2, 0x3, 0x4, 0x5];
 
@@ -57,6 +60,13 @@ pub enum UniResult {
     Ignored,
 }
 
+/// The urgency that a PRIORITY_UPDATE states for the request stream with this number.
+#[derive(Debug, PartialEq, Eq)]
+pub struct UrgencyUpdate {
+    pub number: u64,
+    pub urgency: u8,
+}
+
 impl Default for UniStream {
     fn default() -> UniStream {
         UniStream::Unknown { head: [0; varint::LONGEST], filled: 0 }
@@ -67,6 +77,14 @@ impl UniStream {
     /// Returns whether the connection ends when this stream does.
     pub fn is_critical(&self) -> bool {
         !matches!(self, UniStream::Unknown { .. })
+    }
+
+    /// Takes the updates that have been read.
+    pub fn take_urgency_updates(&mut self) -> Vec<UrgencyUpdate> {
+        match self {
+            UniStream::Control(control) => std::mem::take(&mut control.updates),
+            _ => Vec::new(),
+        }
     }
 
     /// Reads `bytes`.
@@ -133,6 +151,7 @@ pub struct ControlReader {
     kind: Option<u64>,
     payload: Vec<u8>,
     max_push_id: Option<u64>,
+    updates: Vec<UrgencyUpdate>,
 }
 
 impl ControlReader {
@@ -167,6 +186,10 @@ impl ControlReader {
                     return Err(FRAME_ERROR);
                 }
             }
+            // A longer one has parameters that nobody knows.
+            frame::PRIORITY_UPDATE_OF_REQUEST if length > PRIORITY_MAX => return Ok(()),
+            frame::PRIORITY_UPDATE_OF_REQUEST => {}
+            frame::PRIORITY_UPDATE_OF_PUSH => return Err(ID_ERROR),
             frame::DATA | frame::HEADERS | frame::PUSH_PROMISE => return Err(FRAME_UNEXPECTED),
             _ if frame::OF_HTTP2.contains(&kind) => return Err(FRAME_UNEXPECTED),
             _ => return Ok(()),
@@ -182,6 +205,15 @@ impl ControlReader {
             return check_settings(&payload);
         }
         let (id, length) = varint::read(&payload).ok_or(FRAME_ERROR)?;
+        if kind == frame::PRIORITY_UPDATE_OF_REQUEST {
+            // The numbers of request streams are multiples of 4.
+            if id % 4 != 0 {
+                return Err(ID_ERROR);
+            }
+            let urgency = priority::find_urgency(&payload[length..]).unwrap_or(DEFAULT_URGENCY);
+            self.updates.push(UrgencyUpdate { number: id, urgency });
+            return Ok(());
+        }
         if length != payload.len() {
             return Err(FRAME_ERROR);
         }
@@ -253,6 +285,7 @@ mod tests {
         assert_eq!(control(std::slice::from_ref(&settings)), Ok(()));
         assert_eq!(control(&[frame(frame::SETTINGS, b"")]), Ok(()));
         assert_eq!(control(&[settings.clone(), frame(0x21, &[0; 3000]), frame(0xf0700, b"\0u=1")]), Ok(()));
+        assert_eq!(control(&[settings.clone(), frame(0xf0700, &[0; 129])]), Ok(()));
         for kind in [frame::DATA, frame::HEADERS, frame::GOAWAY, frame::MAX_PUSH_ID, frame::CANCEL_PUSH, 0x21] {
             assert_eq!(control(&[frame(kind, b"\0")]), Err(MISSING_SETTINGS), "{kind}");
         }
@@ -293,6 +326,27 @@ mod tests {
         assert_eq!((push_ids(&[1, 1, 5]), push_ids(&[5, 4])), (Ok(()), Err(ID_ERROR)));
         assert_eq!(control(&[settings.clone(), frame(frame::CANCEL_PUSH, &[0])]), Err(ID_ERROR));
         assert_eq!(control(&[settings, frame(frame::GOAWAY, &[8])]), Ok(()));
+    }
+
+    #[test]
+    fn priorities_are_of_request_streams() {
+        let settings = frame(frame::SETTINGS, b"");
+        for (kind, payload, code) in [
+            (0xf0700, &b""[..], FRAME_ERROR),
+            (0xf0700, b"\x40", FRAME_ERROR),
+            (0xf0700, b"\x01u=1", ID_ERROR),
+            (0xf0700, b"\x02u=1", ID_ERROR),
+            (0xf0701, b"\0u=1", ID_ERROR),
+        ] {
+            assert_eq!(control(&[settings.clone(), frame(kind, payload)]), Err(code), "{payload:?}");
+        }
+        assert_eq!(control(&[frame(0xf0700, b"\0u=1")]), Err(MISSING_SETTINGS));
+        let mut stream = UniStream::default();
+        let updates = [frame(0xf0700, b"\0u=1, i"), frame(0xf0700, b"\x40\x64"), frame(0xf0700, b"\x08u=9")].concat();
+        let bytes = [&[0][..], &settings, &updates].concat();
+        assert_eq!(stream.read(bytes.into(), &mut CriticalStreams::default()), Ok(UniResult::Read { idle_frames: 4 }));
+        let read = stream.take_urgency_updates().into_iter().map(|update| (update.number, update.urgency));
+        assert_eq!(read.collect::<Vec<_>>(), [(0, 1), (100, 3), (8, 3)]);
     }
 
     #[test]

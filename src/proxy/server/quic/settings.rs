@@ -19,6 +19,8 @@ const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// Bytes of responses that are sent and not acknowledged, or wait to be sent, for all streams of a connection.
 pub const SEND_WINDOW: u64 = 1024 * 1024;
+/// The same on a path that takes little.
+const SEND_WINDOW_MIN: u64 = 128 * 1024;
 /// Streams in one direction that a client may have open at once. It needs three (RFC 9114, section 6.2).
 const UNI_STREAMS: u32 = 8;
 /// Bytes of handshake messages that arrive out of order.
@@ -60,6 +62,12 @@ fn silence(settings: &ConnectionSettings) -> Duration {
 /// Returns how often to send something while a request is under way, so that neither side takes the other for gone.
 pub fn ping_interval(settings: &ConnectionSettings) -> Duration {
     silence(settings) / 3
+}
+
+/// Returns how many bytes of responses may be unacknowledged or wait to be sent, with this congestion window: a second
+/// window waits. More would wait in front of responses that are more urgent, and take memory.
+pub fn send_window(congestion_window: u64) -> u64 {
+    congestion_window.saturating_mul(2).clamp(SEND_WINDOW_MIN, SEND_WINDOW)
 }
 
 /// Makes the settings of new connections. `None`: the TLS of the listener cannot be used for QUIC.

@@ -10,9 +10,7 @@ use crate::config::Acme;
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::connection::upload::Upload;
 use crate::proxy::head::validate::ValidatedHead;
-use crate::proxy::steps::outgoing_request;
 use crate::proxy::steps::response::problem;
-use crate::route::Rewrite;
 use crate::route::redirect::{Redirect, RedirectInput};
 
 /// Path prefix of ACME proofs over plain HTTP (http-01, RFC 8555, section 8.3).
@@ -63,13 +61,8 @@ pub fn redirect_to_https(head: &ValidatedHead, port: u16) -> Option<Response<Res
 
 /// Redirects a request (`redirect` of a route). Returns `None` if the map of the route does not list its path, and the
 /// route has no other target.
-pub fn redirect(
-    redirect: &Redirect,
-    head: &ValidatedHead,
-    rewrite: &Rewrite,
-    is_https: bool,
-) -> Option<Response<ResponseBody>> {
-    let target = outgoing_request::rewrite_target(head, rewrite);
+pub fn redirect(redirect: &Redirect, head: &ValidatedHead, is_https: bool) -> Option<Response<ResponseBody>> {
+    let target = head.server_target();
     let (rewritten_path, query) = target.split_once('?').map_or((&*target, None), |(path, query)| (path, Some(query)));
     let (host, path, sent_path) = (head.read_host(), head.matched_path(), head.sent_path());
     let input = RedirectInput { is_https, host, path, sent_path, rewritten_path, query };
