@@ -78,8 +78,8 @@ impl LonePeer {
         }
     }
 
-    /// Returns whether there is such an address: it has sent at least nine in ten requests, and it is found if it has sent
-    /// 19 in 20.
+    /// Returns whether there is such an address: it has sent at least nine in ten requests, and it is found if it has
+    /// sent 19 in 20.
     pub fn is_found(&self) -> bool {
         self.lines > Self::LINES_MIN && self.lead * 10 >= self.lines * 9
     }

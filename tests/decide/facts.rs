@@ -268,3 +268,40 @@ fn a_question_whose_connection_lists_one_of_its_headers_is_refused() {
     }
     gateway.assert_metric("http_rejected_total", &[("reason", "connection_field")], 1.0);
 }
+
+/// Envoy joins the lines of a repeated header. A client that adds a line must not get another budget.
+#[test]
+fn a_joined_header_is_a_repeated_one_where_proxies_join_lines() {
+    let limits = "[limit.key]\nrate = \"2/day\"\nkey = \"header:x-key\"\n\
+                  [limit.token]\nrate = \"2/day\"\nkey = \"credential\"\n\
+                  [limit.last]\nrate = \"2/day\"\nkey = \"header:x-key\"\nrepeated = \"last\"\n\
+                  [decide.path]\nlimits = [\"key\"]\nfrom = \"path\"\n\
+                  [decide.token]\nlimits = [\"token\"]\nfrom = \"path\"\n\
+                  [decide.last]\nlimits = [\"last\"]\nfrom = \"path\"\n\
+                  [decide.apart]\nlimits = [\"key\"]\nfrom = \"path\"\njoins_lines = false\n\
+                  [decide.fwd]\nlimits = [\"key\"]\n\
+                  [decide.joined]\nlimits = [\"key\"]\njoins_lines = true\n";
+    let gateway = gateway(limits);
+    let by_path = |name: &str, field: &str| {
+        let fields = format!("x-forwarded-for: 192.0.2.1\r\n{field}\r\n");
+        gateway.fetch(&get(&format!("/decide/{name}/a"), &fields)).status()
+    };
+    assert_eq!(by_path("path", "x-key: gold"), 200);
+    for joined in ["x-key: gold,junk", "x-key: junk, gold", "x-key: \",gold", "x-key: gold,"] {
+        assert_eq!(by_path("path", joined), 400, "{joined}");
+    }
+    assert_eq!(by_path("path", "x-key: \"gold, silver\" (a, b)"), 200, "the commas belong to the value");
+    for joined in ["Bearer a,Bearer b", "ApiKey gold,ApiKey junk", "Basic YTpi,x"] {
+        assert_eq!(by_path("token", &format!("authorization: {joined}")), 400, "{joined}");
+    }
+    assert_eq!(by_path("token", "authorization: Bearer a"), 200);
+    // The last of several is one budget, whatever comes before it.
+    let statuses = ["x-key: a,gold", "x-key: b, gold", "x-key: gold"].map(|field| by_path("last", field));
+    assert_eq!(statuses, [200, 200, 429]);
+    // Other proxies pass on each line by itself, so a comma is part of a value.
+    assert_eq!(by_path("apart", "x-key: gold,junk"), 200);
+    let of = |name: &str, field: &str| fetch(&gateway, name, "/", field).status();
+    assert_eq!((of("fwd", "x-key: gold,junk\r\n"), of("fwd", "x-key: gold,junk\r\n")), (200, 429));
+    assert_eq!((of("fwd", "x-key: a\r\nx-key: b\r\n"), of("joined", "x-key: gold,junk\r\n")), (400, 400));
+    gateway.assert_metric("rejections_total", &[("route", "path"), ("limit", "key"), ("reason", "repeated_key")], 4.0);
+}

@@ -105,6 +105,83 @@ fn envoy_asks_with_the_path_of_the_request() {
     site.assert_closed_without_gateway(503);
 }
 
+/// Envoy joins the lines of a repeated header, and the application gets them all.
+#[test]
+fn a_client_of_envoy_has_one_budget_however_it_repeats_its_key() {
+    let site = Site::start(&Recipe::envoy(), |config| {
+        config.replace("rate = \"30/min\"", "rate = \"1/h\"").replacen("key = \"ip\"", "key = \"header:x-api-key\"", 1)
+    });
+    let statuses = [(); 6].map(|()| site.fetch("GET", "/", "x-api-key: gold\r\n", "").status());
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 429]);
+    for more in ["x-api-key: junk1\r\n", "x-api-key: junk2\r\nx-api-key: \"\r\n", "X-Api-Key: gold\r\n"] {
+        for fields in [format!("x-api-key: gold\r\n{more}"), format!("{more}x-api-key: gold\r\n")] {
+            assert_eq!(site.fetch("GET", "/", &fields, "").status(), 400, "{fields}");
+        }
+    }
+    assert_eq!(site.app.requests().len(), 5);
+}
+
+/// What the manual says to set behind another proxy: clients are told apart by what it forwards, and cannot choose.
+#[test]
+fn behind_another_proxy_clients_have_budgets_of_their_own() {
+    let nginx = Recipe::nginx().with(
+        "server {\n    listen",
+        "set_real_ip_from 127.0.0.5;\nreal_ip_header X-Forwarded-For;\n\nserver {\n    listen",
+    );
+    let haproxy = Recipe::haproxy().with(
+        "    http-request lua.ask_limits",
+        "    http-request set-src hdr_ip(x-forwarded-for,-1) if { src 127.0.0.5 }\n    http-request lua.ask_limits",
+    );
+    let caddy = Recipe::caddy().with("\t\turi /decide/web\n", "\t\turi /decide/web\n\t\ttrusted_proxies 127.0.0.5\n");
+    for recipe in [nginx, haproxy, caddy, Recipe::envoy(), Recipe::traefik_behind_another()] {
+        let site = Site::start(&recipe, |config| {
+            config
+                .replace("rate = \"30/min\"", "rate = \"1/h\"")
+                .replace("burst = 5", "burst = 2")
+                .replace("trusted_proxies = [\"127.0.0.1\"]", "trusted_proxies = [\"127.0.0.1\", \"127.0.0.5\"]")
+        });
+        // The client may have sent a part of the chain itself.
+        for client in ["198.51.100.1", "203.0.113.9, 198.51.100.2", "198.51.100.3"] {
+            let fields = format!("x-forwarded-for: {client}\r\n");
+            let statuses = [(); 3].map(|()| site.fetch("GET", "/", &fields, "").status());
+            assert_eq!(statuses, [200, 200, 429], "{} {client}", recipe.name());
+        }
+        // Others are not believed.
+        let direct = |n: usize| {
+            let head = format!(
+                "GET / HTTP/1.1\r\nhost: www.example.com\r\nconnection: close\r\nx-forwarded-for: 192.0.2.{n}\r\n\r\n"
+            );
+            site.send_raw(std::net::Ipv4Addr::new(127, 0, 0, 9), head.as_bytes())
+        };
+        assert_eq!([1, 2, 3].map(direct), [200, 200, 429], "{}", recipe.name());
+    }
+}
+
+/// Refusals must not be cached, and a large body of `refuse` does not break the proxy.
+#[test]
+fn refusals_are_not_cached_and_may_be_large() {
+    for recipe in [Recipe::nginx(), Recipe::caddy(), Recipe::haproxy(), Recipe::envoy(), Recipe::traefik()] {
+        for length in [20, 15_000, 60_000] {
+            let site = Site::start(&recipe, |config| {
+                let refuse = format!(
+                    "key = \"ip\"\nrefuse = {{ content_type = \"text/plain\", body = \"{}\" }}",
+                    "B".repeat(length)
+                );
+                config.replace("rate = \"30/min\"", "rate = \"1/h\"").replace("burst = 5", "burst = 1").replacen(
+                    "key = \"ip\"",
+                    &refuse,
+                    1,
+                )
+            });
+            let admitted = site.fetch("GET", "/", "", "");
+            assert_eq!((admitted.status(), admitted.get("cache-control")), (200, None), "{}", recipe.name());
+            let refused = site.fetch("GET", "/", "", "");
+            let stated = (refused.status(), refused.get("cache-control"), refused.get("retry-after").is_some());
+            assert_eq!(stated, (429, Some("no-store"), true), "{} {length}", recipe.name());
+        }
+    }
+}
+
 #[test]
 fn traefik_asks_and_passes_refusals_on() {
     let site = Site::start(&Recipe::traefik(), |config| config);

@@ -101,6 +101,17 @@ impl Recipe {
         Recipe { text, port: TRAEFIK, launch: launch_traefik }
     }
 
+    /// The recipe of Traefik with what the page says to set behind another proxy, 127.0.0.5.
+    pub fn traefik_behind_another() -> Recipe {
+        let launch = |dir: &Path, text: &str| {
+            let mut command = launch_traefik(dir, text);
+            command.arg("--entryPoints.web.forwardedHeaders.trustedIPs=127.0.0.5");
+            command
+        };
+        let recipe = Recipe::traefik().with("trustForwardHeader: false", "trustForwardHeader: true");
+        Recipe { launch, ..recipe }
+    }
+
     /// The port tells the recipes apart.
     pub fn name(&self) -> &'static str {
         self.port

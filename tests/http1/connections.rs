@@ -250,6 +250,63 @@ fn pipelined_requests_are_answered_in_order() {
     }
 }
 
+/// A request line that the parser refuses is encoded, also if it arrives with the request before it, whole or not.
+#[test]
+fn odd_characters_in_targets_of_pipelined_requests_pass() {
+    let upstream = Upstream::start(|peer| {
+        while let Some(request) = peer.request()? {
+            std::thread::sleep(Duration::from_millis(20));
+            peer.send(ok(request.target()))?;
+        }
+        Ok(())
+    });
+    let gateway = Gateway::with(
+        "access_log = true",
+        &format!(
+            "[[route]]\npath = \"/m\"\nupstream = \"{url}\"\nstrictness = \"monitor\"\n\
+             [[route]]\npath = \"/\"\nupstream = \"{url}\"\n",
+            url = upstream.url()
+        ),
+    );
+    for (target, sent) in [
+        (&b"/m?q=\"<x>"[..], "/m?q=%22%3Cx%3E"),
+        (b"/m`<", "/m%60%3C"),
+        (b"/m?\xff", "/m?%FF"),
+        (b"/s?q=\"", "/s?q=%22"),
+        (b"/s?q=\xff", ""),
+    ] {
+        let line = [b"GET ", target, b" HTTP/1.1\r\nHost: a.test\r\n\r\n"].concat();
+        let first = [get("/s/first", ""), post("/s/second", 2, "") + "hi"].concat().into_bytes();
+        for cut in [0, line.len() - 3, 12, target.len() + 4] {
+            let mut client = gateway.client();
+            client.send([&first[..], &line[..line.len() - cut]].concat());
+            std::thread::sleep(Duration::from_millis(10));
+            client.send([&line[line.len() - cut..], get("/s/last", "").as_bytes()].concat());
+            assert_eq!(client.read_response("GET").text(), "/s/first");
+            assert_eq!(client.read_response("POST").text(), "/s/second");
+            let odd = client.read_response("GET");
+            let shown = String::from_utf8_lossy(target).into_owned();
+            if sent.is_empty() {
+                assert_eq!(odd.status(), 400, "{shown} {cut}");
+                continue;
+            }
+            assert_eq!((odd.status(), odd.text().as_str()), (200, sent), "{shown} {cut}");
+            // After a repaired head, the connection ends.
+            if !target.contains(&0xff) {
+                assert_eq!(client.read_response("GET").text(), "/s/last", "{shown} {cut}");
+            }
+        }
+    }
+    let refused = |line: &str| line.contains("\"status\":400") && line.contains("\"host\":\"a.test\",\"path\":\"/s\"");
+    wait_until("refused requests are logged as others", || {
+        gateway.stdout().lines().filter(|line| refused(line)).count() == 4
+    });
+    // What no parser accepts is refused, and logged with method, host and path.
+    gateway.client().send("GET /\x01 HTTP/1.1\r\nHost: a.test\r\n\r\n");
+    let whole = |line: &str| line.contains("\"method\":\"GET\",\"host\":\"a.test\",\"path\":\"/\\u0001\"");
+    wait_until("the host is logged", || gateway.stdout().lines().any(whole));
+}
+
 #[test]
 fn http_1_0_is_served_and_closed_unless_it_asks_to_be_kept() {
     let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";

@@ -245,9 +245,20 @@ pub fn log_rejected_head(client: &ClientConnection, bytes: &[u8], status: Status
     write_rejected(client, status, end, |record, settings| {
         if let Some((method, target)) = parse_request_line(bytes) {
             record.method = method.to_owned();
+            record.host = find_host(bytes).unwrap_or_default();
             set_target(record, &target, settings);
         }
     });
+}
+
+/// Returns the `Host` of a head that cannot be parsed, as the client wrote it.
+fn find_host(head: &[u8]) -> Option<String> {
+    let mut lines = head.split(|byte| *byte == b'\n').skip(1);
+    let value = lines.find_map(|line| {
+        let (name, value) = line.split_at_checked(HOST.as_str().len() + 1)?;
+        name.eq_ignore_ascii_case(b"host:").then(|| value.trim_ascii())
+    })?;
+    Some(String::from_utf8_lossy(value).into_owned())
 }
 
 /// Logs a malformed HTTP/2 or HTTP/3 head. `pseudo_headers`: its `:method`, `:authority` and `:path`, empty if absent.

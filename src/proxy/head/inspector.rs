@@ -21,9 +21,19 @@ pub struct Inspector {
     head: InspectedHead,
     /// Complete heads whose request has not been checked yet, oldest first.
     seen: VecDeque<SeenHead>,
+    /// Request lines in the bytes that were read last, behind other requests.
+    pipelined: Vec<PipelinedLine>,
     /// The names of the current head, and of those in `seen`, if they keep their case.
     names: Option<(SpelledNames, VecDeque<SpelledNames>)>,
     max_line: usize,
+}
+
+/// Place of a request line within bytes that begin with another request, or a part of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PipelinedLine {
+    pub start: usize,
+    /// End of the line, behind its line feed; `None` if it has not arrived.
+    pub end: Option<usize>,
 }
 
 /// The part of a request that the next byte belongs to. `left`: bytes left in that part.
@@ -71,6 +81,7 @@ impl Inspector {
             line: Vec::new(),
             head: InspectedHead::default(),
             seen: VecDeque::new(),
+            pipelined: Vec::new(),
             names: None,
             max_line,
         }
@@ -97,12 +108,19 @@ impl Inspector {
         }
     }
 
+    /// Returns the request lines in the bytes that were read last, except one at their start.
+    pub fn take_pipelined(&mut self) -> Vec<PipelinedLine> {
+        std::mem::take(&mut self.pipelined)
+    }
+
     /// Reads bytes as they arrived from the client. Returns how many of them the parser may read: fewer than all if the
     /// framing of a body is invalid, and none after that.
     pub fn feed(&mut self, bytes: &[u8]) -> usize {
         let mut rest = bytes;
+        self.pipelined.clear();
         while !rest.is_empty() {
             let piece = rest;
+            let begins_head = matches!(self.state, InspectState::Head) && self.head.lines == 0 && self.line.is_empty();
             rest = match self.state {
                 InspectState::Over => return bytes.len(),
                 InspectState::Broken => return 0,
@@ -118,6 +136,11 @@ impl Inspector {
             };
             if let InspectState::Broken = self.state {
                 return bytes.len() - piece.len();
+            }
+            let start = bytes.len() - piece.len();
+            if begins_head && start > 0 && (self.head.lines > 0 || !self.line.is_empty()) {
+                let end = self.line.is_empty().then(|| bytes.len() - rest.len());
+                self.pipelined.push(PipelinedLine { start, end });
             }
         }
         bytes.len()
@@ -282,6 +305,25 @@ mod tests {
                 assert_eq!(verdicts(bytes.as_bytes(), step), [fault], "{bytes:?} by {step}");
             }
         }
+    }
+
+    #[test]
+    fn request_lines_are_found_behind_other_requests() {
+        fn lines(bytes: &str) -> Vec<&str> {
+            let mut inspector = Inspector::new(1000);
+            inspector.feed(bytes.as_bytes());
+            let lines = inspector.take_pipelined();
+            lines.iter().map(|line| &bytes[line.start..line.end.unwrap_or(bytes.len())]).collect()
+        }
+        let post = "POST / HTTP/1.1\r\ncontent-length: 8\r\n\r\nGET /x\r\n";
+        assert_eq!(lines(GET), [""; 0]);
+        assert_eq!(lines(&[GET, "\r\nGET /b?q=\"",].concat()), ["GET /b?q=\""]);
+        assert_eq!(lines(&[post, GET, post].concat()), ["GET / HTTP/1.1\r\n", "POST / HTTP/1.1\r\n"]);
+        // The rest of a line whose start came before is none.
+        let mut inspector = Inspector::new(1000);
+        inspector.feed(b"GET ");
+        inspector.feed(b"/ HTTP/1.1\r\n\r\nG");
+        assert_eq!(inspector.take_pipelined(), [PipelinedLine { start: 14, end: None }]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Refuses requests to protect the gateway or an upstream: the process rule (`[server.overload]`), circuit breakers, and
-//! the bounds of requests and tunnels at once. Called by `live` in two steps, and neither charges a limit:
+//! Refuses requests to protect the gateway or an upstream: the process rule (`[server.overload]`), circuit breakers,
+//! and the bounds of requests and tunnels at once. Called by `live` in two steps, and neither charges a limit:
 //!
 //! - Before authentication and limits, requests are refused that would find no place now (`check_overload`,
 //!   `check_breakers`). They cost nothing then.

@@ -106,8 +106,8 @@ fn read_state(tls: &Section, section: Option<&Section>) -> Option<PathBuf> {
     })
 }
 
-/// Checks that a directory that exists is closed to other users, without which the gateway would not start. Whom it must
-/// belong to is not known: the config may be checked as another user.
+/// Checks that a directory that exists is closed to other users: otherwise, the gateway would not start. Whom it must
+/// belong to is not known, because the config may be checked as another user.
 fn check_closed(directory: &Path) -> Result<(), (String, String)> {
     let Ok(metadata) = fs::symlink_metadata(directory) else { return Ok(()) };
     let path = directory.display();

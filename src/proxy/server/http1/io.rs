@@ -16,6 +16,7 @@ use crate::proxy::connection::body::discard::discard_connection;
 use crate::proxy::connection::phase::Phase;
 use crate::proxy::connection::stream::Stream;
 use crate::proxy::context::ClientConnection;
+use crate::proxy::head::inspector::PipelinedLine;
 use crate::proxy::head::raw_target;
 use crate::proxy::steps::client_io::{ClientIo, ReadFilter};
 
@@ -56,6 +57,22 @@ impl Http1Io {
         if let Some(client) = Rc::get_mut(&mut self.client) {
             client.release_caches();
         }
+    }
+
+    /// Encodes the request lines in `fresh`, and holds one that is not whole yet. `may_begin`: `fresh` may begin with a
+    /// request line or its rest. Returns false if the parser gets `fresh` as it is. Otherwise it reads `unread`.
+    fn replace_lines(&mut self, fresh: &[u8], may_begin: bool) -> bool {
+        let lines = self.client.inspector.as_ref().map(|inspector| inspector.borrow_mut().take_pipelined());
+        let (replaced, held) = encode_pipelined(fresh, &lines.unwrap_or_default());
+        let has_begun = may_begin && self.replace_line(replaced.as_deref().unwrap_or(fresh));
+        let is_replaced = has_begun || replaced.is_some();
+        if let Some(replaced) = replaced.filter(|_| !has_begun) {
+            self.unread = replaced.into();
+        }
+        if !held.is_empty() {
+            self.filter.line = held;
+        }
+        is_replaced
     }
 
     /// Encodes the request line at the start of `fresh`, or holds it until it is whole. Returns false if the parser
@@ -155,6 +172,34 @@ fn count_visible_bytes(client: &ClientConnection, bytes: &[u8]) -> usize {
     client.inspector.as_ref().map_or(bytes.len(), |inspector| inspector.borrow_mut().feed(bytes))
 }
 
+/// Encodes request lines in `bytes`. Returns the bytes that replace these, unless they stay as they are, and the
+/// beginning of a line that is not whole.
+fn encode_pipelined(bytes: &[u8], lines: &[PipelinedLine]) -> (Option<Vec<u8>>, Vec<u8>) {
+    let (mut replaced, mut held, mut at) = (None, Vec::new(), 0);
+    for line in lines {
+        let end = line.end.unwrap_or(bytes.len());
+        let text = &bytes[line.start..end];
+        let encoded = match line.end {
+            Some(_) => raw_target::encode_request_line(text),
+            None if raw_target::begins_request_line(text) => {
+                held = text.to_vec();
+                Some(Vec::new())
+            }
+            None => None,
+        };
+        if let Some(encoded) = encoded {
+            let output: &mut Vec<u8> = replaced.get_or_insert_default();
+            output.extend_from_slice(&bytes[at..line.start]);
+            output.extend_from_slice(&encoded);
+            at = end;
+        }
+    }
+    if let Some(output) = &mut replaced {
+        output.extend_from_slice(&bytes[at..]);
+    }
+    (replaced, held)
+}
+
 /// Makes the same kind of error as the parser does for other faults in a body.
 fn broken_framing() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the framing of the request body is malformed")
@@ -187,7 +232,7 @@ fn read_unless_held(io: &mut Http1Io, cx: &mut Context<'_>, buf: &mut ReadBuf<'_
     if io.filter.is_new && !io.unread.is_empty() {
         io.filter.is_new = false;
         let start = std::mem::take(&mut io.unread);
-        if !io.replace_line(&start) {
+        if !io.replace_lines(&start, true) {
             io.unread = start;
         }
     }
@@ -222,8 +267,8 @@ fn read_unless_held(io: &mut Http1Io, cx: &mut Context<'_>, buf: &mut ReadBuf<'_
     }
     let fresh = &buf.filled()[before..];
     io.filter.is_new &= fresh.is_empty();
-    let may_replace = matches!(result, Poll::Ready(Ok(()))) && (is_line || !io.filter.line.is_empty());
-    if may_replace && io.replace_line(fresh) {
+    let may_begin = is_line || !io.filter.line.is_empty();
+    if matches!(result, Poll::Ready(Ok(()))) && io.replace_lines(fresh, may_begin) {
         buf.set_filled(before);
         return None;
     }
