@@ -151,6 +151,7 @@ pub const LAYERS: [(&str, &[&str]); 40] = [
     (
         "admin",
         &[
+            "text",
             "replace_file",
             "labels",
             "ends",
@@ -200,6 +201,7 @@ pub const LAYERS: [(&str, &[&str]); 40] = [
     (
         "cli",
         &[
+            "text",
             "net",
             "heap",
             "telemetry",
