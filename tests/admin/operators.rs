@@ -216,7 +216,7 @@ fn with_redis_a_block_reaches_the_other_gateways_and_replaces_other_spellings() 
 #[test]
 fn with_redis_each_gateway_shows_what_the_others_refused() {
     let redis = RedisServer::start(&[]);
-    let secret = "[admin]\nlisten = \"127.0.0.1:0\"\nkeys_secret = \"the same at all gateways, 32 bytes\"\n";
+    let secret = "[admin]\nkeys_secret = \"the same at all gateways, 32 bytes\"\n";
     let config = format!("[store]\nurl = \"{}\"\n{secret}{LIMITS}", redis.url());
     let (here, there) = (Gateway::start(&config), Gateway::start(&config));
     let statuses: Vec<u16> = (0..3).map(|_| status_of(&there, "acme", "/p")).collect();
