@@ -103,7 +103,7 @@ local function adjust(rule, record, now, delta, receipt)
     local need = min(-delta, floor(refill.USED_MAX / per)) * per
     local refund = refill.max_refund(marks, before, at, gain, lump, need, receipt)
     if refund == 0 or not record then return false end
-    next[1] = before - refund
+    next[1], more = before - refund, ceil(refund / per)
     refill.mark_refund(next, marks, receipt, refund)
   else
     next[1] = max(min(before + min(delta, burst + debt) * per, full + floor_debt), before)

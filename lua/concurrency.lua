@@ -41,14 +41,14 @@ local function adjust(rule, state, now, delta, receipt)
     local held, till = state:find_lease(receipt, now)
     local units = min(-delta, held)
     if units == 0 then return false end
-    if units == live then return 1, { none = true } end
+    if units == live then return 1, { none = true }, units end
     return latest - now,
-      { now = now, longest = longest, tag = receipt, units = held - units, expiry = min(till, now + longest) }
+      { now = now, longest = longest, tag = receipt, units = held - units, expiry = min(till, now + longest) }, units
   end
   if delta == 0 then return false end
   local expiry = now + lease
   return max(latest, expiry) - now,
-    { now = now, longest = longest, drop_others = live == 0, tag = receipt, units = delta, expiry = expiry }
+    { now = now, longest = longest, drop_others = live == 0, tag = receipt, units = delta, expiry = expiry }, delta
 end
 
 return { decide = decide, adjust = adjust, shape = 'leases' }

@@ -42,9 +42,10 @@ end
 -- Corrects a charge. The receipt is its time, or the negative start of its window if that was still ahead. Nothing is
 -- refunded once its window has ended.
 function counted.adjust(now, delta, receipt, record, stop)
-  if delta < 0 and left_of_charge(record, -delta, receipt) == 0 then return false end
+  local units = delta < 0 and left_of_charge(record, -delta, receipt) or delta
+  if delta < 0 and units == 0 then return false end
   local count = math.min(math.max(record[1] + delta, 0), COUNT_MAX)
-  return stop - now, { count, record[2], record[3], record[4] }, delta
+  return stop - now, { count, record[2], record[3], record[4] }, units
 end
 
 -- Returns the functions for records of another basis.

@@ -88,7 +88,7 @@ local function adjust(rule, state, now, delta, receipt)
   -- The value may be the newest itself.
   if newest == receipt then newest = state:nth_newest(1) end
   local ttl = newest and max(newest + state.longest + 1 - now, 1) or 1
-  return ttl, { remove = value }
+  return ttl, { remove = value }, 1
 end
 
 return { decide = decide, adjust = adjust, shape = 'values' }

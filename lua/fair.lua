@@ -200,9 +200,9 @@ end
 
 local function adjust(rule, state, now, delta, receipt)
   rule.tenants, rule.change, rule.tenant = state.tenants, nil, rule[12]
-  local ttl, next = pool.adjust(rule, state[1] and state, now, delta, receipt)
+  local ttl, next, more = pool.adjust(rule, state[1] and state, now, delta, receipt)
   if next then next.change = rule.change end
-  return ttl, next
+  return ttl, next, more
 end
 
 -- Prepares a rule; called once for each.

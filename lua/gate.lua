@@ -169,8 +169,11 @@ local function run(full)
           apply(key, rule, ttl, next)
         end
       elseif operation == 3 then
-        ttl, next = rule.adjust(rule, state, now, cost, tag)
+        local units
+        ttl, next, units = rule.adjust(rule, state, now, cost, tag)
         admitted, receipt = ttl and not (full and lacks_memory(key)), tag
+        -- The reply says how many units the correction charged or refunded.
+        remaining = admitted and units or 0
         if admitted then apply(key, rule, ttl, next) end
       else
         free('UNLINK', KEYS[key])

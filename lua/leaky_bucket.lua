@@ -94,6 +94,7 @@ local function adjust(rule, record, now, delta, receipt)
       next[1] = before - min(need, before)
     end
     if next[1] == before then return false end
+    more = ceil((before - next[1]) / per)
     refill.mark_refund(next, marks, nodelay == 1 and receipt or 0, before - next[1])
   else
     next[1] = max(min(before + min(delta, floor(full / per)) * per, full), before)

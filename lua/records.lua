@@ -16,7 +16,7 @@ local OTHERS = 3
 --   matches(rule, record, now)                     whether the record has the basis of the rule
 --   decide(rule, record, now, cost), adjust(rule, record, now, delta, receipt)
 --                                                  as for a state with one record; the third value of `adjust` is how
---                                                  much of a positive delta was charged
+--                                                  many units were charged or refunded, a part of one as one
 --   sound(record)                                  whether the numbers are valid
 --   convert(rule, record, now)                     the record converted to the basis of the rule, and its usage
 --   ttl(rule, record, now)                         how long to store a record of the rule
@@ -111,14 +111,18 @@ local function with_all_records(one)
     local ttl, next, more = one.adjust(rule, own, now, delta, receipt)
     if not ttl then return false end
     if delta >= 0 then
-      return join_records(ttl, next, others, now, function(record) return one.charged(record, now, more) end)
+      ttl, next = join_records(ttl, next, others, now, function(record) return one.charged(record, now, more) end)
+      return ttl, next, more
     end
     local units = one.charge_left(rule, own, now, -delta, receipt)
     if one.receipt_elsewhere then receipt = one.receipt_elsewhere(receipt) end
     for _, record in ipairs(others) do
       units = min(units, one.charge_left(rule, record, now, -delta, receipt))
     end
-    return join_records(ttl, next, others, now, function(record) return one.refunded(record, now, units, receipt) end)
+    ttl, next = join_records(ttl, next, others, now, function(record)
+      return one.refunded(record, now, units, receipt)
+    end)
+    return ttl, next, more
   end
 
   return decide, adjust

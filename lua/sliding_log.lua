@@ -65,27 +65,28 @@ local function adjust(rule, state, now, delta, receipt)
   if delta < 0 and receipt == LATEST then
     local units = min(-delta, restart or state:since(clock - rule[2]))
     if units == 0 then return false end
-    if units == state.total or restart == units then return 1, { none = true } end
+    if units == state.total or restart == units then return 1, { none = true }, units end
     if restart then
       return clock + longest + 1 - now,
-        { restart = restart - units, clock = clock, cost = 0, longest = longest, largest = largest }
+        { restart = restart - units, clock = clock, cost = 0, longest = longest, largest = largest }, units
     end
-    return state.newest + longest + 1 - now, { cut = units }
+    return state.newest + longest + 1 - now, { cut = units }, units
   end
   if delta < 0 then
     if restart == 0 or receipt < max(state.newest, now) - longest then return false end
     local weight = state:weight_at(receipt)
     if weight == 0 then return false end
     local units = min(-delta, weight)
-    if units == state.total or restart and restart <= units then return 1, { none = true } end
+    if units == state.total or restart and restart <= units then return 1, { none = true }, units end
     if restart then
-      return longest + 1, { restart = restart - units, clock = clock, cost = 0, longest = longest, largest = largest }
+      return longest + 1, { restart = restart - units, clock = clock, cost = 0, longest = longest, largest = largest }, units
     end
-    return state.newest + longest + 1 - now, { ms = receipt, weight = weight - units }
+    return state.newest + longest + 1 - now, { ms = receipt, weight = weight - units }, units
   end
   if delta == 0 then return false end
+  local charge = min(delta, rule[1])
   return clock + longest + 1 - now,
-    { restart = restart, clock = clock, cost = min(delta, rule[1]), longest = longest, largest = largest }
+    { restart = restart, clock = clock, cost = charge, longest = longest, largest = largest }, charge
 end
 
 return { decide = decide, adjust = adjust, shape = 'log' }

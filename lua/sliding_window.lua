@@ -127,8 +127,9 @@ local function adjust(rule, record, now, delta, receipt)
     index = index_of(rule, id, counts, receipt)
     if not index then return false end
   end
-  counts[index] = max(min((counts[index] or 0) + delta, most(rule)), 0)
-  return max(reset_at(rule, id, counts, now) - now, 1), to_record(rule, id, counts), delta
+  local before = counts[index] or 0
+  counts[index] = max(min(before + delta, most(rule)), 0)
+  return max(reset_at(rule, id, counts, now) - now, 1), to_record(rule, id, counts), math.abs(counts[index] - before)
 end
 
 return record_algorithm(nil, matches, decide, adjust, function()

@@ -85,7 +85,7 @@ local function adjust(rule, record, now, delta, receipt)
     local gone = max(next[2] - receipt, 0)
     local left = gone >= ceil(need / rate) and 0 or min(need - gone * rate, before)
     if left == 0 then return false end
-    next[1] = before - left
+    next[1], more = before - left, ceil(left / per)
   else
     next[1] = max(min(before + min(delta, burst) * per, full), before)
     more = ceil((next[1] - before) / per)

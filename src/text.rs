@@ -1,4 +1,4 @@
-//! Small forms of text that many modules use: hexadecimal digits, percent-encoding, quoted strings and wildcards.
+//! Small forms of text that many modules use: hexadecimal digits, percent-encoding, quoted strings, wildcards and time spans.
 
 use std::fmt;
 
@@ -90,6 +90,22 @@ pub fn unit_ms(unit: &str) -> Option<u64> {
     })
 }
 
+/// Formats a time span: `430 ms`, `12 s`, `3 min 5 s`, `5 h 2 min`, `3 d 4 h`.
+pub fn format_span(ms: i64) -> String {
+    let (seconds, minutes, hours) = (ms / 1000, ms / 60_000, ms / 3_600_000);
+    let join = |large: i64, unit: &str, small: i64, below: &str| match small {
+        0 => format!("{large} {unit}"),
+        _ => format!("{large} {unit} {small} {below}"),
+    };
+    match ms {
+        ..1000 => format!("{ms} ms"),
+        1000..60_000 => format!("{seconds} s"),
+        60_000..3_600_000 => join(minutes, "min", seconds % 60, "s"),
+        3_600_000..86_400_000 => join(hours, "h", minutes % 60, "min"),
+        _ => join(hours / 24, "d", hours % 24, "h"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -146,5 +162,13 @@ mod tests {
     #[test]
     fn literals_hold_no_substitutions_and_no_control_characters() {
         assert_eq!(quote_literal("a\"b\\c\n${file:/etc/passwd}\u{7f}"), r#""a\"b\\c\n$${file:/etc/passwd}\u007f""#);
+    }
+
+    #[test]
+    fn spans_have_two_units_at_most() {
+        let cases = [(0, "0 ms"), (999, "999 ms"), (61_000, "1 min 1 s"), (3_600_000, "1 h"), (90_000_000, "1 d 1 h")];
+        for (ms, text) in cases {
+            assert_eq!(format_span(ms), text);
+        }
     }
 }

@@ -51,7 +51,7 @@ async function refundKey(result, { about, parts, page, name, shown }, refresh) {
   if (!(await confirmAction("Refund units to this key?", [text, el("div", { class: "stack" }, units)], "Refund", "primary"))) return;
   const cost = Number(units.lastElementChild.value);
   await perform(result, "Refund", () => sendJson("POST", `${page}/refund`, { key: keyBody(about, parts), cost }),
-    (answer) => (answer.applied ? `Refunded: ${count(cost, "unit")}.` : `Nothing was refunded: ${showText(answer.reason).replaceAll("_", " ")}.`));
+    (answer) => (answer.applied ? `Refunded: ${count(answer.units, "unit")}${answer.units < cost ? `, which is all that ${shown} had used` : ""}.` : `Nothing was refunded: ${showText(answer.reason).replaceAll("_", " ")}.`));
   refresh();
 }
 

@@ -183,7 +183,11 @@ function filePanel(refresh) {
       showOutcome(result, `Applied in ${showDuration(answer.applied_ms)}: generation ${answer.generation} is active.`, answer);
       refresh();
     } catch (error) {
-      if (error.status === 412) error.message = "Somebody else changed the file. Copy your text, discard your changes, and edit the new text.";
+      if (error.status === 412) {
+        error.message = "Somebody else changed the file. Copy your text, discard your changes, and edit the new text.";
+        // What is active, and the history, are those of the other change.
+        refresh();
+      }
       showProblem(result, error, jump);
     }
   }

@@ -48,10 +48,10 @@ function customerFinder() {
 }
 
 // Why a limit refused a request, in words.
-function tellRefusal({ time, route, status, check }) {
-  const { limit, key, reason, policy, cost, remaining, retry_after_ms: wait, mode } = check;
+function tellRefusal({ time, route, status, check }, budgets) {
+  const { limit, key, reason, policy, cost, remaining, retry_after_ms: wait, mode, override } = check;
   const who = key && key !== "all" ? showText(key) : "this limit's one budget for all";
-  const size = policy ? ` (${showNumber(policy.quota)} in ${showDuration(policy.window_ms)})` : "";
+  const size = override ? ` (with an override: ${showNumber(policy.quota)} at most)` : budgets.has(limit) ? ` (${showText(budgets.get(limit), 80)})` : "";
   const name = `the limit ${showText(limit, 60)}${size}`;
   const why = reason === "banned" ? `${who} was banned by ${name}` : reason === "blocked" ? `${who} was blocked by an override of ${name}`
     : reason === "exhausted" ? `${who} had used up ${name}: ${showNumber(remaining)} left, and the request cost ${showNumber(cost)}` : `${name} refused ${who} (${showText(reason).replaceAll("_", " ")})`;
@@ -74,7 +74,8 @@ function requestScreen(main, id) {
   const result = outcome();
   const story = section(null, el("p", { class: "quiet" }, "Loading\u2026"));
   main.replaceChildren(trail(["Customers", "#/customers"]), el("h1", { tabindex: "-1" }, `Request ${showText(id)}`), result.node, story, customerFinder());
-  getJson(`/-/refusals?request_id=${encodeURIComponent(id)}`).then(({ refusals, gateways }) => {
+  const budgets = getJson("/-/limits").then(({ limits }) => new Map(limits.map(({ limit, budget }) => [limit, budget])), () => new Map());
+  Promise.all([getJson(`/-/refusals?request_id=${encodeURIComponent(id)}`), budgets]).then(([{ refusals, gateways }, known]) => {
     const rows = checksOf(refusals);
     if (rows.length === 0) {
       story.replaceChildren(el("p", { class: "story" }, "No such request is among the last refusals."),
@@ -86,7 +87,7 @@ function requestScreen(main, id) {
     const grid = refusalTable("Limits that refused this request", "", [REFUSED_BY]);
     grid.update(rows, true);
     const keys = [...new Set(rows.flatMap(({ check }) => (check.key || "").split(",")).filter((part) => /[=#]/.test(part)))];
-    story.replaceChildren(...rows.map((row) => el("p", { class: "story" }, tellRefusal(row))),
+    story.replaceChildren(...rows.map((row) => el("p", { class: "story" }, tellRefusal(row, known))),
       el("ul", {}, ...rows.filter(({ check }) => check.key).map(({ check }) => el("li", {}, el("a", { href: keyLink(check.limit, check.key) }, `Help: the key ${showText(check.key)} of the limit ${showText(check.limit, 60)}`))),
         ...keys.map((part) => el("li", {}, el("a", { href: customerLink(part) }, `All limits of ${showText(part)}`)))), grid.node);
   }).catch((error) => {
@@ -105,7 +106,7 @@ function judgeCustomer(found) {
     return { level: "warn", text: `${limits.length === 1 ? `The limit ${limits[0]} refuses` : `The limits ${limits.slice(0, 4).join(", ")}${limits.length > 4 ? ", \u2026" : ""} refuse`} this customer now.`, now };
   }
   const last = checksOf(found.refusals).find(({ check }) => check.mode === "enforce");
-  const before = last ? ` The last refusal was ${showAgo(last.time)}, by the limit ${showText(last.check.limit, 60)}.` : " No refusal is remembered.";
+  const before = last ? ` The last refusal was ${showAgo(last.time)}, by the limit ${showText(last.check.limit, 60)}.` : ` ${describeNoRefusal(found.gateways)}`;
   const open = [...new Set(found.limits.filter((row) => row.rate_not_known && row.mode === "enforce").map((row) => showText(row.limit, 60)))];
   const unknown = open.length ? ` Not known for ${open.slice(0, 4).join(", ")}${open.length > 4 ? ", \u2026" : ""}: requests state their rate.` : "";
   return { level: "good", text: `No limit ${unknown ? "is known to refuse" : "refuses"} this customer now.${unknown}${before}`, now };
@@ -119,7 +120,7 @@ function customerColumns(part, act) {
     { name: "Now", kind: "wide", cell: (row) => (row.admitted === undefined ? "not known" : row.admitted ? { text: "admitted", level: "good" } : { text: describeNext(row).replace("is refused", row.mode === "shadow" ? "would be refused" : "refused"), level: row.mode === "shadow" ? "warn" : "bad" }) },
     { name: "Used", number: true, cell: (row) => (left(row) ? { text: `${showNumber(row.used)} of ${showNumber(row.policy.quota)}`, share: row.used / Math.max(1, row.policy.quota) } : "\u2013") },
     { name: "Left", number: true, cell: (row) => (left(row) ? showNumber(row.remaining) : "\u2013") },
-    { name: "Refused in 10 min", number: true, cell: (row) => (row.refused_max === row.refused_min ? showNumber(row.refused_min) : `${showNumber(row.refused_min)} to ${showNumber(row.refused_max)}`) },
+    { name: "Refused here in 10 min", number: true, cell: (row) => (row.refused_max === row.refused_min ? showNumber(row.refused_min) : `${showNumber(row.refused_min)} to ${showNumber(row.refused_max)}`) },
     { name: "Override", cell: (row) => (row.override ? describeOverride(row.override) : "\u2013") },
     ...(session.allows("limits") ? [{ name: "Help", act, cell: (row) => ({ acts: keyButtons(keyTarget(row.about, row.parts), row.override).filter(({ id }) => id !== "refund")
       .map(({ id, text, kind }) => ({ id, kind: kind === "primary" ? null : kind, text: text.replace(" key", ""), label: `${text.replace(" key", "")}: ${showText(row.limit, 60)}, ${showText(row.key)}` })) }) }] : []),
@@ -180,13 +181,15 @@ function customerScreen(main, part) {
     grid.update(rows);
     refused.update(checksOf(found.refusals), true);
     const gaps = [];
+    const hashes = hashNote(found.keys_comparable);
+    if (hashes) gaps.push(hashes);
     if (found.incomplete_total) gaps.push(`Of ${found.incomplete.slice(0, 5).map((one) => showText(one, 60)).join(", ")}${found.incomplete_total > 5 ? ", \u2026" : ""}, which have further key parts, only keys of the last ten minutes are known here.`);
     if (found.limits_hidden) gaps.push(`${count(found.limits_hidden, "limit")} are left out, because the config hides their keys from your role.`);
     if (found.limits_left_out) gaps.push(`${count(found.limits_left_out, "limit")} more are not shown.`);
     setText(note, gaps.join(" "));
     resetAll.disabled = rows.length === 0;
   }
-  main.replaceChildren(trail(["Customers", "#/customers"]), el("h1", { tabindex: "-1" }, `Customer ${showText(isHash ? `#${value}` : value || part)}`), el("p", { class: "under" }, `${describeSource(name)}, as limits count it`), problem.node, verdict,
+  main.replaceChildren(trail(["Customers", "#/customers"]), el("h1", { tabindex: "-1" }, `Customer ${showText(isHash ? `#${value}` : decodeShown(value || part))}`), el("p", { class: "under" }, `${describeSource(name)}, as limits count it`), problem.node, verdict,
     section(null, el("div", { class: "row" }, ...withRole("limits", "Helping this customer", resetAll)), result.node, grid.node, note), section(null, refused.node), customerFinder());
   return { close: poll(3000, load) };
 }

@@ -103,8 +103,8 @@ function fillCell(cell, spec, act) {
 // A table whose rows are updated in place. Rows keep their order until somebody sorts, so that nothing moves under a
 // pointer or the focus. `kind` is a class of the table. `columns`: { name, cell(row), value(row), number, kind, act(row, id) }; a column with `value` can be sorted,
 // `kind` is a class of its cells (`short` for texts that do not wrap, `wide` for those that need space), and `act` is what its buttons do.
-// Of more than `most` rows, a button shows as many more.
-function table({ caption, columns, key, empty, most = 500, kind = null }) {
+// Of more than `most` rows, a button shows as many more. `keepsOrder`: the address has the order.
+function table({ caption, columns, key, empty, most = 500, kind = null, keepsOrder = false }) {
   const body = el("tbody");
   const heads = columns.map((column) => {
     const head = el("th", { scope: "col", class: column.number ? "number" : column.kind });
@@ -116,7 +116,7 @@ function table({ caption, columns, key, empty, most = 500, kind = null }) {
     return head;
   });
   // An empty table keeps its title.
-  const none = el("div", { hidden: true }, el("p", { class: "caption" }, caption), el("p", { class: "quiet" }, empty || "Nothing yet."));
+  const none = el("div", { hidden: true }, el("p", { class: "caption" }, caption), el("p", { class: "quiet" }, "Loading\u2026"));
   let shownMost = most;
   let all = [];
   const moreText = el("span");
@@ -128,15 +128,23 @@ function table({ caption, columns, key, empty, most = 500, kind = null }) {
   const rows = new Map();
   let data = new Map();
 
-  function sortBy(column, head) {
-    const down = head.getAttribute("aria-sort") === "ascending" || (head.getAttribute("aria-sort") === "none" && column.number);
+  // The order that somebody chose; `wanted` is that of the address, `-NAME` if descending.
+  let order = null;
+  let wanted = keepsOrder ? addressQuery().get("order") : null;
+
+  function sortBy(column, head, down = head.getAttribute("aria-sort") === "ascending" || (head.getAttribute("aria-sort") === "none" && Boolean(column.number))) {
     heads.forEach((other) => other.hasAttribute("aria-sort") && other.setAttribute("aria-sort", "none"));
     head.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const order = (a, b) => {
+    order = (a, b) => {
       const [left, right] = [column.value(data.get(a)), column.value(data.get(b))];
       const found = typeof left === "string" ? left.localeCompare(right) : (left ?? -1) - (right ?? -1);
       return down ? -found : found;
     };
+    sortRows();
+    if (keepsOrder) keepInAddress("order", `${down ? "-" : ""}${column.name}`);
+  }
+
+  function sortRows() {
     for (const name of Array.from(rows.keys()).sort(order)) body.append(rows.get(name));
   }
 
@@ -162,10 +170,17 @@ function table({ caption, columns, key, empty, most = 500, kind = null }) {
     }
     grid.hidden = data.size === 0;
     none.hidden = data.size !== 0;
+    // Before the first rows, it is not known whether there are any.
+    setText(none.lastElementChild, empty || "Nothing yet.");
+    if (wanted && data.size > 0) {
+      const place = columns.findIndex((column) => column.value && column.name === wanted.replace(/^-/, ""));
+      if (place >= 0) sortBy(columns[place], heads[place], wanted.startsWith("-"));
+      wanted = null;
+    } else if (replace && order) sortRows();
     more.hidden = list.length <= shownMost;
     setText(moreText, `The first ${showNumber(shownMost)} of ${showNumber(list.length)} are shown.`);
   }
-  update([]);
+  [grid.hidden, none.hidden] = [true, false];
   return { node: el("div", {}, grid, none, more), update };
 }
 

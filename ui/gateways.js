@@ -51,7 +51,7 @@ function gatewaysScreen(main) {
       grid.update(found.gateways);
       keysNode.hidden = found.keys === null;
       keys.update(found.keys || [], true);
-      setText(hint, found.store_shared ? "Rates are those of five seconds. Each gateway has a dashboard at its own admin address." : "The store is the memory of this gateway, so no other gateway shares it.");
+      setText(hint, found.store_shared ? ["Rates are those of five seconds. Each gateway has a dashboard at its own admin address.", found.keys_comparable ? null : hashNote(false)].filter(Boolean).join(" ") : "The store is the memory of this gateway, so no other gateway shares it.");
       if (found.store_fault) result.show("bad", `The other gateways cannot be listed: ${showText(found.store_fault, 200)}`);
       else result.node.replaceChildren();
     } catch (error) {

@@ -6,6 +6,15 @@ function keyLink(limit, key) {
   return `${limitLink(limit)}/key/${parts.map(encodeURIComponent).join("/")}`;
 }
 
+// Decodes a value of the log for a title; what is no text stays.
+function decodeShown(value) {
+  try {
+    return decodeURIComponent(value);
+  } catch {
+    return value;
+  }
+}
+
 // Encodes a value as logs show it: %XX stays what it is.
 const encodeShown = (value) => value.replace(/%[0-9A-Fa-f]{2}|[^%]+|%/g, (part) => (/^%[0-9A-Fa-f]{2}$/.test(part) ? part : encodeURIComponent(part)));
 
@@ -35,13 +44,6 @@ function whyUnknown(about, parts) {
   return null;
 }
 
-// What the key may spend, which an override may change. The window of a concurrency limit is the lease of a slot, which
-// says nothing about its budget.
-function showPolicy(policy, algorithm) {
-  if (!policy) return "\u2013";
-  return algorithm === "concurrency" ? `${showNumber(policy.quota)} at a time` : `${showNumber(policy.quota)} in ${showDuration(policy.window_ms)}`;
-}
-
 // The query that names the key, and its tenant.
 function keyQuery(about, parts) {
   const own = keyNames(about, []).length;
@@ -53,6 +55,14 @@ function keyQuery(about, parts) {
 function keyBody(about, parts) {
   const names = keyNames(about, parts).map((name) => (name.startsWith("ip/") ? "ip" : name));
   return Object.fromEntries(parts.map(splitPart).map(({ value, isHash }, place) => [names[place], isHash ? { hash: value } : { percent: encodeShown(value) }]));
+}
+
+// Which refusals are known, if there is none. Gateways share their last hundred.
+const describeNoRefusal = (gateways) => (gateways > 1 ? "No refusal is remembered by this gateway, or among the last 100 of each other gateway." : "No refusal is remembered by this gateway.");
+
+// What to do if each gateway shows another hash of the same key; null if keys can be compared.
+function hashNote(comparable) {
+  return comparable === false && isShared() ? "Without keys_secret in [admin], each gateway shows another hash of the same key: counts of such keys are not added up, and a hash of another gateway leads nowhere. Set the same keys_secret at all gateways." : null;
 }
 
 // The limits that refused requests, one row for each.
@@ -91,9 +101,9 @@ function keyScreen(main, [limit, ...parts]) {
     if (why) first.replaceChildren(el("p", {}, why));
     else if (first.isConnected) stop = showKey(first, keyTarget(about, parts));
   }).catch((error) => first.replaceChildren(el("p", { role: "alert" }, `The limit cannot be loaded: ${error.message}`)));
-  getJson(`/-/refusals?limit=${encodeURIComponent(limit)}&n=200`).then(({ refusals }) => {
+  getJson(`/-/refusals?limit=${encodeURIComponent(limit)}&key=${encodeURIComponent(parts.join(",") || "all")}&n=200`).then(({ refusals, gateways }) => {
     const own = checksOf(refusals).filter(({ check }) => check.limit === limit && keyLink(limit, check.key || "all") === keyLink(limit, parts.join(",") || "all"));
-    const grid = refusalTable("Last refusals of this key", "None among the last refusals of this limit.");
+    const grid = refusalTable("Last refusals of this key", describeNoRefusal(gateways));
     grid.update(own);
     refused.replaceChildren(section(null, grid.node));
   }).catch(() => {});
@@ -109,7 +119,7 @@ function describeNext(found) {
   const { override } = found;
   if (override && override.blocked) return `${why}: an override has it ${describeOverride(override)}`;
   if (wait === null || wait === undefined) return `${why} (${showText(found.reason || "blocked").replaceAll("_", " ")})`;
-  return `${why}; one passes in ${showDuration(wait)}, at ${new Date(Date.now() + wait).toLocaleTimeString("sv")}`;
+  return `${why}; one passes in ${showDuration(wait)}, at ${showClock(Date.now() + wait)}`;
 }
 
 const OVERRIDE_SOURCES = { live: "store", config: "config", file: "file of overrides" };
@@ -150,7 +160,8 @@ function showKey(first, target) {
     state.replaceChildren(mark(level, found.rate_not_known ? "Not known" : found.admitted ? "Admitted" : "Refused"), ` The next request of this key ${describeNext(found)}.`);
     numbers.set("left", known ? `${showNumber(found.remaining)} of ${showNumber(found.policy.quota)}` : "\u2013", known ? "" : found.rate_not_known ? "requests of this key state its rate" : "an override applies, without numbers");
     numbers.set("reset", known ? (found.reset_ms === 0 ? "is full" : `in ${showDuration(found.reset_ms)}`) : "\u2013");
-    numbers.set("budget", showPolicy(found.policy, about.algorithm));
+    // An override has a budget of its own.
+    numbers.set("budget", found.override ? showText(found.override.text, 80).replace(/ until .*$/, "") : showBudget(about));
     numbers.set("override", found.override ? describeOverride(found.override) : "none", found.override ? `from the ${OVERRIDE_SOURCES[found.override.source] || "config"}` : "");
     const { ban } = found;
     if (ban) numbers.set("ban", ban.banned ? `for ${showDuration(ban.left_ms)} more` : "none", ban.banned ? `${count(ban.bans, "ban")} so far` : `after ${count(ban.refusals_left, "more refusal")}`);

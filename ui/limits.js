@@ -28,15 +28,17 @@ function limitsScreen(main) {
   let rates = new Map();
   let isFirst = true;
   const result = outcome();
-  const filter = textField("Show limits whose name contains", "filter", new URLSearchParams(location.hash.split("?")[1]).get("name") || "", { type: "search", oninput: () => {
-    const text = filter.lastElementChild.value;
-    // The address is that of what is shown, without a new entry in the history for each letter.
-    history.replaceState(null, "", text === "" ? "#/limits" : `#/limits?name=${encodeURIComponent(text)}`);
+  const filter = textField("Show limits whose name contains", "filter", addressQuery().get("name") || "", { type: "search", oninput: () => {
+    keepInAddress("name", filter.lastElementChild.value);
     show();
   } });
-  const idle = el("input", { type: "checkbox", name: "idle", onchange: () => show() });
+  const idle = el("input", { type: "checkbox", name: "idle", checked: addressQuery().has("idle"), onchange: () => {
+    keepInAddress("idle", idle.checked && "1");
+    show();
+  } });
   const hidden = el("p", { class: "quiet" });
-  const grid = table({ caption: "Limits, and their rates per second", key: (row) => row.limit, empty: "No limit has such a name.", most: ROWS, columns: limitColumns([
+  let isLoaded = false;
+  const grid = table({ keepsOrder: true, caption: "Limits, and their rates per second", key: (row) => row.limit, empty: "No limit has such a name.", most: ROWS, columns: limitColumns([
     { name: "Budget", cell: showBudget },
     { name: "Per", value: (row) => row.key.join(", "), cell: (row) => showText(row.key.join(", ")) },
     { name: "Routes", number: true, value: (row) => row.routes.length, cell: (row) => showNumber(row.routes.length) },
@@ -44,6 +46,7 @@ function limitsScreen(main) {
   // Those that refuse are first, then those that are asked most.
   const order = (a, b) => ["refused_per_second", "would_refuse_per_second", "asked_per_second", "asked_total"].map((member) => (b[member] || 0) - (a[member] || 0)).find((found) => found !== 0) || 0;
   const show = () => {
+    if (!isLoaded) return;
     const text = filter.lastElementChild.value;
     const found = all.map((limit) => ({ ...limit, ...rates.get(limit.limit) })).filter((limit) => limit.limit.includes(text));
     const listed = found.filter((limit) => idle.checked || text !== "" || limit.asked_total > 0 || all.length <= IDLE_SHOWN);
@@ -57,6 +60,7 @@ function limitsScreen(main) {
   const stops = [poll(15000, async (signal) => {
     try {
       all = (await getJson("/-/limits", { signal })).limits;
+      isLoaded = true;
       result.node.replaceChildren();
       show();
     } catch (error) {

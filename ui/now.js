@@ -1,63 +1,14 @@
 // #/now: whether all is well, and what is wrong first.
 
 const limitLink = (name) => `#/limits/${encodeURIComponent(name)}`;
-const names = (list, total) => list.map((name) => showText(name, 60)).join(", ") + (total > list.length ? ", \u2026" : "");
-
-// What happened is reported for so many seconds.
-const RECENT = 600;
-
-// Judges an event of /-/live. Reasons are sorted: broken things first.
+// The gateway judges itself, as for `sluicegate status`. It lists broken things first.
 function assess(event) {
-  const reasons = [];
-  const add = (level, text, href) => reasons.push({ level, text, href });
-  const { store, servers, certificates, requests, last_reload: reload, limits } = event;
-  if (event.lifecycle === "draining") add("warn", "The gateway is stopping: it finishes requests and accepts no new ones.");
-  if (!store.up) add("bad", "The limit store does not respond. Each limit now acts by its on_error setting.", "#/limits");
-  else if (store.breaker > 0) add("warn", "A worker has stopped calling the limit store after errors, and tests whether it works again.", "#/limits");
-  if (isNumber(store.evicted_seconds_ago) && store.evicted_seconds_ago < RECENT) {
-    add("bad", `Memory is full: ${count(store.evicted_total, "key")} in use ${store.evicted_total === 1 ? "was" : "were"} evicted, so these clients have full budgets again. Raise max_keys of the store.`, "#/limits");
-  }
-  const { lost_log_lines: lost, descriptors, overrides } = event;
-  if (lost && isNumber(lost.seconds_ago) && lost.seconds_ago < RECENT) {
-    add("warn", `Log lines are missing: ${count(lost.total, "line")} since the start, the last ${showDuration(1000 * lost.seconds_ago)} ago. The disk, or what reads the log, is too slow.`, "#/now");
-  }
-  if (descriptors && isNumber(descriptors.open) && isNumber(descriptors.max) && descriptors.open > 0.8 * descriptors.max) {
-    add(descriptors.open > 0.95 * descriptors.max ? "bad" : "warn", `${showNumber(descriptors.open)} of ${showNumber(descriptors.max)} file descriptors are open. Raise LimitNOFILE, or close connections earlier.`, "#/tls");
-  }
-  if (overrides && overrides.rejected > 0) {
-    add("warn", `${count(overrides.rejected, "override")} ${overrides.rejected === 1 ? "has a mistake and is" : "have mistakes and are"} skipped: the log says which.`, "#/limits");
-  }
-  if (servers.fail_open_count > 0) {
-    add("bad", `No server is healthy in ${count(servers.fail_open_count, "upstream")}: ${names(servers.fail_open, servers.fail_open_count)}.`, "#/upstreams");
-  }
-  // Servers of such an upstream are not repeated.
-  if (servers.unhealthy.some((server) => !servers.fail_open.includes(server.upstream))) {
-    const list = servers.unhealthy.slice(0, 3).map((server) => server.server);
-    add("warn", `${servers.unhealthy_count} of ${count(servers.count, "server")} ${servers.unhealthy_count === 1 ? "is" : "are"} not healthy: ${names(list, servers.unhealthy_count)}.`, "#/upstreams");
-  }
-  if (requests && requests.failed_per_second > 0 && requests.failed_per_second > 0.01 * requests.per_second) {
-    const level = requests.failed_per_second > 0.5 * requests.per_second ? "bad" : "warn";
-    add(level, `${showShare(requests.failed_per_second, requests.per_second)} of the requests fail (status 500 or above).`, "#/upstreams");
-  }
-  for (const certificate of certificates.expiring.slice(0, 3)) {
-    const left = certificate.not_after * 1000 - event.at_ms;
-    const name = showText(certificate.name, 60);
-    if (left <= 0) add("bad", `The certificate for ${name} expired ${showDuration(-left)} ago.`, "#/tls");
-    else add("warn", `The certificate for ${name} expires in ${showDuration(left)}.`, "#/tls");
-  }
-  if (certificates.expiring_count > 3) add("warn", `${certificates.expiring_count - 3} more certificates expire within 14 days.`, "#/tls");
-  if (reload && reload.result === "failure") {
-    add("warn", `The changed config was rejected (${count(reload.diagnostics_count, "mistake")}). Generation ${event.generation} stays active.`, "#/config");
-  }
-  if (requests && requests.refused_per_second > 0.2 * requests.per_second && requests.refused_per_second >= 1) {
-    const first = limits && limits.list[0];
-    add("warn", `${showShare(requests.refused_per_second, requests.per_second)} of the requests are refused${first ? `, most by the limit ${showText(first.limit, 60)}` : ""}.`, first ? limitLink(first.limit) : "#/limits");
-  }
-  reasons.sort((a, b) => (a.level === "bad" ? 0 : 1) - (b.level === "bad" ? 0 : 1));
+  const reasons = (event.problems || []).map(({ level, text, link }) => ({ level: level === "bad" ? "bad" : "warn", text: showText(text, 500), href: /^#\//.test(link) ? link : "#/now" }));
   const bad = reasons.filter((reason) => reason.level === "bad").length;
   if (bad > 0) return { level: "bad", text: `Something is broken: ${count(bad, "problem")}.`, reasons };
   if (reasons.length > 0) return { level: "warn", text: `The gateway works, but ${reasons.length === 1 ? "one thing needs" : `${reasons.length} things need`} attention.`, reasons };
   // Before the first two measurements, an attack would not be known.
+  const { requests } = event;
   return { level: "good", text: requests && isNumber(requests.per_second) ? "All is well." : "No problem so far.", reasons };
 }
 

@@ -41,8 +41,6 @@ function roundUp(number) {
   return [1, 2, 5, 10].map((factor) => factor * power).find((round) => round >= number) || 10 * power;
 }
 
-const showClock = (ms) => new Date(ms).toLocaleTimeString("sv");
-
 // The chart of requests. Calls `onPast` with each new past.
 function pastChart(onPast) {
   const paths = { all: svg("path", { class: "all" }), refused: svg("path", { class: "refused" }), failed: svg("path", { class: "failed" }) };
@@ -55,15 +53,16 @@ function pastChart(onPast) {
   const rate = (name, member) => ({ name, number: true, cell: (row) => showRate(row[member]) });
   const rows = table({ caption: "Means of each minute", key: (row) => String(row.at), empty: "Measuring.",
     columns: [{ name: "Time", cell: (row) => showClock(row.at) }, rate("Requests per second", "requests"), rate("Refused per second", "refused"), rate("Failed per second", "failed")] });
-  const range = choice("Range", "range", RANGES, sessionStorage.getItem("range") || "5");
+  const range = choice("Range", "range", RANGES, addressQuery().get("minutes") || sessionStorage.getItem("range") || "5");
   const form = el("form", { class: "row", onsubmit: (event) => event.preventDefault(), onchange: () => {
     sessionStorage.setItem("range", range.lastElementChild.value);
+    keepInAddress("minutes", range.lastElementChild.value);
     load().catch(() => {});
   } }, range);
   const line = (name) => svg("svg", { viewBox: "0 0 40 12", "aria-hidden": "true", class: "chart" }, svg("path", { class: name, d: "M0 6H40" }));
   const node = section(null, el("div", { class: "head" }, el("h2", {}, "Requests per second"), form),
     el("div", { class: "plot" }, el("div", { class: "scale", "aria-hidden": "true" }, highest, middle, el("span", {}, "0")), chart, el("div", { class: "times" }, from, until)),
-    el("ul", { class: "legend" }, el("li", {}, line("all"), "all requests"), el("li", {}, line("refused"), "refused (dashed)"), el("li", {}, line("failed"), "failed (dotted)")),
+    el("ul", { class: "legend" }, el("li", {}, line("all"), "all requests"), el("li", {}, line("refused"), "refused (dashed)"), el("li", {}, line("failed"), "failed (dotted)"), el("li", {}, "vertical lines: changes of the config, and outages, listed below")),
     changes, el("details", {}, el("summary", {}, "Show as a table"), rows.node));
   function draw(past, minutes) {
     const end = past.at_ms.length ? past.at_ms[past.at_ms.length - 1] : Date.now();
@@ -85,7 +84,7 @@ function pastChart(onPast) {
     setText(highest, showRate(top));
     setText(middle, showRate(top / 2));
     setText(from, showClock(start));
-    setText(until, `${showClock(end)} ${zoneOf(new Date(end))}`);
+    setText(until, showClock(end));
     const last = past.at_ms.length - 1;
     chart.setAttribute("aria-label", `Requests per second in the last ${minutes} minutes: now ${showRate(past.requests_per_second[last])}, of which refused ${showRate(past.refused_per_second[last])} and failed ${showRate(past.failed_per_second[last])}; scale up to ${showRate(top)}`);
     drawTable(past);

@@ -29,7 +29,8 @@ function routesScreen(main) {
   let isFirst = true;
   const rate = (name, member) => ({ name, number: true, value: (row) => row[member], cell: (row) => showRate(row[member]) });
   const time = (name, member) => ({ name, number: true, value: (row) => row[member], cell: (row) => showDuration(row[member]) });
-  const grid = table({ caption: "Routes, and their rates per second in the last ten seconds", key: (row) => row.route, empty: "No route has requests.", most: ROWS, columns: [
+  let isLoaded = false;
+  const grid = table({ keepsOrder: true, caption: "Routes, and their rates per second in the last ten seconds", key: (row) => row.route, empty: "No route has requests.", most: ROWS, columns: [
     { name: "Route", value: (row) => row.route, cell: (row) => showText(row.route, 60) },
     { name: "Matches", cell: (row) => ({ lines: row.places.slice(0, 3).map((place) => showText(place, 60)) }) },
     { name: "Goes to", cell: (row) => describeAction(row.action) },
@@ -42,6 +43,7 @@ function routesScreen(main) {
     { name: "Limits", cell: (row) => ({ lines: row.limits.slice(0, 4).map((limit) => ({ text: showText(limit, 40), href: limitLink(limit) })) }) },
   ] });
   function show() {
+    if (!isLoaded) return;
     const text = filter.lastElementChild.value;
     const all = rates.routes.map((row) => ({ places: [], limits: [], action: null, ...configured.get(row.route), ...row }));
     const found = all.filter((row) => text === "" || row.route.includes(text) || row.places.some((place) => place.includes(text)));
@@ -56,6 +58,7 @@ function routesScreen(main) {
   const stops = [poll(5000, async (signal) => {
     try {
       rates = await getJson("/-/traffic", { signal });
+      isLoaded = true;
       result.node.replaceChildren();
       show();
       isFirst = false;

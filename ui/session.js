@@ -31,7 +31,8 @@ const withRole = (role, action, ...nodes) => (session.allows(role) ? nodes : [ne
 // A response other than success: the problem document that the gateway sent.
 class Refused extends Error {
   constructor(status, problem) {
-    super(showText((problem && problem.detail) || `the gateway responded ${status}`, 400));
+    // A mistake in a body begins with its place, such as `#/note: `.
+    super(showText(((problem && problem.detail) || `the gateway responded ${status}`).replace(/^#\/([a-z_]+): /, "$1: "), 400));
     this.status = status;
     this.problem = problem || {};
   }

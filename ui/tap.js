@@ -20,7 +20,7 @@ function tapScreen(main) {
   const weight = ({ decision }) => (decision === "deny" ? 0 : decision === "allow" ? 2 : 1);
   const byWeight = (list) => [...list].sort((a, b) => weight(a) - weight(b));
   const grid = table({ caption: `The last ${TAP_ROWS} requests, the newest first`, kind: "compact", key: (row) => String(row.number), empty: "No request yet.", most: TAP_ROWS, columns: [
-    { name: "Time", kind: "time", cell: (row) => showText(row.time ? String(row.time).replace(/^.*T|Z$/g, "") : "", 20) },
+    { name: "Time", kind: "time", cell: (row) => showClock(row.time) },
     { name: "Status", kind: "state", cell: (row) => (row.status >= 400 ? { text: showText(row.status), level: row.status >= 500 ? "bad" : "warn" } : showText(row.status)) },
     { name: "Client", kind: "client", cell: (row) => showText(row.client, 60) },
     { name: "Request", kind: "request", cell: (row) => ({ lines: [`${showText(row.method, 20)} ${showText(row.path)}`, showText(row.host, 60), showText(row.user_agent, 60)] }) },
@@ -28,9 +28,12 @@ function tapScreen(main) {
     { name: "Limits", kind: "limits", cell: (row) => (row.decisions && row.decisions.length ? { lines: byWeight(row.decisions).map(decided) } : "none") },
     { name: "All", kind: "more", cell: (row) => ({ toggle: `Show all of request ${row.number + 1}` }) },
   ] });
-  const fields = [textField("Limit", "limit"), textField("Route", "route"),
-    choice("Decision", "decision", [["", "any"], ...DECISIONS], "deny"),
-    textField("Client (address or network)", "client"), textField("Status", "status", "", { placeholder: "429 or 5xx" })];
+  // The address has the filter, so that a colleague sees the same.
+  const given = addressQuery();
+  const fields = [textField("Limit", "limit", given.get("limit")), textField("Route", "route", given.get("route")),
+    choice("Decision", "decision", [["", "any"], ...DECISIONS], given.get("decision") === "any" ? "" : given.get("decision") || "deny"),
+    textField("Client (address or network)", "client", given.get("client")), textField("Status", "status", given.get("status"), { placeholder: "429 or 5xx" })];
+  grid.update(rows);
   let waiting = null;
   const paint = () => {
     waiting = null;
@@ -42,6 +45,7 @@ function tapScreen(main) {
     setText(start, "Start");
   };
   const open = () => {
+    for (const { lastElementChild: field } of fields) keepInAddress(field.name, field.value.trim() || (field.name === "decision" && "any"));
     const query = fields.map((field) => field.lastElementChild).filter((field) => field.value.trim())
       .map((field) => `${field.name}=${encodeURIComponent(field.value.trim())}`);
     result.node.replaceChildren();

@@ -66,6 +66,12 @@ function showTime(value) {
   return Number.isNaN(time.getTime()) ? showText(value) : `${time.toLocaleString("sv")} ${zoneOf(time)}`;
 }
 
+// The time of a day.
+function showClock(value) {
+  const time = new Date(value);
+  return Number.isNaN(time.getTime()) ? showText(value, 20) : `${time.toLocaleTimeString("sv")} ${zoneOf(time)}`;
+}
+
 function showAgo(value) {
   const time = new Date(value).getTime();
   return Number.isNaN(time) ? "" : `${showDuration(Math.max(0, Date.now() - time))} ago`;
@@ -73,4 +79,15 @@ function showAgo(value) {
 
 function count(number, one, many = `${one}s`) {
   return `${showNumber(number)} ${number === 1 ? one : many}`;
+}
+
+// What the address has after its `?`, and a change of one member of it, without a new entry in the history.
+const addressQuery = () => new URLSearchParams(location.hash.split("?")[1]);
+
+function keepInAddress(name, value) {
+  const query = addressQuery();
+  if (value) query.set(name, value);
+  else query.delete(name);
+  const text = query.toString();
+  history.replaceState(null, "", location.hash.split("?")[0] + (text ? `?${text}` : ""));
 }

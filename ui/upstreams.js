@@ -9,7 +9,7 @@ const REASON_WORDS = { "check: no_connection": "no connection to it", "check: ti
 function describeReason({ reason, for_ms: since }) {
   if (!reason) return "\u2013";
   const words = REASON_WORDS[reason] || showText(reason).replaceAll("_", " ");
-  return isNumber(since) ? `${words}, since ${new Date(Date.now() - since).toLocaleTimeString("sv")} (${showDuration(since)})` : words;
+  return isNumber(since) ? `${words}, since ${showClock(Date.now() - since)} (${showDuration(since)})` : words;
 }
 
 // Names of the routes that use each upstream.

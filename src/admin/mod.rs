@@ -5,8 +5,8 @@
 //! `serve`, `cached`). `access` authorizes requests and records changes; `inspected_stream` rejects ambiguous framing.
 //! Output: the pages of the table in `pages`, each group in one file, there or here: `status` shows the process,
 //! `pages::limits` decides, shows, resets and refunds without a proxied request (`limits`), `peers` lists all gateways
-//! of the store, and so on. `lifecycle` holds the state that the control thread reports, and `store_link` its
-//! connection to the store.
+//! of the store, and so on. `verdict` lists what is wrong. `lifecycle` holds the state that the control thread reports,
+//! and `store_link` its connection to the store.
 //!
 //! To add a page, write an async function of a `PageRequest` (`page_request`) that returns a response (`response`) or a
 //! problem (`problem`), add a row with its access level to the table in `pages`, describe it for programs in
@@ -38,6 +38,7 @@ mod status;
 pub(crate) mod store_link;
 mod streams;
 mod upstreams;
+mod verdict;
 
 use std::io;
 use std::rc::Rc;

@@ -6,7 +6,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use http::header::{CONTENT_ENCODING, VARY};
 use http::{HeaderValue, StatusCode};
 use jiff::Timestamp;
-use prometheus::IntGaugeVec;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -17,10 +16,10 @@ use crate::admin::problem::{Problem, ProblemKind};
 use crate::admin::response::{
     AdminResponse, json_response, problem_response, text_response, typed_response, unavailable_response,
 };
+use crate::admin::streams::summary::list_current_problems;
+use crate::admin::verdict::{count_rejected, list_key_status};
 use crate::config::Config;
 use crate::config::schema::json_schema::json_schema;
-use crate::limiting::clock;
-use crate::limiting::limit::Limit;
 use crate::limiting::source::jwt::remote_keys::KeyStatus;
 use crate::net::ListenAddr;
 use crate::reload::job::{ReloadJob, ReloadOrder, ReloadOutcome, Trigger};
@@ -89,28 +88,15 @@ pub async fn show_status(request: PageRequest) -> Result<AdminResponse, Problem>
             "gateways": request.context.metrics.gateways.alive.get(),
         },
         "rejected_overrides": count_rejected_overrides(&snapshot.config, &request.context.metrics),
+        "problems": list_current_problems(&request.context),
     });
     Ok(json_response(status.to_string()))
-}
-
-/// Returns how many live overrides and rows of the file of a limit are skipped because of a mistake.
-pub fn count_rejected(limit: &Limit, metrics: &Metrics) -> i64 {
-    let count = |gauges: &IntGaugeVec| gauges.with_label_values(&[&limit.name]).get();
-    // Limits without a file have no series about it.
-    let rows = limit.overrides.file().map_or(0, |_| count(&metrics.store.rejected_rows));
-    count(&metrics.store.rejected_overrides) + rows
 }
 
 /// Returns how many overrides are skipped because of a mistake, by limit, where there are any.
 fn count_rejected_overrides(config: &Config, metrics: &Metrics) -> Value {
     let counts = config.limits.iter().map(|limit| (limit.name.clone(), count_rejected(limit, metrics)));
     counts.filter(|(_, count)| *count > 0).map(|(name, count)| (name, Value::from(count))).collect()
-}
-
-/// Returns what is known of the keys of each section.
-fn list_key_status(config: &Config) -> impl Iterator<Item = (&str, KeyStatus)> {
-    let now_s = clock::now_ms() / 1000;
-    config.token_keys.iter().map(move |keys| (keys.settings.name.as_str(), keys.status(now_s)))
 }
 
 fn describe_token_keys(config: &Config) -> Vec<Value> {

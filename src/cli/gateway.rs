@@ -37,6 +37,8 @@ pub struct GatewayContact {
     pub listen: ListenAddr,
     host: String,
     token: Option<String>,
+    /// The command line names the listener.
+    is_given: bool,
 }
 
 /// A connection to the admin listener.
@@ -72,11 +74,12 @@ impl GatewayOptions {
                 listen: contact.listen,
                 host: "localhost".to_owned(),
                 token: env_token.or(contact.token),
+                is_given: false,
             });
         };
         let (listen, host) = parse_admin_url(url)?;
         let token = env_token.or_else(|| config::find_admin_contact(file).and_then(|contact| contact.token));
-        Ok(GatewayContact { listen, host, token })
+        Ok(GatewayContact { listen, host, token, is_given: true })
     }
 }
 
@@ -183,6 +186,8 @@ impl GatewayContact {
             (401, None) => format!(
                 "; set {TOKEN_VARIABLE} to a token with the role `{role}`, or name the config that has one with -c FILE"
             ),
+            // The gateway has named the role.
+            (401 | 403, _) if answer["required_role"].is_string() => String::new(),
             (401 | 403, _) => format!("; this needs a token with the role `{role}`"),
             (404, _) if answer["detail"].is_null() => "; is it an older gateway?".to_owned(),
             _ => String::new(),
@@ -195,7 +200,8 @@ impl GatewayContact {
         if error.kind() == io::ErrorKind::InvalidData {
             return format!("{} does not respond like an admin listener: {error}", self.listen);
         }
-        format!("no gateway responds at {}: {error}; pass its config with -c FILE", self.listen)
+        let help = if self.is_given { "is this its admin listener?" } else { "pass its config with -c FILE" };
+        format!("no gateway responds at {}: {error}; {help}", self.listen)
     }
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub admitted: bool,
-    /// Units that the key could still be charged at once.
+    /// Units that the key could still be charged at once. Of a correction: how many units it charged or refunded.
     pub remaining: i64,
     /// If refused: the exact wait, or [`NEVER`] if the cost can never fit. If admitted: how long the request must wait
     /// in the queue; 0 for algorithms without a queue.

@@ -106,7 +106,7 @@ impl Tightest {
 
     pub fn adjust_charge(&mut self, NumberRefund { key, delta, receipt }: &NumberRefund, now_ms: i64) {
         let state = self.keys.live_state(to_hashed(key), now_ms);
-        let Some((state, ttl_ms)) = self.rule.adjust(state, now_ms, *delta, *receipt) else { return };
+        let Some((state, ttl_ms, _)) = self.rule.adjust(state, now_ms, *delta, *receipt) else { return };
         // Without expiring leases, a key without any would remain.
         let answer_now = self.rule.decide(Some(&state), now_ms, 0, 0).answer;
         if self.rule.lease_ms().is_some() && answer_now.remaining == self.number {

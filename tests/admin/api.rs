@@ -181,7 +181,7 @@ fn keys_are_those_of_requests() {
         assert_eq!((&reset["reset"], &reset["state_key"]), (&json!(true), &state["state_key"]));
         assert_eq!(request().status(), 200);
         let given = ok(gateway, "POST", "/-/limits/per-ip/refund", &json!({ "key": { "ip": "127.0.0.1" }, "cost": 1 }));
-        assert_eq!(given, json!({ "limit": "per-ip", "applied": true }));
+        assert_eq!(given, json!({ "limit": "per-ip", "key": "ip=127.0.0.1", "applied": true, "units": 1 }));
         assert_eq!(ok(gateway, "GET", &format!("{per_ip}&cost=0"), &Value::Null)["remaining"], 5);
         let window = json!({ "key": { "ip": "127.0.0.1", "header:x-api-key": "a b/%" }, "cost": 4 });
         assert_eq!(ok(gateway, "POST", "/-/limits/site/refund", &window)["applied"], true);

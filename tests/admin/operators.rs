@@ -184,7 +184,7 @@ fn with_redis_a_block_reaches_the_other_gateways_and_replaces_other_spellings() 
     let hash = "sg:overrides:daily";
     let () = redis::cmd("HSET").arg(hash).arg("ac%4De").arg("rate=5/day").query(&mut client).unwrap();
     wait_until("the entry is read", || {
-        run_json(&here, &["key", "show", "daily", "acme"])["override"]["text"] == "5 per 1 d"
+        run_json(&here, &["key", "show", "daily", "acme"])["override"]["text"] == "5/day"
     });
     let answer = fetch(&here, "PUT", "/-/limits/daily/override?key=acme", r#"{"block": true, "for": "1h"}"#);
     assert_eq!(answer.status(), 200, "{}", answer.text());
@@ -218,7 +218,7 @@ fn with_redis_a_block_reaches_the_other_gateways_and_replaces_other_spellings() 
 #[test]
 fn with_redis_each_gateway_shows_what_the_others_refused() {
     let redis = RedisServer::start(&[]);
-    let secret = "[admin]\nlisten = \"127.0.0.1:0\"\nkeys_secret = \"the same at all gateways, 32 bytes\"\n";
+    let secret = "[admin]\nkeys_secret = \"the same at all gateways, 32 bytes\"\n";
     let config = format!("[store]\nurl = \"{}\"\n{secret}{LIMITS}", redis.url());
     let (here, there) = (Gateway::start(&config), Gateway::start(&config));
     let statuses: Vec<u16> = (0..3).map(|_| status_of(&there, "acme", "/p")).collect();
@@ -240,6 +240,24 @@ fn with_redis_each_gateway_shows_what_the_others_refused() {
     assert!(text.contains("Last refusals at 2 gateways") && text.contains(&id), "{text}");
     let other = run_json(&here, &["customer", "header:x-api-key=other"]);
     assert_eq!(other["refusals"], json!([]));
+    let text = run(&here, &["customer", "header:x-api-key=other"]);
+    assert!(text.contains("or among the last 100 of each other gateway"), "{text}");
+    assert_eq!(seen["keys_comparable"], true);
+    // The key, as the refusal shows it, selects its refusals.
+    let key = own["limits"][0]["key"].as_str().unwrap().replace('#', "%23");
+    let of_key = |key: &str| fetch(&here, "GET", &format!("/-/refusals?limit=pair&key={key}&n=200"), "").json();
+    assert_eq!(of_key(&key)["refusals"], json!([own]));
+    assert_eq!(of_key("ip=127.0.0.1")["refusals"], json!([]));
+    assert_eq!(fetch(&here, "GET", "/-/refusals?key=", "").status(), 400);
+    // A client that is refused all the time does not displace the refusals of others.
+    (0..150).for_each(|_| assert!(status_of(&there, "flood", "/p") > 0));
+    let mut listed = Vec::new();
+    wait_until("the other gateway knows the flood", || {
+        let answer = fetch(&here, "GET", "/-/refusals?n=200", "").json();
+        listed = answer["refusals"].as_array().unwrap().clone();
+        listed.len() > 10
+    });
+    assert_eq!((listed.len(), &listed[10]), (11, own), "10 of the flood");
     drop(redis);
     wait_until("each shows its own without Redis", || {
         let answer = fetch(&here, "GET", "/-/refusals", "").json();
@@ -331,7 +349,7 @@ fn roles_decide_who_may_look_and_who_may_change() {
     ] {
         let (found, stderr) = call(role, arguments);
         assert_eq!(found, code, "{role} {arguments:?}: {stderr}");
-        assert!(code == 0 || stderr.contains("needs a token with the role"), "{role} {arguments:?}: {stderr}");
+        assert!(code == 0 || stderr.matches("needs").count() == 1, "{role} {arguments:?}: {stderr}");
     }
     let audit = call_audit(&gateway);
     assert!(audit.contains("override set: rate=0") && audit.contains("\"token\":\"limits\""), "{audit}");
@@ -351,6 +369,50 @@ fn a_rollback_goes_to_the_config_before() {
     assert!(done.contains("rolled back to the config of generation 1") && done.contains("daily"), "{done}");
     assert_eq!(run_json(&gateway, &["key", "show", "daily", "acme"])["policy"]["quota"], 100);
     let status = run(&gateway, &["status"]);
-    assert!(status.contains("! a rollback keeps generation"), "{status}");
+    assert!(status.contains("! A rollback keeps generation"), "{status}");
+    let listed = gateway.admin("/-/status").json()["problems"].clone();
+    let kinds: Vec<&Value> = listed.as_array().unwrap().iter().map(|problem| &problem["kind"]).collect();
+    assert_eq!(kinds, ["pinned"], "{listed}");
     assert!(run(&gateway, &["rollback", "--list"]).contains("active"));
+}
+
+#[test]
+fn budgets_are_shown_as_they_are_written_and_shadow_limits_as_such() {
+    let gateway = Gateway::start(
+        r#"
+[limit.per-ip]
+rate = "6/min"
+burst = 2
+key = "ip"
+ban = { after = 1, within = "1h", for = "1h" }
+
+[limit.try]
+rate = "1/h"
+burst = 1
+key = "ip"
+mode = "shadow"
+
+[[route]]
+name = "app"
+respond = { body = "in" }
+limits = ["per-ip", "try"]
+"#,
+    );
+    let statuses: Vec<u16> = (0..4).map(|_| gateway.get("/").status()).collect();
+    assert_eq!(statuses, [200, 200, 429, 429]);
+    let shown = run(&gateway, &["key", "show", "per-ip", "127.0.0.1"]);
+    assert!(shown.contains("per-ip (6/min, burst 2, by ip)") && shown.contains("banned for 59 min"), "{shown}");
+    // The ban does not hide when the budget is full again.
+    let state = run_json(&gateway, &["key", "show", "per-ip", "127.0.0.1"]);
+    assert!(state["admitted"] == false && state["reset_ms"].as_i64().unwrap() <= 20_000, "{state}");
+    assert!(state["retry_after_ms"].as_i64().unwrap() > 3_000_000, "{state}");
+    let text = run(&gateway, &["customer", "ip=127.0.0.1"]);
+    assert!(text.contains("per-ip, try (shadow)") && text.contains("REFUSED HERE IN 10 MIN"), "{text}");
+    let text = run(&gateway, &["key", "override", "per-ip", "192.0.2.1", "--rate", "200/day"]);
+    assert!(text.contains("ip=192.0.2.1: 200/day, burst 2,"), "{text}");
+    let text = run(&gateway, &["key", "block", "try", "192.0.2.1"]);
+    assert!(text.contains("refuses nobody"), "{text}");
+    run(&gateway, &["key", "block", "per-ip", "192.0.2.1"]);
+    let text = run(&gateway, &["key", "reset", "per-ip", "192.0.2.1"]);
+    assert!(text.contains("it stays blocked") && text.contains("key unblock per-ip"), "{text}");
 }

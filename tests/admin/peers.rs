@@ -57,6 +57,7 @@ fn one_gateway_lists_all_and_adds_up_what_they_refused() {
     });
     let all = list(&here);
     assert_eq!((&all["keys"][0]["key"], &all["store_fault"]), (&"header:x-key=acme".into(), &Value::Null));
+    assert_eq!(all["keys_comparable"], false, "there is no keys_secret");
     // The one that responds is first.
     let [own, other] = [0, 1].map(|place| &all["gateways"][place]);
     assert_eq!((&own["environment"], &other["environment"]), (&"blue half".into(), &"green half".into()));

@@ -225,3 +225,44 @@ fn readers_see_keys_as_logs_show_them() {
     assert!(shown("edit").contains("header:x-api-key=acme"), "{}", shown("edit"));
     assert!(shown("keys").contains("header:x-api-key#") && !shown("keys").contains("acme"), "{}", shown("keys"));
 }
+
+#[test]
+fn a_refund_counts_what_it_gave_back() {
+    let redis = RedisServer::start(&[]);
+    for store in [String::new(), format!("[store]\nurl = \"{}\"\ndeadline = \"1s\"\n", redis.url())] {
+        let gateway = Gateway::start(&format!("{store}{LIMITS}"));
+        if !store.is_empty() {
+            gateway.wait_for_store();
+        }
+        let statuses: Vec<u16> = (0..3).map(|_| send(&gateway, "acme", "/")).collect();
+        assert_eq!(statuses, [200; 3]);
+        let key = json!({ "header:x-api-key": "acme" });
+        let refund = |body: Value| fetch(&gateway, "POST", "/-/limits/daily/refund", body.to_string()).json();
+        let whole = refund(json!({ "key": key, "cost": 50 }));
+        assert_eq!((&whole["applied"], &whole["units"]), (&json!(true), &json!(3)), "{whole}");
+        assert!(whole["key"].as_str().unwrap().starts_with("header:x-api-key#"), "{whole}");
+        wait_until("the refund is counted", || one(&gateway, "acme") == [3, 0, 0]);
+        let nothing = refund(json!({ "key": key, "cost": 50 }));
+        assert_eq!((&nothing["applied"], &nothing["units"]), (&json!(false), &json!(0)), "{nothing}");
+
+        // A receipt gives back what is left of its charge.
+        let decisions = json!({ "operation": "take", "decisions": [{ "limits": ["daily"], "key": key, "cost": 2 }] });
+        let take = || fetch(&gateway, "POST", "/-/decide", decisions.to_string()).json();
+        let receipt = take()["decisions"][0]["limits"][0]["receipt"].clone();
+        assert_eq!(refund(json!({ "key": key, "cost": 1 }))["units"], 1);
+        assert_eq!(refund(json!({ "receipt": receipt }))["units"], 1);
+        wait_until("both are counted", || one(&gateway, "acme") == [4, 0, 0]);
+
+        let command = |units: &str| {
+            let arguments = ["key", "refund", "daily", "acme", "--units", units, "-c"];
+            let output = program().args(arguments).arg(gateway.config()).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        (0..2).for_each(|_| assert_eq!(send(&gateway, "acme", "/"), 200));
+        let text = command("1");
+        assert!(text.starts_with("daily header:x-api-key#") && text.ends_with(": refunded 1 unit\n"), "{text}");
+        let text = command("9");
+        assert!(text.ends_with(": refunded 1 unit, all that the key had used\n"), "{text}");
+        wait_until("the commands are counted", || one(&gateway, "acme") == [6, 0, 0]);
+    }
+}

@@ -68,7 +68,7 @@ impl Client {
     fn adjust(&mut self, delta: i64, receipt: i64) -> bool {
         let now = self.now;
         let state = self.state.as_ref().filter(|(_, expires)| now < *expires).map(|(state, _)| state);
-        let Some((state, ttl_ms)) = self.rule.adjust(state, now, delta, receipt) else { return false };
+        let Some((state, ttl_ms, _)) = self.rule.adjust(state, now, delta, receipt) else { return false };
         self.state = Some((state, now + ttl_ms));
         true
     }

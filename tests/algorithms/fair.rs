@@ -410,7 +410,8 @@ fn refunds_return_to_the_pool_and_the_tenant() {
             let own = rule.for_tenant(100).unwrap();
             match budget {
                 Budget::Rust(held) => {
-                    let (state, ttl_ms) = own.adjust(held.as_ref().map(|held| &held.0), NOW, delta, receipt).unwrap();
+                    let (state, ttl_ms, _) =
+                        own.adjust(held.as_ref().map(|held| &held.0), NOW, delta, receipt).unwrap();
                     *held = Some((state, NOW + ttl_ms));
                 }
                 Budget::Script(gate) => {

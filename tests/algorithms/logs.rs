@@ -34,8 +34,8 @@ impl Key {
     fn adjust(&mut self, now: i64, delta: i64, receipt: i64) -> bool {
         let next = self.rule.adjust(self.state.as_ref(), now, delta, receipt);
         let changed = next.is_some();
-        if let Some((state, ttl_ms)) = next {
-            assert!(ttl_ms > 0);
+        if let Some((state, ttl_ms, units)) = next {
+            assert!(ttl_ms > 0 && (1..=delta.abs()).contains(&units), "{units} of {delta}");
             self.state = Some(state);
         }
         changed

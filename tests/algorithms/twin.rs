@@ -91,8 +91,11 @@ fn decides_like_its_twin(name: &str) {
             let rule = walk.rule.clone();
             walk.rule = rule.for_tenant(walk.tag).unwrap_or_else(|| rule.clone());
             let next = walk.rule.adjust(walk.state.as_ref(), walk.now, delta, receipt);
+            let units = next.as_ref().map_or(0, |(_, _, units)| *units);
+            let next = next.map(|(state, ttl_ms, _)| (state, ttl_ms));
             let lua = twin.adjust(&walk, delta, receipt);
-            assert_eq!(text(&next), lua, "step {step} of {name}: {walk:?} adjusts {delta} by {receipt}");
+            assert_eq!((text(&next), units), lua, "step {step} of {name}: {walk:?} adjusts {delta} by {receipt}");
+            assert!((0..=delta.abs()).contains(&units), "{walk:?} changes {units} of {delta}");
             walk.keep(next);
             walk.rule = rule;
         }
@@ -266,15 +269,16 @@ impl Twin {
         (answer, next(&values[5..]))
     }
 
-    fn adjust(&self, walk: &Walk, delta: i64, receipt: i64) -> Option<(String, i64)> {
+    /// Returns the corrected state, how long to store it, and how many units the correction changed.
+    fn adjust(&self, walk: &Walk, delta: i64, receipt: i64) -> (Option<(String, i64)>, i64) {
         if let Some(gate) = &self.gate {
             let (answer, next) = through(gate, walk, Op::Adjust, delta, receipt);
             assert_eq!(answer.admitted, next.is_some());
-            return next;
+            return (next, answer.remaining);
         }
         let arguments = (self.rule(walk), self.state(walk), float(walk.now), float(delta), float(receipt));
         let values: Vec<Value> = self.adjust.call::<MultiValue>(arguments).unwrap().into_iter().collect();
-        next(&values)
+        (next(&values), values.get(2).map_or(0, integer))
     }
 
     fn rule(&self, walk: &Walk) -> Table {

@@ -327,7 +327,7 @@ fn options_make_a_limit_that_counts_or_a_mistake() {
                 let receipt = step.answer.receipt;
                 state = step.next.map(|(state, _)| state).or(state);
                 let delta = [-1, -cost, 1, 1_000_000_000][rng.random_range(0..4)];
-                state = rule.adjust(state.as_ref(), now, delta, receipt).map(|(state, _)| state).or(state);
+                state = rule.adjust(state.as_ref(), now, delta, receipt).map(|(state, ..)| state).or(state);
                 now += [0, 1, 1000, 86_400_000][rng.random_range(0..4)];
             }
         }

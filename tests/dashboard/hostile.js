@@ -26,6 +26,7 @@ function responses(x) {
   const server = { server: x, address: x, state: x, reason: x, returns_in_ms: 5, weight: 1, upstream: x };
   const live = { at_ms: Date.now(), version: x, host: x, lifecycle: "draining", uptime_seconds: 9, generation: 3, loaded_at: x, last_reload: reload,
     environment: x, environment_color: x, lost_log_lines: { total: 3, seconds_ago: 1 }, descriptors: { open: 99, max: 100 }, overrides: { live: 1, rejected: 1, bans_total: 2 },
+    problems: TEXTS.map((text) => ({ level: text, kind: text, text, link: "javascript:hack()" })),
     store: { shared: true, up: false, breaker: 2, gateways: 2 }, seconds: 9,
     servers: { count: 3, unhealthy_count: 1, unhealthy: [server], fail_open_count: 1, fail_open: [`${x}.`] },
     certificates: { count: 1, expiring_count: 1, expiring: [{ listener: x, name: x, not_after: 5 }] },

@@ -2,37 +2,24 @@
 const { assert, run } = require("./chromium.js");
 
 const WELL = { at_ms: 1_800_000_000_000, version: "1.0.0", lifecycle: "ready", uptime_seconds: 90, generation: 3, loaded_at: "2026-01-15T05:56:21Z",
-  last_reload: null, store: { shared: true, up: true, breaker: 0, gateways: 2 }, seconds: 10,
+  last_reload: null, problems: [], store: { shared: true, up: true, breaker: 0, gateways: 2 }, seconds: 10,
   servers: { count: 2, unhealthy_count: 0, unhealthy: [], fail_open_count: 0, fail_open: [] },
   certificates: { count: 1, expiring_count: 0, expiring: [] },
   requests: { total: 900, failed_total: 0, refused_total: 90, in_flight: 1, per_second: 100, failed_per_second: 0, refused_per_second: 10, p50_ms: 1, p99_ms: 9 },
   limits: { count: 1, list: [{ limit: "per-ip", mode: "enforce", refused_total: 90, asked_per_second: 100, refused_per_second: 10, would_refuse_per_second: 0, without_store_per_second: 0 }] } };
-const down = { upstream: "app", server: "http://10.0.0.1:3000", address: null, state: "down", reason: "check: timeout", returns_in_ms: null };
-const day = 86400;
+const bad = { level: "bad", kind: "store_down", text: "The limit store does not respond.", link: "#/limits" };
+const warn = { level: "warn", kind: "pinned", text: "A rollback keeps generation 1 active in place of the files.", link: "#/config" };
 
 // Changes to a healthy gateway; the sentence; the reasons in their order, with the screens that they link to.
 const CASES = [
   [{}, "All is well.", []],
   [{ requests: { ...WELL.requests, per_second: null, refused_per_second: null } }, "No problem so far.", []],
   [{ requests: null }, "No problem so far.", []],
-  [{ requests: { ...WELL.requests, refused_per_second: 60 } }, "one thing needs attention", ["60 % of the requests are refused, most by the limit per-ip #/limits/per-ip"]],
-  [{ requests: { ...WELL.requests, failed_per_second: 60 } }, "Something is broken", ["60 % of the requests fail #/upstreams"]],
-  [{ requests: { ...WELL.requests, per_second: 0, refused_per_second: 0 } }, "All is well.", []],
-  [{ servers: { ...WELL.servers, unhealthy_count: 1, unhealthy: [down] } }, "one thing needs attention", ["1 of 2 servers is not healthy: http://10.0.0.1:3000 #/upstreams"]],
-  [{ servers: { ...WELL.servers, unhealthy_count: 1, unhealthy: [down], fail_open_count: 1, fail_open: ["app"] },
-    last_reload: { result: "failure", diagnostics_count: 2 }, store: { ...WELL.store, up: false } }, "Something is broken: 2 problems",
-  ["limit store does not respond #/limits", "No server is healthy in 1 upstream: app #/upstreams", "rejected (2 mistakes). Generation 3 stays active #/config"]],
-  [{ certificates: { count: 2, expiring_count: 2, expiring: [{ listener: "l", name: "old.example", not_after: 1_800_000_000 - day }, { listener: "l", name: "new.example", not_after: 1_800_000_000 + 3 * day }] } },
-    "Something is broken: 1 problem", ["old.example expired 1 d ago #/tls", "new.example expires in 3 d #/tls"]],
-  [{ store: { ...WELL.store, shared: false, evicted_total: 3, evicted_seconds_ago: 599 } }, "Something is broken: 1 problem", ["Memory is full: 3 keys in use were evicted #/limits"]],
-  [{ store: { ...WELL.store, shared: false, evicted_total: 3, evicted_seconds_ago: 600 } }, "All is well.", []],
-  [{ lost_log_lines: { total: 7, seconds_ago: 5 } }, "one thing needs attention", ["Log lines are missing: 7 lines since the start #/now"]],
-  [{ lost_log_lines: { total: 7, seconds_ago: 900 } }, "All is well.", []],
-  [{ descriptors: { open: 81, max: 100 } }, "one thing needs attention", ["81 of 100 file descriptors are open #/tls"]],
-  [{ descriptors: { open: 96, max: 100 } }, "Something is broken", ["96 of 100 file descriptors #/tls"]],
-  [{ descriptors: { open: 80, max: null } }, "All is well.", []],
-  [{ overrides: { live: 3, rejected: 1, bans_total: 9 } }, "one thing needs attention", ["1 override has a mistake and is skipped #/limits"]],
-  [{ lifecycle: "draining" }, "one thing needs attention", ["The gateway is stopping "]],
+  [{ problems: [warn] }, "one thing needs attention", ["A rollback keeps generation 1 active #/config"]],
+  [{ problems: [bad, warn] }, "Something is broken: 1 problem", ["The limit store does not respond #/limits", "A rollback keeps generation 1 active #/config"]],
+  [{ problems: [warn, { ...warn, kind: "other" }] }, "2 things need attention", ["A rollback #/config", "A rollback #/config"]],
+  // What is not an address of a screen is no link.
+  [{ problems: [{ ...warn, link: "javascript:alert(1)" }] }, "one thing needs attention", ["A rollback #/now"]],
 ];
 
 run(async (open) => {
@@ -52,4 +39,30 @@ run(async (open) => {
       assert(found[place][0].includes(text) && found[place][1] === href, `${found[place]} instead of ${reason}`);
     });
   }
+  // A table says nothing about its rows before they are loaded.
+  let release = () => {};
+  const held = new Promise((resolve) => { release = resolve; });
+  await page.route("**/-/limits", async (route) => {
+    await held;
+    await route.fulfill({ contentType: "application/json", body: '{"limits":[]}' });
+  });
+  await page.evaluate(() => { location.hash = "#/limits"; });
+  await page.waitForSelector("#main section .caption");
+  const main = () => page.textContent("#main");
+  assert((await main()).includes("Loading\u2026") && !(await main()).includes("No limit has such a name"), await main());
+  release();
+  await page.waitForFunction(() => document.getElementById("main").textContent.includes("No limit has such a name"));
+  // An address has the order of a list. Times of a day have their zone.
+  const route = (name, failed) => ({ route: name, requests_total: 9, requests_per_second: 9, client_errors_per_second: 0, too_many_per_second: 0, failed_per_second: failed, in_flight: 0, p50_ms: 1, p99_ms: 1 });
+  await page.route("**/-/traffic", (request) => request.fulfill({ contentType: "application/json", body: JSON.stringify({ seconds: 10, route_count: 3, routes: [route("some", 1), route("none", 0), route("most", 9)], limit_count: 0, limits: [] }) }));
+  await page.route("**/-/routes", (request) => request.fulfill({ contentType: "application/json", body: '{"routes":[]}' }));
+  const names = () => page.evaluate(() => Array.from(document.querySelectorAll("#main tbody th")).map((cell) => cell.textContent).join());
+  await page.evaluate(() => { location.hash = "#/routes?order=-5xx"; });
+  await page.waitForSelector("#main tbody th");
+  assert((await names()) === "most,some,none", await names());
+  await page.click("#main thead button:text('5xx')");
+  assert((await names()) === "none,some,most", await names());
+  assert((await page.evaluate(() => location.hash)) === "#/routes?order=5xx", "the address has the order");
+  const clock = await page.evaluate(() => showClock(0));
+  assert(/^\d\d:\d\d:00 UTC/.test(clock), clock);
 });

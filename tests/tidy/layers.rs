@@ -166,6 +166,7 @@ pub const LAYERS: [(&str, &[&str]); 41] = [
     (
         "admin",
         &[
+            "text",
             "replace_file",
             "labels",
             "ends",
@@ -216,6 +217,7 @@ pub const LAYERS: [(&str, &[&str]); 41] = [
     (
         "cli",
         &[
+            "text",
             "net",
             "heap",
             "telemetry",

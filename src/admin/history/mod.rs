@@ -53,12 +53,16 @@ impl TrafficSource {
         loop {
             tick.tick().await;
             let start = Instant::now();
+            let snapshot = self.current.load();
+            let lost_of = |limit: &str| self.metrics.store.usage_lost.with_label_values(&[limit]).get();
+            let recorded = snapshot.config.limits.iter().filter(|limit| limit.store_ref.usage_days.is_some());
             let state = GatewayState {
                 at_ms: clock::now_ms().try_into().unwrap_or_default(),
-                generation: self.current.load().generation,
+                generation: snapshot.generation,
                 is_store_up: self.metrics.store.up.get() == 1,
                 last_reload: self.shared.last_reload(),
                 lost_lines: self.metrics.access_log_dropped.get() + self.metrics.admin.audit_lines_lost.get(),
+                lost_usage: recorded.map(|limit| lost_of(&limit.name)).sum(),
             };
             history.add_counts(start, self.metrics.routes.list_traffic(), &state);
             sleep((start.elapsed() * SHARE).saturating_sub(STEP)).await;

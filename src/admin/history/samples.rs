@@ -32,8 +32,8 @@ struct Recorded {
     generation: u64,
     is_store_down: bool,
     last_reload: Value,
-    /// Log lines lost since the start, and when that number was last seen to grow.
-    lost_lines: (u64, Option<Instant>),
+    lost_lines: LossCount,
+    lost_usage: LossCount,
 }
 
 /// The counts of all routes at one time.
@@ -53,6 +53,28 @@ pub struct GatewayState {
     pub last_reload: Value,
     /// Lines of the access log and the audit log that were lost since the start.
     pub lost_lines: u64,
+    /// Decisions since the start that the usage by day does not contain.
+    pub lost_usage: u64,
+}
+
+/// Number of losses since the start, and when it was last seen to grow.
+#[derive(Clone, Copy, Default)]
+pub struct LossCount {
+    pub count: u64,
+    grew_at: Option<Instant>,
+}
+
+impl LossCount {
+    fn update(&mut self, count: u64, at: Instant) {
+        if count > self.count {
+            *self = LossCount { count, grew_at: Some(at) };
+        }
+    }
+
+    /// Returns how long ago the last loss was.
+    pub fn seconds_ago(&self) -> Option<u64> {
+        self.grew_at.map(|at| at.elapsed().as_secs())
+    }
 }
 
 /// Rates in the time before `at_ms`.
@@ -87,9 +109,8 @@ impl TrafficHistory {
             push_bounded(&mut history.samples, sample, SAMPLES);
         }
         push_bounded(&mut history.counts, counts, COUNTS);
-        if state.lost_lines > history.lost_lines.0 {
-            history.lost_lines = (state.lost_lines, Some(at));
-        }
+        history.lost_lines.update(state.lost_lines, at);
+        history.lost_usage.update(state.lost_usage, at);
         history.add_marks(state);
     }
 
@@ -114,10 +135,14 @@ impl TrafficHistory {
         })
     }
 
-    /// Returns the log lines that were lost since the start, and how long ago the last one was.
-    pub fn lost_lines(&self) -> (u64, Option<u64>) {
-        let (count, at) = self.0.borrow().lost_lines;
-        (count, at.map(|at| at.elapsed().as_secs()))
+    /// Returns the log lines that were lost.
+    pub fn lost_lines(&self) -> LossCount {
+        self.0.borrow().lost_lines
+    }
+
+    /// Returns the decisions that the usage by day does not contain.
+    pub fn lost_usage(&self) -> LossCount {
+        self.0.borrow().lost_usage
     }
 
     /// Calls `read` with the oldest and the newest counts.
@@ -216,7 +241,7 @@ mod tests {
     use super::*;
 
     fn state(at_ms: u64, generation: u64) -> GatewayState {
-        GatewayState { at_ms, generation, is_store_up: true, last_reload: Value::Null, lost_lines: 0 }
+        GatewayState { at_ms, generation, is_store_up: true, last_reload: Value::Null, lost_lines: 0, lost_usage: 0 }
     }
 
     fn traffic(requests: u64) -> BTreeMap<String, Traffic> {

@@ -163,6 +163,7 @@ impl LimitsApi {
             "limits": items,
             "refusals": refusals,
             "gateways": peers.count_gateways(),
+            "keys_comparable": config.admin.key_display.hasher.is_lasting,
             "incomplete": incomplete.iter().take(NAMES_MAX).collect::<Vec<_>>(),
             "incomplete_total": incomplete.len(),
             "limits_left_out": left_out,

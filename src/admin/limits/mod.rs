@@ -89,6 +89,9 @@ pub struct Refunded {
     pub key: Option<String>,
 }
 
+/// How many units were refunded, or why none were.
+type RefundOutcome = Result<i64, NotRefundedReason>;
+
 /// Number of limits per store call: few enough that the last response meets the store's deadline.
 const LIMITS_PER_CALL: usize = 128;
 /// Requests with a longer body wait for their turn: each may contain 16,000 decisions, and a hundred of them would
@@ -220,7 +223,7 @@ impl LimitsApi {
         let limiter = self.link.limiter();
         self.note_managed(limit);
         let prefix = &snapshot.config.store.prefix;
-        let (kept, key) = match requests::parse_refund(limit, prefix, body)? {
+        let (outcome, key) = match requests::parse_refund(limit, prefix, body)? {
             requests::Refund::Receipt(receipt) => {
                 let parts = receipt.key_parts();
                 (self.refund_receipt(&limiter, limit, &receipt).await?, display.show_state_parts(&limit.key, parts))
@@ -233,11 +236,14 @@ impl LimitsApi {
                 (refund_units(&limiter, check).await?, key)
             }
         };
-        let mut answer = json!({ "limit": name, "applied": kept.is_none() });
-        if let Some(why) = kept {
-            answer["reason"] = why.label().into();
-        }
-        Ok(Refunded { answer, key: Some(key).filter(|key| !key.is_empty()) })
+        let key = Some(key).filter(|key| !key.is_empty());
+        let answer = match outcome {
+            Ok(units) => json!({ "limit": name, "key": key, "applied": true, "units": units }),
+            Err(why) => {
+                json!({ "limit": name, "key": key, "applied": false, "units": 0, "reason": why.label() })
+            }
+        };
+        Ok(Refunded { answer, key })
     }
 
     /// Records that this API changes the usage of a limit now.
@@ -249,15 +255,15 @@ impl LimitsApi {
         times.insert(limit.store_ref.id, Instant::now());
     }
 
-    /// Refunds a receipt. Returns why nothing was refunded; `None` if it was.
+    /// Refunds a receipt. Returns how many units were refunded, or why none were.
     async fn refund_receipt(
         &self,
         limiter: &Limiter,
         limit: &Arc<Limit>,
         receipt: &Receipt,
-    ) -> Result<Option<NotRefundedReason>, Problem> {
+    ) -> Result<RefundOutcome, Problem> {
         let Some(rule) = receipt.correcting_rule(limit) else {
-            return Ok(Some(NotRefundedReason::AlgorithmChanged));
+            return Ok(Err(NotRefundedReason::AlgorithmChanged));
         };
         let mark = receipt.use_once(limiter).await.map_err(|(kind, is_unsure)| match is_unsure {
             true => store_unavailable(kind, "; nothing was refunded, and the receipt may count as used"),
@@ -265,13 +271,14 @@ impl LimitsApi {
         })?;
         match mark {
             MarkUse::First => {}
-            MarkUse::Again => return Ok(Some(NotRefundedReason::Used)),
-            MarkUse::Expired => return Ok(Some(NotRefundedReason::Expired)),
+            MarkUse::Again => return Ok(Err(NotRefundedReason::Used)),
+            MarkUse::Expired => return Ok(Err(NotRefundedReason::Expired)),
         }
-        let has_changed = receipt.correct_charge(limiter, limit, rule, -receipt.cost).await.map_err(|kind| {
+        let refund = receipt.correct_charge(limiter, limit, rule, -receipt.cost, |units| -units).await;
+        let units = refund.map_err(|kind| {
             store_unavailable(kind, "; it is not known whether the refund happened, the receipt is used")
         })?;
-        Ok((!has_changed).then_some(NotRefundedReason::NothingCharged))
+        Ok(units.ok_or(NotRefundedReason::NothingCharged))
     }
 }
 
@@ -283,19 +290,22 @@ fn refuse_hidden(reason: &str, role: Role) -> Problem {
     problem
 }
 
-/// Refunds units without a receipt, from what is charged now; a peek finds the charge.
-async fn refund_units(limiter: &Limiter, check: Check) -> Result<Option<NotRefundedReason>, Problem> {
+/// Refunds units without a receipt, from what is charged now; a peek finds the charge. Less may be charged than `check`
+/// says; the usage counts what was refunded.
+async fn refund_units(limiter: &Limiter, check: Check) -> Result<RefundOutcome, Problem> {
     let cost = check.cost;
     let now = run_check(limiter, Op::Peek, check.to_look())
         .await
         .map_err(|kind| store_unavailable(kind, "; nothing was refunded"))?;
     let receipt = check.rule.receipt_of_peek(&now);
-    let correction = check.correction(-cost, receipt);
+    let mut correction = check.correction(-cost, receipt);
     let answer = run_check(limiter, Op::Adjust, correction.clone())
         .await
         .map_err(|kind| store_unavailable(kind, "; it is not known whether the refund happened"))?;
-    if answer.admitted {
-        limiter.charges().decisions.ledger.record_correction(&correction);
+    if !answer.admitted {
+        return Ok(Err(NotRefundedReason::NothingCharged));
     }
-    Ok((!answer.admitted).then_some(NotRefundedReason::NothingCharged))
+    correction.cost = -answer.remaining;
+    limiter.charges().decisions.ledger.record_correction(&correction);
+    Ok(Ok(answer.remaining))
 }

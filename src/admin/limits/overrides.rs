@@ -159,7 +159,7 @@ fn parse_entry(root: &JsonNode, limit: &Limit) -> Option<String> {
         let note = node.text()?.trim();
         // It separates the parts of an entry in Redis.
         if note.contains(';') {
-            return node.add_fault("a note has no `;`");
+            return node.add_fault("a note has no `;`, because that separates the parts of an entry; write a comma");
         }
         pairs.push(format!("note={note}"));
     }

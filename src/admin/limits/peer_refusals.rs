@@ -6,6 +6,7 @@
 //! store in this way. Those of others are data, so only valid ones are used.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -14,9 +15,12 @@ use serde_json::value::RawValue;
 use crate::admin::limits::LimitsApi;
 use crate::admin::limits::refusals::RefusalReport;
 use crate::limiting::store::redis::gateway_texts::{GatewayText, PeerText};
+use crate::limiting::usage::refusals::RecordedRefusal;
 
 /// Number of refusals that a gateway shares, the newest.
 const SHARED_MAX: usize = 100;
+/// Number of shared refusals with the same limit and key, the newest: one client must not displace all others.
+const SHARED_PER_KEY: usize = 10;
 /// How long what was read is used again.
 const FRESH: Duration = Duration::from_secs(1);
 
@@ -49,7 +53,8 @@ impl LimitsApi {
         let snapshot = self.current.load_full();
         let reports: Vec<RefusalReport> = {
             let log = self.usage.collect_refusals();
-            log.newest().take(SHARED_MAX).map(|refusal| self.describe(refusal, &snapshot.config)).collect()
+            let shared = select_shared(log.newest());
+            shared.into_iter().map(|refusal| self.describe(refusal, &snapshot.config)).collect()
         };
         let newest = reports.first().map(|report| (report.time.clone(), report.request_id.clone()));
         if newest.is_none() || *self.peers.written.borrow() == newest {
@@ -80,6 +85,22 @@ impl LimitsApi {
         *self.peers.read.borrow_mut() = Some((Instant::now(), peers.clone()));
         peers
     }
+}
+
+/// Selects the refusals to share from all, the newest first. One by several limits is of use as long as one of its keys
+/// is rare.
+fn select_shared<'r>(newest: impl Iterator<Item = &'r RecordedRefusal>) -> Vec<&'r RecordedRefusal> {
+    let mut counts: HashMap<(u64, &str), usize> = HashMap::new();
+    let is_rare = |refusal: &&'r RecordedRefusal| {
+        let mut is_rare = false;
+        for check in &refusal.checks {
+            let count = counts.entry((check.limit.store_ref.id, &check.key)).or_default();
+            *count += 1;
+            is_rare |= *count <= SHARED_PER_KEY;
+        }
+        is_rare
+    };
+    newest.filter(is_rare).take(SHARED_MAX).collect()
 }
 
 /// Writes the newest reports, as many as others read.

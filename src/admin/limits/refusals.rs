@@ -23,6 +23,8 @@ use crate::limiting::usage::refusals::{RecordedRefusal, RefusedCheck};
 struct RefusalsQuery {
     request_id: Option<String>,
     limit: Option<String>,
+    /// As the access log shows it.
+    key: Option<String>,
     route: Option<String>,
     n: usize,
 }
@@ -33,7 +35,7 @@ const N_MAX: usize = 200;
 impl RefusalsQuery {
     fn parse(query: &str) -> Result<RefusalsQuery, Problem> {
         refuse_repeated(query, &[])?;
-        let mut parameters = RefusalsQuery { request_id: None, limit: None, route: None, n: N_DEFAULT };
+        let mut parameters = RefusalsQuery { request_id: None, limit: None, key: None, route: None, n: N_DEFAULT };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = percent_decode(value).and_then(|value| String::from_utf8(value).ok());
@@ -42,22 +44,38 @@ impl RefusalsQuery {
                 "request_id" if value.is_empty() => return Err(bad_query("`request_id` is empty")),
                 "request_id" => parameters.request_id = Some(value),
                 "limit" => parameters.limit = Some(value),
+                "key" if value.is_empty() => {
+                    return Err(bad_query("`key` is empty; the key of a limit without one is `all`"));
+                }
+                "key" => parameters.key = Some(value),
                 "route" => parameters.route = Some(value),
                 "n" => {
                     let n = value.parse().ok().filter(|n| (1..=N_MAX).contains(n));
                     parameters.n = n.ok_or_else(|| bad_query(format!("`n` is an integer from 1 to {N_MAX}")))?;
                 }
-                _ => return Err(bad_query("the parameters are `request_id`, `limit`, `route` and `n`")),
+                _ => return Err(bad_query("the parameters are `request_id`, `limit`, `key`, `route` and `n`")),
             }
         }
         Ok(parameters)
     }
 
-    /// Returns whether a refusal by these limits matches.
-    fn matches<'a>(&self, request_id: &str, route: &str, mut limits: impl Iterator<Item = &'a str>) -> bool {
+    /// Returns whether a refusal matches: the limit and the key are those of one of its `checks`. `limit_of` and
+    /// `key_of` read a check.
+    fn matches<C>(
+        &self,
+        (request_id, route): (&str, &str),
+        checks: &[C],
+        limit_of: impl Fn(&C) -> &str,
+        key_of: impl Fn(&C) -> Option<String>,
+    ) -> bool {
+        let is_of_limit = |check: &C| self.limit.as_deref().is_none_or(|name| name == limit_of(check));
+        let is_of_key = |check: &C| {
+            self.key.as_deref().is_none_or(|key| list_parts(&key_of(check).unwrap_or_default()).eq(list_parts(key)))
+        };
         self.request_id.as_deref().is_none_or(|id| id == request_id)
             && self.route.as_deref().is_none_or(|name| name == route)
-            && self.limit.as_deref().is_none_or(|name| limits.any(|limit| limit == name))
+            && (self.limit.is_none() && self.key.is_none()
+                || checks.iter().any(|check| is_of_limit(check) && is_of_key(check)))
     }
 }
 
@@ -71,21 +89,26 @@ impl LimitsApi {
         // A limit or route may have gone since its last refusal, so an unknown name is no error.
         let list = self.top_effort.run_within(|| {
             let is_match = |refusal: &&RecordedRefusal| {
-                let limits = refusal.checks.iter().map(|check| check.limit.name.as_str());
-                query.matches(&refusal.request_id, &refusal.route, limits)
+                let key_of = |check: &RefusedCheck| show_key(check, &snapshot.config.admin.key_display);
+                let about = (&*refusal.request_id, &*refusal.route);
+                query.matches(about, &refusal.checks, |check| &check.limit.name, key_of)
             };
             let log = self.usage.collect_refusals();
             let own =
                 log.newest().filter(is_match).take(query.n).map(|refusal| self.describe(refusal, &snapshot.config));
             let of_peers = peers.refusals.iter().filter(|report| {
-                let limits = report.limits.iter().map(|check| check.limit.as_str());
-                query.matches(report.request_id.as_deref().unwrap_or_default(), &report.route, limits)
+                let about = (report.request_id.as_deref().unwrap_or_default(), report.route.as_str());
+                query.matches(about, &report.limits, |check| &check.limit, |check| check.key.clone())
             });
             merge_newest(own, of_peers, query.n)
         });
         let busy = "other requests for this list take too much time; try again";
         let refusals = list.ok_or_else(|| Problem::new(StatusCode::SERVICE_UNAVAILABLE, busy))?;
-        Ok(json!({ "refusals": refusals, "gateways": peers.count_gateways() }))
+        Ok(json!({
+            "refusals": refusals,
+            "gateways": peers.count_gateways(),
+            "keys_comparable": snapshot.config.admin.key_display.hasher.is_lasting,
+        }))
     }
 
     /// Describes a refusal of this gateway.
@@ -181,13 +204,12 @@ impl CheckReport {
     fn of_check(check: &RefusedCheck, display: &KeyDisplay) -> CheckReport {
         let limit = &check.limit;
         let policy = check.override_rule.as_ref().unwrap_or(&limit.rule).policy();
-        let parts = Some(state_key_parts(&check.key)).filter(|parts| !parts.is_empty());
         let source = if check.why.is_local { DecidedBy::Local } else { DecidedBy::Store };
         CheckReport {
             limit: limit.name.clone(),
             mode: limit.mode.label().to_owned(),
             reason: check.why.reason.to_owned(),
-            key: parts.map(|parts| display.show_state_parts(limit.counted_key(), parts.split(','))),
+            key: show_key(check, display),
             cost: check.cost,
             policy,
             is_overridden: check.override_rule.is_some() || check.why.is_blocked,
@@ -199,6 +221,17 @@ impl CheckReport {
             }),
         }
     }
+}
+
+/// Returns the key of a check as the access log shows it. `None` if the request had none.
+fn show_key(check: &RefusedCheck, display: &KeyDisplay) -> Option<String> {
+    let parts = Some(state_key_parts(&check.key)).filter(|parts| !parts.is_empty())?;
+    Some(display.show_state_parts(check.limit.counted_key(), parts.split(',')))
+}
+
+/// Returns the parts of a shown key that have a value.
+fn list_parts(key: &str) -> impl Iterator<Item = &str> {
+    key.split(',').filter(|part| *part != "all" && !part.is_empty())
 }
 
 /// Formats a time in ms since 1970, with milliseconds.

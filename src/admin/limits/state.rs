@@ -90,7 +90,8 @@ pub async fn read_state(
     }
     let (key, policy) = (check.key.clone(), check.rule.policy());
     let (rule, ban) = (check.rule.clone(), check.ban.as_ref().map(|ban| ban.to_look()));
-    let now = run_check(limiter, Op::Peek, check.to_look()).await?;
+    // A ban has other numbers, which are below.
+    let now = run_check(limiter, Op::Peek, Check { ban: None, ..check.to_look() }).await?;
     let answer = run_check(limiter, Op::Peek, check).await?;
     let mut state = format_numbers(&Answer { remaining: now.remaining, reset_ms: now.reset_ms, ..answer }, policy);
     if let Some(units) = limiter.store().leased_units(&key) {
@@ -146,7 +147,7 @@ pub fn describe_override(limit: &Limit, values: &str) -> Value {
     let Some((entry, origin)) = limit.overrides.find_with_origin(values, clock::now_ms) else { return Value::Null };
     let OverrideEntry { budget, until_ms, note } = entry;
     let mut text = match &budget {
-        OverrideBudget::Rule(rule) => rule.describe_number(),
+        OverrideBudget::Rule(rule) => rule.describe_budget(),
         OverrideBudget::Blocked => "blocked".to_owned(),
         OverrideBudget::Unlimited => "unlimited".to_owned(),
     };

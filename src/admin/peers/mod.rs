@@ -89,6 +89,7 @@ async fn describe_all(context: &AdminContext) -> Value {
     json!({
         "store_shared": config.store.is_shared(),
         "store_fault": fault,
+        "keys_comparable": config.admin.key_display.hasher.is_lasting,
         "self": own_name,
         "total": add_up(&gateways),
         "keys": merge_keys(&gateways),

@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 
 use crate::admin::context::AdminContext;
 use crate::admin::lifecycle::format_rfc3339;
-use crate::admin::status::count_rejected;
 use crate::admin::upstreams::list_upstreams;
+use crate::admin::verdict::{count_rejected, list_key_status, list_problems};
 use crate::config::Config;
 use crate::limiting::gateways::HOST_NAME;
 use crate::limiting::limit::Limit;
+use crate::limiting::source::jwt::remote_keys::KeyStatus;
 use crate::telemetry::metrics::{Metrics, Traffic};
 
 /// Earlier counts, from which rates are computed.
@@ -39,6 +40,17 @@ const EXPIRES_SOON: i64 = 14 * 24 * 3600;
 impl LiveSampler {
     /// Builds the event of now as JSON.
     pub fn make_event(&mut self, context: &AdminContext) -> String {
+        self.add_sample(context);
+        let upstreams = list_upstreams(&context.fleet);
+        let fits = |most: &usize| {
+            let text = self.describe(context, &upstreams, *most).to_string();
+            Some(text).filter(|text| text.len() <= EVENT_MAX)
+        };
+        ENTRIES.iter().find_map(fits).unwrap_or_else(|| "{}".to_owned())
+    }
+
+    /// Adds the counts of now, and forgets old ones.
+    fn add_sample(&mut self, context: &AdminContext) {
         if self.samples.is_empty() {
             // The first event has rates, too.
             self.samples.extend(context.history.find_total(FIRST_AGE));
@@ -47,20 +59,17 @@ impl LiveSampler {
         while self.samples.len() > SAMPLES {
             self.samples.pop_front();
         }
-        let upstreams = list_upstreams(&context.fleet);
-        let fits =
-            |most: &usize| Some(self.describe(context, &upstreams, *most)).filter(|text| text.len() <= EVENT_MAX);
-        ENTRIES.iter().find_map(fits).unwrap_or_else(|| "{}".to_owned())
     }
 
     /// Describes the gateway, with at most `most` entries in each list.
-    fn describe(&self, context: &AdminContext, upstreams: &Value, most: usize) -> String {
+    fn describe(&self, context: &AdminContext, upstreams: &Value, most: usize) -> Value {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let snapshot = context.current.load();
         let (metrics, shared) = (&context.metrics, &context.shared);
         let evictions = context.limits.evictions();
         let environment = snapshot.config.admin.environment.as_ref();
-        let (lost_lines, lost_seconds_ago) = context.history.lost_lines();
+        let lost_lines = context.history.lost_lines();
+        let lost_usage = context.history.lost_usage();
         let mut event = json!({
             "at_ms": u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
             "version": env!("CARGO_PKG_VERSION"),
@@ -72,17 +81,21 @@ impl LiveSampler {
             "generation": snapshot.generation,
             "loaded_at": format_rfc3339(snapshot.loaded_at),
             "last_reload": describe_reload(&shared.last_reload(), most),
+            "pinned": context.config.pinned_generation(),
+            "token_keys": describe_key_faults(&snapshot.config, most),
             "store": {
                 "shared": snapshot.config.store.is_shared(),
                 "up": metrics.store.up.get() == 1,
                 "breaker": metrics.store.breaker_state.get(),
                 "gateways": metrics.gateways.alive.get(),
+                "may_evict": snapshot.config.store.is_shared() && metrics.store.may_evict.get() == 1,
                 "evicted_total": evictions.count,
                 "evicted_seconds_ago": evictions.seconds_ago,
             },
-            "lost_log_lines": { "total": lost_lines, "seconds_ago": lost_seconds_ago },
+            "lost_log_lines": { "total": lost_lines.count, "seconds_ago": lost_lines.seconds_ago() },
+            "lost_usage": { "total": lost_usage.count, "seconds_ago": lost_usage.seconds_ago() },
             "descriptors": count_descriptors(),
-            "overrides": count_overrides(&snapshot.config, metrics),
+            "overrides": count_overrides(&snapshot.config, metrics, most),
             "servers": describe_servers(upstreams, most),
             "certificates": describe_certificates(context, now.as_secs().cast_signed(), most),
         });
@@ -93,8 +106,17 @@ impl LiveSampler {
             event["limits"] =
                 window.describe_limits(most, |name| snapshot.config.limits.find(name).map(|limit| limit.mode.label()));
         }
-        event.to_string()
+        event["problems"] = list_problems(&event).into();
+        event
     }
+}
+
+/// Lists what is wrong now, as the live stream does.
+pub fn list_current_problems(context: &AdminContext) -> Value {
+    let mut sampler = LiveSampler::default();
+    sampler.add_sample(context);
+    let mut event = sampler.describe(context, &list_upstreams(&context.fleet), ENTRIES[0]);
+    event["problems"].take()
 }
 
 /// Counts at the start and at the end of an interval.
@@ -148,12 +170,24 @@ impl RateWindow<'_> {
     }
 }
 
+/// Lists the sections whose keys of tokens could not be fetched.
+fn describe_key_faults(config: &Config, most: usize) -> Value {
+    let faulty = list_key_status(config).filter(|(_, status)| status.is_unusable || status.fault.is_some());
+    let describe = |(section, status): (&str, KeyStatus)| {
+        let fault = status.fault.map(|fault| cut_text(&fault.to_string()));
+        json!({ "section": cut_text(section), "usable": !status.is_unusable, "fault": fault })
+    };
+    faulty.take(most).map(describe).collect()
+}
+
 /// Counts the active live overrides and all overrides that are skipped, and the bans since the start.
-fn count_overrides(config: &Config, metrics: &Metrics) -> Value {
+fn count_overrides(config: &Config, metrics: &Metrics, most: usize) -> Value {
+    let rejecting = config.limits.iter().filter(|limit| count_rejected(limit, metrics) > 0);
     let live = |limit: &Limit| metrics.store.live_overrides.with_label_values(&[&limit.name]).get();
     json!({
         "live": config.limits.iter().map(|limit| live(limit)).sum::<i64>(),
         "rejected": config.limits.iter().map(|limit| count_rejected(limit, metrics)).sum::<i64>(),
+        "rejected_limits": rejecting.take(most).map(|limit| cut_text(&limit.name)).collect::<Vec<_>>(),
         "bans_total": metrics.limits.count_bans(),
     })
 }

@@ -9,7 +9,8 @@ use crate::cli::check::ReportFormat;
 use crate::cli::gateway::{GatewayOptions, add_parameter};
 use crate::cli::operate::key::{describe_ban, describe_override};
 use crate::cli::operate::table::Table;
-use crate::cli::operate::{Call, CommandFault, fetch_json, format_json, format_span, run_command, text_of};
+use crate::cli::operate::{Call, CommandFault, fetch_json, format_json, run_command, text_of};
+use crate::text::format_span;
 
 pub const HELP: &str = "\
 Examples:
@@ -102,7 +103,7 @@ fn describe_customer(options: &CustomerOptions, answer: &Value) -> String {
         }
     }
     text.push('\n');
-    let mut table = Table::new(&["LIMIT", "KEY", "NOW", "USED", "FULL IN", "REFUSED IN 10 MIN", "NOTES"]);
+    let mut table = Table::new(&["LIMIT", "KEY", "NOW", "USED", "FULL IN", "REFUSED HERE IN 10 MIN", "NOTES"]);
     let (used, unused): (Vec<&Value>, Vec<&Value>) = limits.into_iter().partition(|item| options.all || is_used(item));
     used.into_iter().for_each(|item| table.add_row(list_cells(item)));
     if !table.is_empty() {
@@ -144,13 +145,19 @@ fn list_cells(item: &Value) -> Vec<String> {
     vec![text_of(&item["limit"]), text_of(&item["key"]), now, usage, full, refusals, notes.join("; ")]
 }
 
+/// Names a limit that refused. One in shadow mode refused nobody.
+fn name_limit(check: &Value) -> String {
+    let shadow = if check["mode"] == "enforce" { "" } else { " (shadow)" };
+    format!("{}{shadow}", text_of(&check["limit"]))
+}
+
 fn describe_refusals(answer: &Value) -> String {
     let gateways = answer["gateways"].as_u64().unwrap_or(1);
     let mut columns = vec!["TIME", "REQUEST ID", "STATUS", "ROUTE", "LIMIT", "REASON"];
     columns.extend((gateways > 1).then_some("GATEWAY"));
     let mut table = Table::new(&columns);
     for refusal in list(answer, "refusals") {
-        let limits: Vec<String> = list(refusal, "limits").map(|check| text_of(&check["limit"])).collect();
+        let limits: Vec<String> = list(refusal, "limits").map(name_limit).collect();
         let reasons: Vec<String> = list(refusal, "limits").map(|check| text_of(&check["reason"])).collect();
         let id = refusal["request_id"].as_str().map_or_else(|| "-".to_owned(), |_| text_of(&refusal["request_id"]));
         let mut row = vec![
@@ -166,6 +173,10 @@ fn describe_refusals(answer: &Value) -> String {
     }
     let place = if gateways > 1 { format!("{gateways} gateways") } else { "this gateway".to_owned() };
     match table.is_empty() {
+        true if gateways > 1 => {
+            "\nNo refusal of it is remembered by this gateway, or among the last 100 of each other gateway.\n"
+                .to_owned()
+        }
         true => format!("\nNo refusal of it is remembered by {place}.\n"),
         false => format!("\nLast refusals at {place}\n{}", table.render()),
     }
@@ -176,6 +187,12 @@ fn describe_gaps(answer: &Value) -> String {
     let mut text = String::new();
     let names: Vec<String> = list(answer, "incomplete").map(text_of).collect();
     let total = answer["incomplete_total"].as_u64().unwrap_or(0);
+    if answer["keys_comparable"] == false && answer["gateways"].as_u64() > Some(1) {
+        text.push_str(
+            "\nWithout `keys_secret` in [admin], each gateway shows another hash of the same key, so refusals of other\n\
+             gateways are missing here.\n",
+        );
+    }
     if total > 0 {
         let more = total.saturating_sub(names.len() as u64);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };

@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::check::ReportFormat;
 use crate::cli::gateway::{GatewayContact, GatewayOptions, add_parameter};
-use crate::cli::operate::{Call, CommandFault, fetch_json, format_json, format_span, run_command, text_of};
+use crate::cli::operate::{Call, CommandFault, fetch_json, format_json, run_command, text_of};
+use crate::text::format_span;
 
 pub const HELP: &str = "\
 Examples:
@@ -115,13 +116,15 @@ fn run_action(options: &KeyOptions, gateway: &GatewayContact) -> Result<(Value, 
             Ok((state, text))
         }
         KeyAction::Reset => {
+            // A key that is known by its hash may not be found after the reset.
+            let before = fetch_json(gateway, Call::get(&state_page, "keys")).unwrap_or_default();
             let call = Call { method: "DELETE", ..Call::get(&state_page, "limits") };
             let answer = fetch_json(gateway, call)?;
             let what = match answer["existed"].as_bool() {
                 Some(false) => "there is nothing to reset: the key has used nothing, or is not spelled like this",
                 _ => "reset: nothing is used any more, and no ban holds",
             };
-            let text = format!("{limit} {}: {what}\n", text_of(&answer["key"]));
+            let text = format!("{limit} {}: {what}{}\n", text_of(&answer["key"]), describe_block(limit, &before));
             Ok((answer, text))
         }
         KeyAction::Refund => {
@@ -130,11 +133,12 @@ fn run_action(options: &KeyOptions, gateway: &GatewayContact) -> Result<(Value, 
             let call = Call { method: "POST", body: Some(body), ..Call::get(&page, "limits") };
             let answer = fetch_json(gateway, call)?;
             let what = match (answer["applied"] == true, answer["reason"].as_str()) {
-                (true, _) => "refunded".to_owned(),
+                (true, _) => describe_refund(answer["units"].as_u64().unwrap_or(0), options.units.unwrap_or(0)),
                 (false, Some("nothing_charged")) => "nothing refunded: the key has used nothing".to_owned(),
                 (false, reason) => format!("nothing refunded: {}", reason.unwrap_or("no reason given")),
             };
-            Ok((answer, format!("{limit} {}: {what}\n", options.key.join(" "))))
+            let text = format!("{limit} {}: {what}\n", text_of(&answer["key"]));
+            Ok((answer, text))
         }
         KeyAction::Block | KeyAction::Override if !options.remove => {
             let call = Call {
@@ -144,10 +148,11 @@ fn run_action(options: &KeyOptions, gateway: &GatewayContact) -> Result<(Value, 
             };
             let answer = fetch_json(gateway, call).map_err(CommandFault::name_options)?;
             let text = format!(
-                "{limit} {}: {}{}\n",
+                "{limit} {}: {}{}{}\n",
                 text_of(&answer["key"]),
                 text_of(&answer["override"]["text"]),
-                describe_keeper(&answer)
+                describe_keeper(&answer),
+                describe_mode(&about)
             );
             Ok((answer, text))
         }
@@ -239,9 +244,37 @@ fn describe_state(about: &Value, state: &Value) -> String {
     lines.into_iter().map(|(name, text)| format!("{name:<10}{text}\n")).collect()
 }
 
+/// Says that a block stays after a reset.
+fn describe_block(limit: &str, state: &Value) -> String {
+    if state["override"]["blocked"] != true {
+        return String::new();
+    }
+    let help = match state["override"]["source"] == "live" {
+        true => format!(", which `sluicegate key unblock {limit}` ends"),
+        false => String::new(),
+    };
+    format!("; it stays {}{help}", describe_override(&state["override"]).unwrap_or_default())
+}
+
+/// Says that a limit refuses nobody, whatever its overrides are.
+fn describe_mode(about: &Value) -> String {
+    match about["mode"] == "enforce" {
+        true => String::new(),
+        false => format!("; the limit has mode = \"{}\", so it refuses nobody", text_of(&about["mode"])),
+    }
+}
+
+/// Says how many of the `asked` units were refunded.
+fn describe_refund(units: u64, asked: u64) -> String {
+    let plural = if units == 1 { "" } else { "s" };
+    match units < asked {
+        true => format!("refunded {units} unit{plural}, all that the key had used"),
+        false => format!("refunded {units} unit{plural}"),
+    }
+}
+
 fn describe_limit(about: &Value) -> String {
-    let (quota, window) = (&about["policy"]["quota"], about["policy"]["window_ms"].as_i64().unwrap_or(0));
-    format!("{} in {}, by {}", quota, format_span(window), list_names(about).join(", "))
+    format!("{}, by {}", text_of(&about["budget"]), list_names(about).join(", "))
 }
 
 /// Describes a ban.

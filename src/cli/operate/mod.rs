@@ -129,36 +129,7 @@ pub fn format_json(answer: &Value) -> String {
     text.lines().map(|line| format!("{}\n", make_json_visible(line))).collect()
 }
 
-/// Formats a time span: `430 ms`, `12 s`, `3 min 5 s`, `5 h 2 min`, `3 d 4 h`.
-pub fn format_span(ms: i64) -> String {
-    let (seconds, minutes, hours) = (ms / 1000, ms / 60_000, ms / 3_600_000);
-    let join = |large: i64, unit: &str, small: i64, below: &str| match small {
-        0 => format!("{large} {unit}"),
-        _ => format!("{large} {unit} {small} {below}"),
-    };
-    match ms {
-        ..1000 => format!("{ms} ms"),
-        1000..60_000 => format!("{seconds} s"),
-        60_000..3_600_000 => join(minutes, "min", seconds % 60, "s"),
-        3_600_000..86_400_000 => join(hours, "h", minutes % 60, "min"),
-        _ => join(hours / 24, "d", hours % 24, "h"),
-    }
-}
-
 /// Returns a text of an answer, safe to print.
 pub fn text_of(value: &Value) -> String {
     make_visible(value.as_str().unwrap_or_default()).into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spans_have_two_units_at_most() {
-        let cases = [(0, "0 ms"), (999, "999 ms"), (61_000, "1 min 1 s"), (3_600_000, "1 h"), (90_000_000, "1 d 1 h")];
-        for (ms, text) in cases {
-            assert_eq!(format_span(ms), text);
-        }
-    }
 }

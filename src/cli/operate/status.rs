@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::cli::check::ReportFormat;
 use crate::cli::gateway::GatewayOptions;
-use crate::cli::operate::{Call, fetch_json, format_json, format_span, run_command, text_of};
+use crate::cli::operate::{Call, fetch_json, format_json, run_command, text_of};
+use crate::text::format_span;
 
 #[derive(Args)]
 pub struct StatusOptions {
@@ -18,9 +19,7 @@ pub struct StatusOptions {
     gateway: GatewayOptions,
 }
 
-/// A certificate that ends earlier is listed.
-const CERTIFICATE_DAYS: i64 = 14;
-/// Number of lines about one kind of problem.
+/// Number of servers that are described.
 const LINES_MAX: usize = 20;
 
 pub fn run_status(options: &StatusOptions) -> ExitCode {
@@ -69,13 +68,12 @@ fn describe_status(status: &Value, upstreams: &Value) -> String {
         ("servers", describe_servers(upstreams)),
     ];
     let mut text: String = lines.into_iter().map(|(name, line)| format!("{name:<10}{line}\n")).collect();
-    let problems = list_problems(status, upstreams);
-    if problems.is_empty() {
-        text.push_str("\nnothing is wrong\n");
-    } else {
-        text.push('\n');
-        problems.iter().for_each(|problem| text.push_str(&format!("! {problem}\n")));
+    text.push('\n');
+    match status["problems"].as_array().map_or(&[][..], Vec::as_slice) {
+        [] => text.push_str("nothing is wrong\n"),
+        problems => problems.iter().for_each(|problem| text.push_str(&format!("! {}\n", text_of(&problem["text"])))),
     }
+    list_unhealthy(upstreams).iter().for_each(|server| text.push_str(&format!("  {server}\n")));
     text
 }
 
@@ -93,45 +91,17 @@ fn describe_servers(upstreams: &Value) -> String {
     if count == 0 { "none".to_owned() } else { format!("{up} of {count} up") }
 }
 
-fn list_problems(status: &Value, upstreams: &Value) -> Vec<String> {
-    let mut problems = Vec::new();
-    if status["store"]["shared"] == true && status["store"]["up"] == false {
-        problems.push("the store does not respond, so limits follow their `on_error`".to_owned());
-    }
-    let last = &status["last_reload"];
-    if last.is_object() && last["result"].as_str().is_some_and(|result| result == "failure") {
-        problems.push("the last reload failed, so the files have another config; run `sluicegate check`".to_owned());
-    }
-    if let Some(generation) = status["pinned"].as_u64() {
-        problems.push(format!("a rollback keeps generation {generation} active in place of the files"));
-    }
-    for (limit, count) in status["rejected_overrides"].as_object().into_iter().flatten().take(LINES_MAX) {
-        problems.push(format!("{count} overrides of {} are skipped; the log says why", text_of(&json!(limit))));
-    }
-    for keys in status["token_keys"].as_array().into_iter().flatten().filter(|keys| keys["fault"].is_string()) {
-        problems.push(format!("the keys of [jwt.{}]: {}", text_of(&keys["section"]), text_of(&keys["fault"])));
-    }
-    let certificates = status["certificates"].as_array().into_iter().flatten();
-    let ends_soon = |certificate: &&Value| {
-        certificate["days_left"].as_i64().is_some_and(|days| days < CERTIFICATE_DAYS)
-            && certificate["source"] != "internal"
-    };
-    for certificate in certificates.filter(ends_soon).take(LINES_MAX) {
-        let names: Vec<String> = certificate["names"].as_array().into_iter().flatten().map(text_of).collect();
-        problems.push(format!("the certificate of {} ends in {} days", names.join(", "), certificate["days_left"]));
-    }
-    for (upstream, server) in servers_of(upstreams).filter(|(_, server)| server["state"] != "up").take(LINES_MAX) {
+/// Describes the servers that are not up, the first ones.
+fn list_unhealthy(upstreams: &Value) -> Vec<String> {
+    let unhealthy = servers_of(upstreams).filter(|(_, server)| server["state"] != "up");
+    let describe = |(upstream, server): (&Value, &Value)| {
         let reason =
             server["reason"].as_str().map(|_| format!(" ({})", text_of(&server["reason"]))).unwrap_or_default();
         let since = server["for_ms"].as_i64().map(|ms| format!(" for {}", format_span(ms))).unwrap_or_default();
-        problems.push(format!(
-            "upstream {}: {} is {}{since}{reason}",
-            text_of(&upstream["name"]),
-            text_of(&server["server"]),
-            text_of(&server["state"])
-        ));
-    }
-    problems
+        let [name, address, state] = [&upstream["name"], &server["server"], &server["state"]].map(text_of);
+        format!("upstream {name}: {address} is {state}{since}{reason}")
+    };
+    unhealthy.take(LINES_MAX).map(describe).collect()
 }
 
 #[cfg(test)]
@@ -139,13 +109,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_that_does_not_respond_is_wrong() {
-        let text = |store: Value| describe_status(&json!({ "store": store }), &Value::Null);
-        let down = text(json!({ "shared": true, "up": false, "gateways": 2 }));
-        assert!(down.contains("! the store does not respond") && !down.contains("nothing is wrong"), "{down}");
-        let up = text(json!({ "shared": true, "up": true, "gateways": 1 }));
+    fn the_problems_that_the_gateway_lists_are_shown() {
+        let text = |status: Value| describe_status(&status, &Value::Null);
+        let down = text(json!({ "store": { "shared": true, "up": false }, "problems": [
+            { "level": "bad", "kind": "store_down", "text": "The store is down.\u{1b}[2J", "link": "#/limits" },
+            { "level": "warn", "kind": "pinned", "text": "A rollback.", "link": "#/config" },
+        ] }));
+        assert!(down.contains("\n! The store is down.") && down.contains("\n! A rollback.\n"), "{down}");
+        assert!(!down.contains("nothing is wrong") && !down.contains('\u{1b}'), "{down}");
+        let up = text(json!({ "store": { "shared": true, "up": true, "gateways": 1 }, "problems": [] }));
         assert!(up.contains("shared by 1 gateway\n") && up.contains("nothing is wrong"), "{up}");
-        let memory = text(json!({ "shared": false }));
-        assert!(memory.contains("nothing is wrong"), "{memory}");
     }
 }

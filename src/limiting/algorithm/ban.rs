@@ -15,7 +15,7 @@ use std::fmt::Write;
 use crate::limiting::algorithm::describe::format_duration;
 use crate::limiting::algorithm::interface::COUNT;
 use crate::limiting::algorithm::params::{OptionError, OptionValues, Param, RATE, option_error};
-use crate::limiting::algorithm::{Algorithm, Number, Policy, Step};
+use crate::limiting::algorithm::{Algorithm, Corrected, Number, Policy, Step};
 use crate::limiting::answer::{Answer, BanAnswer};
 
 /// The numbers of a `ban`.
@@ -109,7 +109,7 @@ impl Algorithm for Ban {
     }
 
     /// Nothing corrects a ban.
-    fn adjust(&self, _state: Option<&BanState>, _now: i64, _delta: i64, _receipt: i64) -> Option<(BanState, i64)> {
+    fn adjust(&self, _state: Option<&BanState>, _now: i64, _delta: i64, _receipt: i64) -> Option<Corrected<BanState>> {
         None
     }
 

@@ -18,7 +18,7 @@ use crate::limiting::algorithm::params::{
 };
 use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState};
 use crate::limiting::algorithm::window::{Anchor, LIMIT_MAX, Window, WindowRecord};
-use crate::limiting::algorithm::{Algorithm, LeaseBasis, Number, Policy, Step, records};
+use crate::limiting::algorithm::{Algorithm, Corrected, LeaseBasis, Number, Policy, Step, records};
 
 /// Admits at most `limit` units in each window of the calendar.
 #[derive(Clone, Debug, PartialEq)]
@@ -171,7 +171,13 @@ impl Algorithm for Calendar {
         records::decide(self, state, now, cost)
     }
 
-    fn adjust(&self, state: Option<&Self::State>, now: i64, delta: i64, receipt: i64) -> Option<(Self::State, i64)> {
+    fn adjust(
+        &self,
+        state: Option<&Self::State>,
+        now: i64,
+        delta: i64,
+        receipt: i64,
+    ) -> Option<Corrected<Self::State>> {
         records::adjust(self, state, now, delta, receipt)
     }
 
@@ -206,7 +212,7 @@ impl RecordAlgorithm for Calendar {
         now: i64,
         delta: i64,
         receipt: i64,
-    ) -> Option<(WindowRecord, i64, i64)> {
+    ) -> Option<Corrected<WindowRecord>> {
         self.window_at(record, now).adjust(now, delta, receipt)
     }
 

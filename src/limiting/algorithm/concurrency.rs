@@ -4,7 +4,7 @@
 
 use crate::limiting::algorithm::params::{Field, LINGER, OptionError, OptionValues, Param};
 use crate::limiting::algorithm::tree::{ENTRIES_MAX, Tree};
-use crate::limiting::algorithm::{Algorithm, Number, Policy, Step};
+use crate::limiting::algorithm::{Algorithm, Corrected, Number, Policy, Step};
 use crate::limiting::answer::{Answer, BanAnswer, NEVER};
 
 /// Admits at most `in_flight` units at once.
@@ -154,7 +154,13 @@ impl Algorithm for Concurrency {
     /// Corrects a lease; the receipt is its tag. A negative `delta` releases units. A positive one renews a lease of
     /// that many units. Units that the store had lost are held again, even beyond `in_flight`, because the request is
     /// still running.
-    fn adjust(&self, state: Option<&LeasesState>, now: i64, delta: i64, receipt: i64) -> Option<(LeasesState, i64)> {
+    fn adjust(
+        &self,
+        state: Option<&LeasesState>,
+        now: i64,
+        delta: i64,
+        receipt: i64,
+    ) -> Option<Corrected<LeasesState>> {
         let lease = self.lease_ms;
         let empty = LeaseSet::default();
         let leases = state.map_or(&empty, |state| &state.0);
@@ -168,16 +174,16 @@ impl Algorithm for Concurrency {
                 return None;
             }
             if units == live {
-                return Some((LeasesState::default(), 1));
+                return Some((LeasesState::default(), 1, units));
             }
             let until = until.min(now + longest);
-            return Some((leases.with_lease(now, longest, false, receipt, held - units, until), latest - now));
+            return Some((leases.with_lease(now, longest, false, receipt, held - units, until), latest - now, units));
         }
         if delta == 0 {
             return None;
         }
         let expiry = now + lease;
-        Some((leases.with_lease(now, longest, live == 0, receipt, delta, expiry), latest.max(expiry) - now))
+        Some((leases.with_lease(now, longest, live == 0, receipt, delta, expiry), latest.max(expiry) - now, delta))
     }
 
     /// Formats pairs of an id and its bit and expiry as one number; before them the longest lease, as another pair.

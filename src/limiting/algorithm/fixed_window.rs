@@ -5,7 +5,7 @@ use crate::limiting::algorithm::interface::{COUNT, parse_numbers};
 use crate::limiting::algorithm::params::{Field, OptionError, OptionValues, PERIOD_MAX_MS, Param, RATE, check_count};
 use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState};
 use crate::limiting::algorithm::window::{Anchor, LIMIT_MAX, Window, WindowRecord};
-use crate::limiting::algorithm::{Algorithm, LeaseBasis, Number, Policy, Step, records};
+use crate::limiting::algorithm::{Algorithm, Corrected, LeaseBasis, Number, Policy, Step, records};
 
 /// Admits at most `limit` units in each window of `window_ms`.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,7 +53,13 @@ impl Algorithm for FixedWindow {
         records::decide(self, state, now, cost)
     }
 
-    fn adjust(&self, state: Option<&Self::State>, now: i64, delta: i64, receipt: i64) -> Option<(Self::State, i64)> {
+    fn adjust(
+        &self,
+        state: Option<&Self::State>,
+        now: i64,
+        delta: i64,
+        receipt: i64,
+    ) -> Option<Corrected<Self::State>> {
         records::adjust(self, state, now, delta, receipt)
     }
 
@@ -97,7 +103,7 @@ impl RecordAlgorithm for FixedWindow {
         now: i64,
         delta: i64,
         receipt: i64,
-    ) -> Option<(WindowRecord, i64, i64)> {
+    ) -> Option<Corrected<WindowRecord>> {
         self.window_at(record, now).adjust(now, delta, receipt)
     }
 

@@ -6,7 +6,7 @@ use crate::limiting::algorithm::params::{OptionError, OptionValues, Param, RATE,
 use crate::limiting::algorithm::records::RecordsState;
 use crate::limiting::algorithm::refill::RefillRecord;
 use crate::limiting::algorithm::token_bucket::{BURST, TokenBucket, read_rate_and_burst};
-use crate::limiting::algorithm::{Algorithm, LeaseBasis, Number, Policy, Step, records};
+use crate::limiting::algorithm::{Algorithm, Corrected, LeaseBasis, Number, Policy, Step, records};
 
 /// A rate of `rate` units every `per_ms`, and at most `burst` at once.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,7 +82,13 @@ impl Algorithm for Gcra {
         records::decide(&self.bucket(), state, now, cost)
     }
 
-    fn adjust(&self, state: Option<&Self::State>, now: i64, delta: i64, receipt: i64) -> Option<(Self::State, i64)> {
+    fn adjust(
+        &self,
+        state: Option<&Self::State>,
+        now: i64,
+        delta: i64,
+        receipt: i64,
+    ) -> Option<Corrected<Self::State>> {
         records::adjust(&self.bucket(), state, now, delta, receipt)
     }
 

@@ -5,6 +5,10 @@ use crate::limiting::algorithm::lease_basis::LeaseBasis;
 use crate::limiting::algorithm::params::{OptionError, OptionValues, Param};
 use crate::limiting::answer::{Answer, Policy};
 
+/// A corrected state, how long to store it in ms, and how many units the correction charged or refunded. A part of a
+/// unit counts as one.
+pub type Corrected<S> = (S, i64, i64);
+
 /// A rule of one algorithm: the arithmetic of its decisions. All times are integer milliseconds. All products stay
 /// below 2^53, so that the Lua twin, which only has doubles, computes the same integers.
 pub trait Algorithm: Clone {
@@ -63,7 +67,13 @@ pub trait Algorithm: Clone {
     /// Returns the state after a correction of the charge that `receipt` identifies, and how long to store it in ms.
     /// `delta` is added to the charge, or refunded if negative. `None` means that there is nothing to change, for
     /// example because the window of the charge has ended.
-    fn adjust(&self, state: Option<&Self::State>, now_ms: i64, delta: i64, receipt: i64) -> Option<(Self::State, i64)>;
+    fn adjust(
+        &self,
+        state: Option<&Self::State>,
+        now_ms: i64,
+        delta: i64,
+        receipt: i64,
+    ) -> Option<Corrected<Self::State>>;
 
     /// Formats the state as the Lua twin stores it.
     fn text(state: &Self::State) -> String;

@@ -12,7 +12,7 @@ use crate::limiting::algorithm::interface::parse_numbers;
 use crate::limiting::algorithm::params::{Field, OptionError, OptionValues, Param, RATE, Rate, option_error};
 use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState};
 use crate::limiting::algorithm::refill::{LedgerMark, LedgerMarks, RefillRecord, USED_MAX};
-use crate::limiting::algorithm::{Algorithm, Number, Policy, Step, records};
+use crate::limiting::algorithm::{Algorithm, Corrected, Number, Policy, Step, records};
 use crate::limiting::answer::{Answer, BanAnswer, NEVER};
 
 /// A queue that `rate` units leave every `per_ms`, and in which a unit waits at most `queue_ms`.
@@ -149,7 +149,13 @@ impl Algorithm for LeakyBucket {
         records::decide(self, state, now, cost)
     }
 
-    fn adjust(&self, state: Option<&Self::State>, now: i64, delta: i64, receipt: i64) -> Option<(Self::State, i64)> {
+    fn adjust(
+        &self,
+        state: Option<&Self::State>,
+        now: i64,
+        delta: i64,
+        receipt: i64,
+    ) -> Option<Corrected<Self::State>> {
         records::adjust(self, state, now, delta, receipt)
     }
 
@@ -208,11 +214,11 @@ impl RecordAlgorithm for LeakyBucket {
         now: i64,
         delta: i64,
         receipt: i64,
-    ) -> Option<(RefillRecord, i64, i64)> {
+    ) -> Option<Corrected<RefillRecord>> {
         let LeakyBucket { rate, per_ms: per, nodelay, .. } = *self;
         let before = self.level(record, now).0.min(USED_MAX);
-        let (mut used, mut more) = (before, 0);
-        let next_marks;
+        let mut used = before;
+        let (more, next_marks);
         if delta < 0 {
             let need = (-delta).min(USED_MAX / per) * per;
             let (level, marks) = (self.record(before, now), marks_of(record));
@@ -224,6 +230,7 @@ impl RecordAlgorithm for LeakyBucket {
             if used == before {
                 return None;
             }
+            more = div_ceil(before - used, per);
             next_marks = level.mark_refund(marks, if nodelay { receipt } else { 0 }, before - used);
         } else {
             used = (used + delta.min(self.burst()) * per).min(self.full()).max(used);

@@ -44,7 +44,7 @@ mod tree;
 pub mod warm_up;
 mod window;
 
-pub use crate::limiting::algorithm::interface::{Algorithm, LATEST, Number, Step};
+pub use crate::limiting::algorithm::interface::{Algorithm, Corrected, LATEST, Number, Step};
 pub use crate::limiting::algorithm::lease_basis::LeaseBasis;
 use crate::limiting::algorithm::params::{OptionError, OptionValues, Param};
 use crate::limiting::answer::Policy;
@@ -290,15 +290,15 @@ macro_rules! algorithms {
                 now_ms: i64,
                 delta: i64,
                 receipt: i64,
-            ) -> Option<(State, i64)> {
+            ) -> Option<Corrected<State>> {
                 match self {
                     $(Rule::$Name(rule) => {
                         let state = match state {
                             Some(State::$Name(state)) => Some(state),
                             _ => None,
                         };
-                        let (state, ttl_ms) = rule.adjust(state, now_ms, delta, receipt)?;
-                        Some((State::$Name(state), ttl_ms))
+                        let (state, ttl_ms, units) = rule.adjust(state, now_ms, delta, receipt)?;
+                        Some((State::$Name(state), ttl_ms, units))
                     })*
                 }
             }

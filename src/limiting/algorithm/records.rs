@@ -16,7 +16,7 @@
 //! - A refund reduces the record of its own rule by the refund, and the others by what is certainly left of the charge
 //!   in all of them.
 
-use crate::limiting::algorithm::Step;
+use crate::limiting::algorithm::{Corrected, Step};
 
 /// Usage of a key under one basis. These functions apply the numbers of the record itself.
 pub trait UsageRecord: Clone {
@@ -51,15 +51,14 @@ pub trait RecordAlgorithm {
     /// Decides by a single record, like [`super::Algorithm::decide`].
     fn decide_one(&self, record: Option<&Self::Record>, now: i64, cost: i64) -> Step<Self::Record>;
 
-    /// Corrects a single record, like [`super::Algorithm::adjust`]. The third value is how much of a positive `delta`
-    /// was charged.
+    /// Corrects a single record, like [`super::Algorithm::adjust`].
     fn adjust_one(
         &self,
         record: Option<&Self::Record>,
         now: i64,
         delta: i64,
         receipt: i64,
-    ) -> Option<(Self::Record, i64, i64)>;
+    ) -> Option<Corrected<Self::Record>>;
 
     /// Converts a record of another basis to that of this rule. The second value is the usage in the result.
     fn convert(&self, record: &Self::Record, now: i64) -> (Self::Record, i64);
@@ -201,11 +200,11 @@ pub fn adjust<A: RecordAlgorithm>(
     now: i64,
     delta: i64,
     receipt: i64,
-) -> Option<(RecordsState<A::Record>, i64)> {
+) -> Option<Corrected<RecordsState<A::Record>>> {
     let alone = state.is_none_or(|state| state.others.is_empty() && rule.matches(&state.own, now));
     if alone {
-        let (own, ttl, _) = rule.adjust_one(state.map(|state| &state.own), now, delta, receipt)?;
-        return Some((RecordsState { own, others: Box::default() }, ttl));
+        let (own, ttl, units) = rule.adjust_one(state.map(|state| &state.own), now, delta, receipt)?;
+        return Some((RecordsState { own, others: Box::default() }, ttl, units));
     }
     let RuleView { own, others, found, .. } = select_record(rule, state?, now);
     if delta < 0 && !found {
@@ -213,13 +212,15 @@ pub fn adjust<A: RecordAlgorithm>(
     }
     let (next, ttl, more) = rule.adjust_one(own.as_ref(), now, delta, receipt)?;
     if delta >= 0 {
-        return Some(join_records(next, ttl, others, now, |record| record.charged(now, more)));
+        let (state, ttl) = join_records(next, ttl, others, now, |record| record.charged(now, more));
+        return Some((state, ttl, more));
     }
     let elsewhere = A::Record::receipt_elsewhere(receipt);
     let left = |record, receipt| rule.charge_left(record, now, -delta, receipt);
     let own_left = own.as_ref().map_or(f64::INFINITY, |own| left(own, receipt));
     let units = others.iter().map(|other| left(&other.record, elsewhere)).fold(own_left, f64::min);
-    Some(join_records(next, ttl, others, now, |record| record.refunded(now, units, elsewhere)))
+    let (state, ttl) = join_records(next, ttl, others, now, |record| record.refunded(now, units, elsewhere));
+    Some((state, ttl, more))
 }
 
 /// Formats a state as it is stored: the own record, then for each other record ` | `, the time when it is dropped, and

@@ -5,7 +5,7 @@ use crate::limiting::algorithm::exact::EXACT;
 use crate::limiting::algorithm::interface::{COUNT, parse_numbers};
 use crate::limiting::algorithm::params::{Field, OptionError, OptionValues, PERIOD_MAX_MS, Param, RATE, option_error};
 use crate::limiting::algorithm::tree::{ENTRIES_MAX, Tree};
-use crate::limiting::algorithm::{Algorithm, LATEST, Number, Policy, Step};
+use crate::limiting::algorithm::{Algorithm, Corrected, LATEST, Number, Policy, Step};
 use crate::limiting::answer::{Answer, BanAnswer, NEVER};
 
 /// Admits at most `limit` units in any interval of `window_ms`.
@@ -145,7 +145,7 @@ impl Algorithm for SlidingLog {
     }
 
     /// Corrects a charge; the receipt is its millisecond, or [`LATEST`] for the newest charges that still count.
-    fn adjust(&self, state: Option<&LogState>, now: i64, delta: i64, receipt: i64) -> Option<(LogState, i64)> {
+    fn adjust(&self, state: Option<&LogState>, now: i64, delta: i64, receipt: i64) -> Option<Corrected<LogState>> {
         let SlidingLog { limit, .. } = *self;
         let empty = Log::default();
         let log = state.map_or(&empty, |state| &state.0);
@@ -155,11 +155,12 @@ impl Algorithm for SlidingLog {
             let units = (-delta).min(inside);
             return match (units, restart) {
                 (0, _) => None,
-                _ if units == log.charges.sum() || restart == Some(units) => Some((LogState::default(), 1)),
+                _ if units == log.charges.sum() || restart == Some(units) => Some((LogState::default(), 1, units)),
                 (_, Some(kept)) => {
-                    Some((log.charged(Some(kept - units), clock, 0, longest, largest), clock + longest + 1 - now))
+                    let state = log.charged(Some(kept - units), clock, 0, longest, largest);
+                    Some((state, clock + longest + 1 - now, units))
                 }
-                (_, None) => Some((log.without_newest(units), log.newest + longest + 1 - now)),
+                (_, None) => Some((log.without_newest(units), log.newest + longest + 1 - now, units)),
             };
         }
         if delta < 0 {
@@ -172,22 +173,22 @@ impl Algorithm for SlidingLog {
             }
             let units = (-delta).min(weight);
             if units == log.charges.sum() {
-                return Some((LogState::default(), 1));
+                return Some((LogState::default(), 1, units));
             }
             if let Some(kept) = restart {
                 let kept = kept - units;
                 return match kept {
-                    1.. => Some((log.charged(Some(kept), clock, 0, longest, largest), longest + 1)),
-                    _ => Some((LogState::default(), 1)),
+                    1.. => Some((log.charged(Some(kept), clock, 0, longest, largest), longest + 1, units)),
+                    _ => Some((LogState::default(), 1, units)),
                 };
             }
-            return Some((log.with_weight(receipt, weight - units), log.newest + longest + 1 - now));
+            return Some((log.with_weight(receipt, weight - units), log.newest + longest + 1 - now, units));
         }
         if delta == 0 {
             return None;
         }
         let charge = delta.min(limit);
-        Some((log.charged(restart, clock, charge, longest, largest), clock + longest + 1 - now))
+        Some((log.charged(restart, clock, charge, longest, largest), clock + longest + 1 - now, charge))
     }
 
     /// Formats longest window, largest limit and newest charge, then all earlier charges from the newest on. Units

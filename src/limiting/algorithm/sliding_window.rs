@@ -11,7 +11,7 @@ use crate::limiting::algorithm::params::{
     Field, OptionError, OptionValues, PERIOD_MAX_MS, Param, RATE, check_count, option_error,
 };
 use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState};
-use crate::limiting::algorithm::{Algorithm, Number, Policy, Step, records};
+use crate::limiting::algorithm::{Algorithm, Corrected, Number, Policy, Step, records};
 use crate::limiting::answer::{Answer, BanAnswer, NEVER};
 
 /// Admits at most about `limit` units in any interval of `window_ms`. One counter covers `unit_ms`: the whole window if
@@ -102,7 +102,13 @@ impl Algorithm for SlidingWindow {
         records::decide(self, state, now, cost)
     }
 
-    fn adjust(&self, state: Option<&Self::State>, now: i64, delta: i64, receipt: i64) -> Option<(Self::State, i64)> {
+    fn adjust(
+        &self,
+        state: Option<&Self::State>,
+        now: i64,
+        delta: i64,
+        receipt: i64,
+    ) -> Option<Corrected<Self::State>> {
         records::adjust(self, state, now, delta, receipt)
     }
 
@@ -157,16 +163,16 @@ impl RecordAlgorithm for SlidingWindow {
         now: i64,
         delta: i64,
         receipt: i64,
-    ) -> Option<(CountersRecord, i64, i64)> {
+    ) -> Option<Corrected<CountersRecord>> {
         let mut counters = self.counts_at(record, now);
         let mut index = 0;
         if delta < 0 {
             index = self.index_of(&counters, receipt)?;
         }
-        let changed = (counters.get(index) + delta).min(self.max_number()).max(0);
-        counters.add(index, changed - counters.get(index));
+        let change = (counters.get(index) + delta).min(self.max_number()).max(0) - counters.get(index);
+        counters.add(index, change);
         let reset_ms = self.reset_at(&counters, now) - now;
-        Some((self.to_record(counters), reset_ms.max(1), delta))
+        Some((self.to_record(counters), reset_ms.max(1), change.abs()))
     }
 
     fn convert(&self, record: &CountersRecord, now: i64) -> (CountersRecord, i64) {

@@ -10,7 +10,7 @@ use crate::limiting::algorithm::lease_basis::{BucketRefill, LeaseBasis};
 use crate::limiting::algorithm::params::{Field, OptionError, OptionValues, Param, RATE, Rate, option_error};
 use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState, UsageRecord as _};
 use crate::limiting::algorithm::refill::{LedgerMark, LedgerMarks, RefillRecord, USED_MAX};
-use crate::limiting::algorithm::{Algorithm, Number, Policy, Step, records};
+use crate::limiting::algorithm::{Algorithm, Corrected, Number, Policy, Step, records};
 use crate::limiting::answer::{Answer, BanAnswer, NEVER};
 
 /// A bucket that holds `burst` tokens and refills `rate` tokens every `per_ms`.
@@ -127,7 +127,13 @@ impl Algorithm for TokenBucket {
         records::decide(self, state, now, cost)
     }
 
-    fn adjust(&self, state: Option<&Self::State>, now: i64, delta: i64, receipt: i64) -> Option<(Self::State, i64)> {
+    fn adjust(
+        &self,
+        state: Option<&Self::State>,
+        now: i64,
+        delta: i64,
+        receipt: i64,
+    ) -> Option<Corrected<Self::State>> {
         records::adjust(self, state, now, delta, receipt)
     }
 
@@ -244,12 +250,12 @@ impl RecordAlgorithm for TokenBucket {
         now: i64,
         delta: i64,
         receipt: i64,
-    ) -> Option<(RefillRecord, i64, i64)> {
+    ) -> Option<Corrected<RefillRecord>> {
         let TokenBucket { per_ms: per, burst, debt, .. } = *self;
         let BucketLevel { record: level, full, floor_debt, is_repaired } = self.level(record, now);
-        let (mut used, mut at, mut more) = (level.used, level.at_ms, 0);
+        let (mut used, mut at) = (level.used, level.at_ms);
         let marks = marks_of(record, is_repaired);
-        let next_marks;
+        let (more, next_marks);
         if delta < 0 {
             let need = (-delta).min(USED_MAX / per) * per;
             let refund = level.max_refund(marks, need, receipt);
@@ -257,6 +263,7 @@ impl RecordAlgorithm for TokenBucket {
                 return None;
             }
             used -= refund;
+            more = div_ceil(refund, per);
             next_marks = level.mark_refund(marks, receipt, refund);
         } else {
             used = (used + delta.min(burst + debt) * per).min(full + floor_debt).max(used);

@@ -20,7 +20,7 @@ use crate::limiting::algorithm::params::{OptionError, OptionValues, Param, RATE,
 use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState, UsageRecord};
 use crate::limiting::algorithm::refill::USED_MAX;
 use crate::limiting::algorithm::token_bucket::{BURST, TokenBucket};
-use crate::limiting::algorithm::{Algorithm, Number, Policy, Rule, Step, records};
+use crate::limiting::algorithm::{Algorithm, Corrected, Number, Policy, Rule, Step, records};
 use crate::limiting::answer::{Answer, BanAnswer, NEVER};
 
 /// A token bucket with a warm-up.
@@ -87,7 +87,13 @@ impl Algorithm for WarmUp {
         records::decide(self, state, now, cost)
     }
 
-    fn adjust(&self, state: Option<&Self::State>, now: i64, delta: i64, receipt: i64) -> Option<(Self::State, i64)> {
+    fn adjust(
+        &self,
+        state: Option<&Self::State>,
+        now: i64,
+        delta: i64,
+        receipt: i64,
+    ) -> Option<Corrected<Self::State>> {
         records::adjust(self, state, now, delta, receipt)
     }
 
@@ -170,16 +176,18 @@ impl RecordAlgorithm for WarmUp {
         now: i64,
         delta: i64,
         receipt: i64,
-    ) -> Option<(WarmRecord, i64, i64)> {
+    ) -> Option<Corrected<WarmRecord>> {
         let TokenBucket { per_ms: per, burst, .. } = self.bucket;
         let (mut next, _) = self.level(record, now);
-        let (before, full, mut more) = (next.used, burst * per, 0);
+        let (before, full) = (next.used, burst * per);
+        let more;
         if delta < 0 {
             let left = next.min_left((-delta).min(USED_MAX / per) * per, receipt);
             if left == 0 {
                 return None;
             }
             next.used = before - left;
+            more = div_ceil(left, per);
         } else {
             next.used = (before + delta.min(burst) * per).min(full).max(before);
             more = div_ceil(next.used - before, per);

@@ -2,7 +2,7 @@
 //! names, same order.
 
 use crate::limiting::algorithm::exact::EXACT;
-use crate::limiting::algorithm::{Step, records};
+use crate::limiting::algorithm::{Corrected, Step, records};
 use crate::limiting::answer::{Answer, BanAnswer, NEVER};
 use crate::limiting::integers::COST_MAX;
 
@@ -68,13 +68,14 @@ impl Window {
 
     /// Corrects a charge. The receipt is its time, or the negative start of its window if that was still ahead. Nothing
     /// is refunded once its window has ended.
-    pub fn adjust(self, now: i64, delta: i64, receipt: i64) -> Option<(WindowRecord, i64, i64)> {
+    pub fn adjust(self, now: i64, delta: i64, receipt: i64) -> Option<Corrected<WindowRecord>> {
         let Window { mut record, end, .. } = self;
-        if delta < 0 && record.left_of_charge(-delta, receipt) == 0 {
+        let units = if delta < 0 { record.left_of_charge(-delta, receipt) } else { delta };
+        if delta < 0 && units == 0 {
             return None;
         }
         record.count = (record.count + delta).clamp(0, COUNT_MAX);
-        Some((record, end - now, delta))
+        Some((record, end - now, units))
     }
 }
 

@@ -19,17 +19,23 @@ impl Limiter {
             check.cost = -check.cost;
             check.hold_receipt(check.rule.receipt_of_peek(answer));
         }
-        checks.iter().for_each(|check| self.charges().decisions.ledger.record_correction(check));
         let checks = Rc::new(checks);
         let end_leases = || checks.iter().for_each(|check| self.store().end_leases(Op::Adjust, &check.key));
         end_leases();
         // The look leaves after the refunds, on the same connections.
-        let (_, after) = tokio::join!(
+        let (refunds, after) = tokio::join!(
             biased;
             self.store().adjust_each(&checks),
             self.store().decide(Op::Peek, &peeks)
         );
         end_leases();
+        // The usage counts what was refunded, which may be less than what was requested.
+        for (check, answer) in checks.iter().zip(&refunds) {
+            if let Ok(Answer { admitted: true, remaining: units, .. }) = answer {
+                let refund = Check { cost: -units, ..check.clone() };
+                self.charges().decisions.ledger.record_correction(&refund);
+            }
+        }
         after.map_or_else(|_| nothing(), |decision| decision.answers.into_iter().map(Some).collect())
     }
 }

@@ -156,7 +156,8 @@ impl Receipt {
         mark_use.map_err(|kind| (kind, kind.is_unsure()))
     }
 
-    /// Adds `units` to the charge, or refunds them if negative. Returns false if nothing is charged any more.
+    /// Adds `units` to the charge, or refunds them if negative. Returns how many were charged or refunded; `None` if
+    /// nothing is charged any more. The usage counts what `recorded` makes of that number.
     ///
     /// # Errors
     /// The store did not respond; the correction may have happened.
@@ -166,24 +167,27 @@ impl Receipt {
         limit: &Limit,
         rule: Arc<Rule>,
         units: i64,
-    ) -> Result<bool, ErrorKind> {
+        recorded: impl FnOnce(i64) -> i64,
+    ) -> Result<Option<i64>, ErrorKind> {
         let mut check = Check::new(limit, self.key.clone(), units);
         (check.tag, check.rule) = (self.receipt, rule);
         // Usage is counted by tenant, or by value.
         check.tenant = Some(self.tenant.as_str()).filter(|tenant| !tenant.is_empty()).map(Box::from);
-        let has_changed = if self.local {
-            limiter.run_in_memory(Op::Adjust, check.clone()).is_some_and(|answer| answer.admitted)
+        let answer = if self.local {
+            limiter.run_in_memory(Op::Adjust, check.clone())
         } else {
             let store = limiter.store();
             store.end_leases(Op::Adjust, &self.key);
             let outcome = store.adjust(&Rc::new(vec![check.clone()])).await;
             store.end_leases(Op::Adjust, &self.key);
-            outcome?.answers.first().map(|answer| answer.admitted).ok_or(ErrorKind::Reply)?
+            Some(outcome?.answers.first().copied().ok_or(ErrorKind::Reply)?)
         };
-        if has_changed {
+        let changed = answer.filter(|answer| answer.admitted).map(|answer| answer.remaining);
+        check.cost = recorded(changed.unwrap_or(0));
+        if check.cost != 0 {
             limiter.charges().decisions.ledger.record_correction(&check);
         }
-        Ok(has_changed)
+        Ok(changed)
     }
 
     /// Resets the key of the charge (`clear_on`). A ban of the key stays.

@@ -117,11 +117,12 @@ proptest! {
                 if back < units {
                     held.push((tag, units - back, expiry));
                 }
-                client.rule.adjust(known, now, -back, tag)
+                client.rule.adjust(known, now, -back, tag).map(|(state, ttl_ms, _)| (state, ttl_ms))
             } else {
                 let place = which.index(held.len());
                 held[place].2 = now + lease;
-                client.rule.adjust(known, now, held[place].1, held[place].0)
+                let next = client.rule.adjust(known, now, held[place].1, held[place].0);
+                next.map(|(state, ttl_ms, _)| (state, ttl_ms))
             };
             client.state = next.map(|(state, ttl_ms)| (state, now + ttl_ms)).or(state);
         }

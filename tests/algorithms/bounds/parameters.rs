@@ -187,7 +187,7 @@ proptest! {
                 step.next
             } else if action == 3 {
                 let (tag, units, _) = held.swap_remove(which.index(held.len()));
-                client.rule.adjust(known, now, -units, tag)
+                client.rule.adjust(known, now, -units, tag).map(|(state, ttl_ms, _)| (state, ttl_ms))
             } else {
                 let place = which.index(held.len());
                 let next = client.rule.adjust(known, now, 0, held[place].0);
@@ -197,7 +197,7 @@ proptest! {
                     Some(_) => held[place].2 = lived,
                     None => drop(held.swap_remove(place)),
                 }
-                next
+                next.map(|(state, ttl_ms, _)| (state, ttl_ms))
             };
             client.state = next.map(|(state, ttl_ms)| (state, now + ttl_ms)).or(state);
             let live: i64 = held.iter().filter(|(_, _, since)| lived - since < lease).map(|(_, units, _)| units).sum();

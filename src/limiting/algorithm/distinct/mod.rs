@@ -21,7 +21,7 @@ use crate::limiting::algorithm::distinct::values::{NewState, Use};
 pub use crate::limiting::algorithm::distinct::values::{ValueState, hash_value};
 use crate::limiting::algorithm::interface::{COUNT, parse_numbers};
 use crate::limiting::algorithm::params::{OptionError, OptionValues, PERIOD_MAX_MS, Param, RATE, option_error};
-use crate::limiting::algorithm::{Algorithm, Number, Policy, Rule, Step};
+use crate::limiting::algorithm::{Algorithm, Corrected, Number, Policy, Rule, Step};
 use crate::limiting::answer::{Answer, BanAnswer};
 
 /// Admits at most `limit` different values in each window.
@@ -183,13 +183,13 @@ impl Algorithm for Distinct {
 
     /// Removes a value that the charge added, if no other request has used it since. A value is never added by a
     /// correction.
-    fn adjust(&self, state: Option<&ValueState>, now: i64, delta: i64, receipt: i64) -> Option<(ValueState, i64)> {
+    fn adjust(&self, state: Option<&ValueState>, now: i64, delta: i64, receipt: i64) -> Option<Corrected<ValueState>> {
         let state = state.filter(|_| delta < 0 && receipt > 0)?.without_single_use(self.value, receipt)?;
         let ttl_ms = match state.nth_newest(0) {
             Some(newest) => (newest + state.longest() + 1 - now).max(1),
             None => 1,
         };
-        Some((state, ttl_ms))
+        Some((state, ttl_ms, 1))
     }
 
     fn text(state: &ValueState) -> String {

@@ -23,7 +23,7 @@ use crate::limiting::algorithm::fair::tenants::{FairState, TenantView};
 use crate::limiting::algorithm::interface::parse_numbers;
 use crate::limiting::algorithm::params::{OptionError, OptionValues, Param, RATE, option_error};
 use crate::limiting::algorithm::token_bucket::{BURST, TokenBucket};
-use crate::limiting::algorithm::{Algorithm, Number, Policy, Step, records};
+use crate::limiting::algorithm::{Algorithm, Corrected, Number, Policy, Step, records};
 use crate::limiting::answer::Answer;
 
 /// A token bucket whose tenants share it fairly.
@@ -220,10 +220,10 @@ impl Algorithm for Fair {
     }
 
     /// Corrects a charge. Refunds go to the pool and to the tenant.
-    fn adjust(&self, state: Option<&FairState>, now: i64, delta: i64, receipt: i64) -> Option<(FairState, i64)> {
+    fn adjust(&self, state: Option<&FairState>, now: i64, delta: i64, receipt: i64) -> Option<Corrected<FairState>> {
         let view = TenantView::new(self, state, self.tenant);
-        let (pool, ttl) = records::adjust(&view, state.map(|state| &state.pool), now, delta, receipt)?;
-        Some((view.next_state(pool), ttl))
+        let (pool, ttl, units) = records::adjust(&view, state.map(|state| &state.pool), now, delta, receipt)?;
+        Some((view.next_state(pool), ttl, units))
     }
 
     fn text(state: &FairState) -> String {

@@ -8,7 +8,7 @@ use crate::limiting::algorithm::fair::{BUCKETS, Fair, RECEIPT, SHARED, TenantSta
 use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState};
 use crate::limiting::algorithm::refill::RefillRecord;
 use crate::limiting::algorithm::token_bucket::{BucketLevel, marks_of};
-use crate::limiting::algorithm::{Step, records};
+use crate::limiting::algorithm::{Corrected, Step, records};
 use crate::limiting::answer::{Answer, BanAnswer, NEVER};
 
 /// 1 / e: the part of the reserve that is always left to tenants within their share.
@@ -219,7 +219,7 @@ impl RecordAlgorithm for TenantView<'_> {
         now: i64,
         delta: i64,
         receipt: i64,
-    ) -> Option<(RefillRecord, i64, i64)> {
+    ) -> Option<Corrected<RefillRecord>> {
         let fair = self.fair;
         let (next, ttl, more) = fair.pool.adjust_one(record, now, delta, receipt.div_euclid(RECEIPT))?;
         let BucketLevel { record: before, is_repaired, .. } = fair.pool.level(record, now);

@@ -138,16 +138,16 @@ impl LockedShards<'_> {
         let answers = checks.iter().enumerate().map(|(i, check)| {
             let now_ms = self.now.for_rule(&check.rule);
             let next = check.rule.adjust(self.live_state(i, check.state_ref()), now_ms, check.cost, check.tag);
-            let admitted = next.is_some();
-            if let Some(next) = next {
+            let (admitted, units) = (next.is_some(), next.as_ref().map_or(0, |(_, _, units)| *units));
+            if let Some((state, ttl_ms, _)) = next {
                 let spent = match check.cost {
                     // Nothing changes, so the key remains spent or not.
                     0 => self.is_spent(i, check.state_ref()),
-                    _ => check.rule.decide(Some(&next.0), now_ms, 0, check.tag).answer.remaining < 1,
+                    _ => check.rule.decide(Some(&state), now_ms, 0, check.tag).answer.remaining < 1,
                 };
-                self.store(i, check.state_ref(), next, spent);
+                self.store(i, check.state_ref(), (state, ttl_ms), spent);
             }
-            Answer { admitted, remaining: 0, retry_ms: 0, reset_ms: 0, receipt: check.tag, ban: BanAnswer::None }
+            Answer { admitted, remaining: units, retry_ms: 0, reset_ms: 0, receipt: check.tag, ban: BanAnswer::None }
         });
         Decision { answers: answers.collect(), admitted: true }
     }

@@ -85,11 +85,12 @@ async fn redeem_receipt(
         if units == 0 || is_over(charge, request).await {
             continue;
         }
-        match charge.correct_charge(limiter, limit, rule, units).await {
-            Ok(true) => {
+        // What the request cost is known now, so the usage counts that, even if the limit has forgotten the charge.
+        match charge.correct_charge(limiter, limit, rule, units, |_| units).await {
+            Ok(Some(_)) => {
                 corrections.insert(limit.name.clone(), units.into());
             }
-            Ok(false) => {}
+            Ok(None) => {}
             Err(_) => has_failed = true,
         }
     }
