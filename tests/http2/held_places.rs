@@ -136,10 +136,18 @@ fn requests_that_wait_for_their_turn_hold_no_tunnel() {
 fn a_request_without_a_place_after_its_turn_is_charged_nothing() {
     let upstream = Upstream::silent();
     let gateway = with_queue("max_tunnels = 1", &upstream, "5s");
-    let mut clients = waiting(&gateway, 2);
     let spent = || 100 - gateway.admin("/-/limits/day/state").json()["remaining"].as_i64().unwrap();
-    assert_eq!(spent(), 2);
-    assert_eq!(clients[1].read_response("GET").status(), 503);
+    // The first has its turn at once, and needs no tunnel.
+    let mut first = gateway.client();
+    first.send(get("/queue", ""));
+    wait_until("it reaches the server", || upstream.connections() == 1);
+    let mut delayed = gateway.client();
+    delayed.send(get("/queue", UPGRADE));
+    wait_until("it is charged, and waits", || spent() == 2);
+    let mut other = gateway.client();
+    other.send(get("/", UPGRADE));
+    wait_until("another client has the tunnel", || upstream.connections() == 2);
+    assert_eq!(delayed.read_response("GET").status(), 503);
     gateway.assert_metric("http_rejected_total", &[("reason", "max_tunnels")], 1.0);
     wait_until("its charge is returned", || spent() == 1);
 }
