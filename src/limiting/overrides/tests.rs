@@ -1,6 +1,7 @@
 //! Which entry a key has, and what changes of the entries do.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
