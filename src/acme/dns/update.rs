@@ -164,10 +164,7 @@ fn describe_failure(
 /// cannot be asked from here delay the order, but do not fail it.
 pub async fn wait_for_servers(settings: &DnsUpdate, zone: &Name, record: &DnsRecord, wait: Duration) {
     let deadline = Instant::now() + wait;
-    let servers = match timeout_at(deadline, list_servers(settings, zone)).await {
-        Ok(servers) => servers,
-        Err(_) => Vec::new(),
-    };
+    let servers = timeout_at(deadline, list_servers(settings, zone)).await.unwrap_or_default();
     let Ok(name) = record.dns_name() else { return };
     let primary = wait_for_record(settings.server.clone(), &name, record, deadline);
     let others = servers.iter().map(|server| wait_for_record(server.to_string(), &name, record, deadline));

@@ -21,20 +21,19 @@ pub fn send_priority(urgency: u8) -> i32 {
 
 /// Returns the urgency that a request states.
 pub fn urgency_of(headers: &HeaderMap) -> u8 {
-    let urgencies = headers.get_all(HEADER).iter().filter_map(|value| find_urgency(value.as_bytes()));
-    urgencies.last().unwrap_or(DEFAULT_URGENCY)
+    let urgency = headers.get_all(HEADER).iter().rev().find_map(|value| find_urgency(value.as_bytes()));
+    urgency.unwrap_or(DEFAULT_URGENCY)
 }
 
 /// Finds the urgency in a dictionary of parameters such as `u=1, i`. Anything that it cannot read has no effect.
 pub fn find_urgency(parameters: &[u8]) -> Option<u8> {
-    let urgencies = parameters.split(|byte| *byte == b',').filter_map(|parameter| {
+    parameters.rsplit(|byte| *byte == b',').find_map(|parameter| {
         let value = parameter.trim_ascii().strip_prefix(b"u=")?;
         match value.split(|byte| *byte == b';').next()?.trim_ascii_end() {
             [digit @ b'0'..=b'7'] => Some(digit - b'0'),
             _ => None,
         }
-    });
-    urgencies.last()
+    })
 }
 
 /// Urgencies from PRIORITY_UPDATE frames that were faster than their requests. The newest few are kept.
