@@ -222,9 +222,8 @@ impl Nat64Prefix {
     /// Returns whether a translator may put this address behind the prefix. Others are forged: no peer becomes a
     /// loopback address in this way, nor a private one under the well-known prefix (RFC 6052, section 3.1).
     fn may_contain(self, ip: Ipv4Addr) -> bool {
-        let [first, second, ..] = ip.octets();
-        let is_shared = first == 100 && second & 0b1100_0000 == 64;
-        let is_global = !ip.is_private() && !is_shared;
+        let [first, ..] = ip.octets();
+        let is_global = !ip.is_private() && !is_shared(ip);
         (1..224).contains(&first) && !ip.is_loopback() && !ip.is_link_local() && (is_global || self.0 != WELL_KNOWN)
     }
 }
@@ -240,13 +239,15 @@ pub fn host_address(host: &str) -> Option<IpAddr> {
 /// Returns whether the address belongs to this machine or to a private network.
 pub fn is_private(ip: IpAddr) -> bool {
     match ip {
-        IpAddr::V4(ip) => {
-            let [first, second, ..] = ip.octets();
-            let is_shared = first == 100 && second & 0b1100_0000 == 64;
-            ip.is_private() || ip.is_loopback() || ip.is_link_local() || is_shared
-        }
+        IpAddr::V4(ip) => ip.is_private() || ip.is_loopback() || ip.is_link_local() || is_shared(ip),
         IpAddr::V6(ip) => ip.is_unique_local() || ip.is_loopback() || ip.is_unicast_link_local(),
     }
+}
+
+/// Returns whether the address is one of those that providers share among customers, 100.64.0.0/10 (RFC 6598).
+fn is_shared(ip: Ipv4Addr) -> bool {
+    let [first, second, ..] = ip.octets();
+    first == 100 && second & 0b1100_0000 == 64
 }
 
 /// Returns whether packets to this host never leave the machine.

@@ -70,7 +70,6 @@ const checksOf = (refusals) => refusals.flatMap((one, place) => one.limits.map((
 
 // With a shared store, the refusals are those of all gateways.
 function refusalTable(caption, empty, more = []) {
-  const gateway = { name: "Gateway", cell: (row) => showText(row.host || row.gateway, 40) };
   return table({ caption, key: (row) => row.place, empty, most: 20, columns: [
     { name: "Time", cell: (row) => showTime(row.time) },
     ...more,
@@ -81,7 +80,7 @@ function refusalTable(caption, empty, more = []) {
     { name: "Left", number: true, cell: (row) => showNumber(row.check.remaining) },
     { name: "Would pass after", cell: (row) => showDuration(row.check.retry_after_ms) },
     { name: "Request id", cell: (row) => (row.request_id ? { text: showText(row.request_id, 60), href: requestLink(row.request_id) } : "\u2013") },
-    ...(isShared() ? [gateway] : []),
+    { name: "Gateway", cell: (row) => showText(row.host || row.gateway, 40) },
   ] });
 }
 

@@ -89,5 +89,5 @@ function keepInAddress(name, value) {
   if (value) query.set(name, value);
   else query.delete(name);
   const text = query.toString();
-  history.replaceState(null, "", location.hash.split("?")[0] + (text ? `?${text}` : ""));
+  history.replaceState(null, "", (location.hash.split("?")[0] || "#/now") + (text ? `?${text}` : ""));
 }

@@ -456,7 +456,13 @@ impl PendingOrder {
             }
         };
         let dns_wait = settings.dns.as_ref().map_or(Duration::ZERO, |publisher| publisher.wait);
-        let result = timeout(ATTEMPT + dns_wait, whole).await.unwrap_or(Err(OrderError::Timeout));
+        let result = timeout(ATTEMPT + dns_wait, whole).await.unwrap_or_else(|_| {
+            if kinds.contains(&ChallengeKind::Dns01) {
+                let host = name.strip_prefix("*.").unwrap_or(&name);
+                tracing::warn!(name, "a TXT record at `_acme-challenge.{host}` may still exist: remove it");
+            }
+            Err(OrderError::Timeout)
+        });
         let pause = |reason: String| {
             let failures = failures.saturating_add(1);
             let pause = schedule::pause_after(failures, settings.backoff, rand::random()).as_secs();

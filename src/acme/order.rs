@@ -151,7 +151,7 @@ impl OrderClient<'_> {
             }
             self.state.remove_challenges(self.lock)?;
             match &result {
-                Err(fault @ OrderError::Challenge { .. }) => tracing::info!(name, "{fault}"),
+                Err(fault @ (OrderError::Challenge { .. } | OrderError::Dns(_))) => tracing::info!(name, "{fault}"),
                 _ => break,
             }
         }

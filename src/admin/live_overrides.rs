@@ -95,8 +95,8 @@ struct OverrideReading {
 const READ_INTERVAL: Duration = Duration::from_secs(2);
 /// Additional interval for each entry beyond [`ENTRIES_MAX`]: 20 s for a million.
 const PAUSE_PER_FIELD: Duration = Duration::from_micros(20);
-/// How long a change waits for the state file.
-const SAVE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a change waits for the state file: for a write that runs, the pause after it, and its own.
+const SAVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of entries from which those of a memory store that have ended are removed.
 const PRUNED_FROM: usize = 1000;
 /// Minimum interval between log lines about a hash whose mistakes keep changing.

@@ -51,7 +51,7 @@ const QUIET_TIME: Duration = Duration::from_millis(100);
 const QUIET_WAIT_MAX: Duration = Duration::from_secs(1);
 /// The same if a file has become empty: many programs empty a file, close it, and write it a little later.
 const EMPTIED_QUIET_TIME: Duration = Duration::from_secs(2);
-/// Without events, a save is complete when sizes and modification times stay the same for this long.
+/// Without events, a save is complete when the stamps of the files stay the same for this long.
 const POLL_QUIET_TIME: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Pause between two searches for a program that has a file open.
@@ -239,7 +239,7 @@ impl Watcher {
         was_open
     }
 
-    /// Waits until sizes and modification times do not change for a while.
+    /// Waits until the stamps of the files do not change for a while.
     async fn wait_until_stamps_stay(&self) {
         let until = Instant::now() + WRITE_MAX;
         let mut before = read_stamps(&self.files.borrow());

@@ -414,5 +414,5 @@ limits = ["per-ip", "try"]
     assert!(text.contains("refuses nobody"), "{text}");
     run(&gateway, &["key", "block", "per-ip", "192.0.2.1"]);
     let text = run(&gateway, &["key", "reset", "per-ip", "192.0.2.1"]);
-    assert!(text.contains("it stays blocked") && text.contains("key unblock per-ip"), "{text}");
+    assert!(text.contains("it stays blocked") && text.contains("key unblock` with the same key"), "{text}");
 }

@@ -43,7 +43,12 @@ const CASES: &[(&str, &[&str])] = &[
          tls = { acme = [\"printer.local\"] }",
         &["SG0242"],
     ),
-    ("[[route]]\npath = \"/x\"\nfiles = \"/\"", &["SG0243"]),
+    (
+        "[acme]\nterms_agreed = true\nstate = \"/var/lib/x\"\nprofile = \"shortlived\"\n\
+         [[listener]]\naddress = \"127.0.0.1:1\"\ntls = { acme = [\"100.64.0.1\"] }",
+        &["SG0242"],
+    ),
+    ("[[route]]\nfiles = \"/\"", &["SG0243"]),
     (
         "[[listener]]\naddress = \"127.0.0.1:1\"\nhsts = \"1d\"\ntls = { internal = { state = \"/var/lib/x\" } }",
         &["SG0206"],

@@ -100,8 +100,8 @@ fn a_missing_list_is_the_default() {
             "SERVER",
             "",
             "client_address = \"x-forwarded-for\"",
-            "server: client_address: removed \"forwarded\"",
-            "server: client_address: added \"forwarded\" [weaker]",
+            "server: client_address default \u{2192} \"x-forwarded-for\"",
+            "server: client_address \"x-forwarded-for\" \u{2192} default [weaker]",
         ),
         (
             "SERVER",

@@ -20,7 +20,7 @@ run(async (open) => {
   await find(id, "Request id");
   await waitFor("refused with status 429");
   const story = await text(".story");
-  assert(story.includes("header:x-key=gold had used up the limit per-key (2 in 2 h): 0 left, and the request cost 1."), story);
+  assert(story.includes("header:x-key=gold had used up the limit per-key (1/h, burst 2): 0 left, and the request cost 1."), story);
   await checkAccess(page, "a refused request");
   await page.getByRole("link", { name: "All limits of header:x-key=gold" }).click();
   await waitFor("The limit per-key refuses this customer now.");

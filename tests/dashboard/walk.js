@@ -11,8 +11,8 @@ run(async (open) => {
   await page.evaluate(() => {
     const update = live.onEvent;
     live.onEvent = (event) => {
-      const names = ["a", "b", "c", "d", "e"];
-      event.certificates = { count: 5, expiring_count: 5, expiring: names.map((name) => ({ name, not_after: event.at_ms / 1000 + 3600 })) };
+      const expiring = ["a", "b", "c", "d", "e"].map((name) => ({ level: "warn", kind: "certificate_expires", text: `The certificate ${name} expires.`, link: "#/now" }));
+      event.problems = [...event.problems, ...expiring];
       update(event);
     };
   });

@@ -12,7 +12,7 @@ use crate::support::gateway::Gateway;
 fn routes_are_listed_in_the_order_in_which_they_are_tried() {
     let gateway = Gateway::start(
         "[limit.a]\nrate = \"1/s\"\n\n[upstream.app]\nservers = [\"http://127.0.0.1:9\"]\n\n\
-         [[route]]\nname = \"rest\"\npath = \"/\"\nupstream = \"app\"\n\n\
+         [[route]]\nname = \"rest\"\npath = \"/\"\nmethods = [\"GET\"]\nupstream = \"app\"\n\n\
          [[route]]\nname = \"regex\"\npath = \"~ ^/x\"\nrespond = { status = 204 }\n\n\
          [[route]]\nname = \"user\"\npath = \"/users/{id}\"\nmethods = [\"GET\"]\nupstream = \"app\"\nlimits = [\"a\"]\n\n\
          [[route]]\nname = \"me\"\npath = \"/users/me\"\nheader = { \"x-v\" = \"2\" }\nupstream = \"echo:\"\n\n\

@@ -11,8 +11,10 @@ use crate::support::upstream::{Upstream, ok};
 const SIZE: usize = 1 << 20;
 /// Bytes that a client accepts before it reads: a small part of a response.
 const WINDOW: u32 = 64 * 1024;
-/// Bytes of a response that may arrive while another one has precedence: a few windows.
-const LITTLE: usize = 5 * WINDOW as usize;
+/// Bytes of a response that may arrive while others have precedence: a few windows, and every eighth turn.
+const LITTLE: usize = SIZE / 2;
+/// Bytes of a download that lasts for much more than eight turns.
+const LONG: usize = 8 * SIZE;
 
 fn start() -> (Upstream, Http3Gateway) {
     let upstream = Upstream::fixed(ok(&"x".repeat(SIZE)));
@@ -25,8 +27,12 @@ fn connect(gateway: &Http3Gateway) -> H3Client {
     H3Client::raw(gateway.addr(), &H3Options { window: WINDOW, ..H3Options::trusting(&gateway.ca) }).unwrap()
 }
 
-fn get_with<'a>(priority: &'a str) -> Vec<u8> {
-    let fields: Vec<(&str, &'a str)> = get("/").into_iter().chain([("priority", priority)]).collect();
+fn get_with(priority: &str) -> Vec<u8> {
+    get_path_with("/", priority)
+}
+
+fn get_path_with(path: &str, priority: &str) -> Vec<u8> {
+    let fields: Vec<(&str, &str)> = get(path).into_iter().chain([("priority", priority)]).collect();
     head(&fields)
 }
 
@@ -41,10 +47,16 @@ fn read_all(client: &H3Client, exchanges: Vec<Exchange<'_>>) -> Vec<Vec<usize>> 
         while let Some(chunk) = exchange.receive.read_chunk(4096, true).await.unwrap() {
             received.borrow_mut()[number] += chunk.bytes.len();
         }
-        assert!(received.borrow()[number] > SIZE);
         received.borrow().clone()
     });
     client.runtime.block_on(join_all(reads))
+}
+
+/// Reads all responses like [`read_all`], and checks that none is cut off.
+fn read_whole(client: &H3Client, exchanges: Vec<Exchange<'_>>) -> Vec<Vec<usize>> {
+    let ends = read_all(client, exchanges);
+    assert!(ends.iter().enumerate().all(|(number, received)| received[number] > SIZE), "{ends:?}");
+    ends
 }
 
 /// Opens request streams. The first response fills the window of the connection before the others begin.
@@ -64,7 +76,7 @@ fn an_urgent_response_overtakes_others() {
     let (_upstream, gateway) = start();
     let client = connect(&gateway);
     let exchanges = open(&client, &[get_with("u=5"), head(&get("/")), get_with("u=1, i")]);
-    let ends = read_all(&client, exchanges);
+    let ends = read_whole(&client, exchanges);
     assert!(ends[2][0] < LITTLE && ends[2][1] < LITTLE, "u=1 is first: {ends:?}");
     assert!(ends[1][0] < LITTLE, "u=3 is the default: {ends:?}");
 }
@@ -79,7 +91,7 @@ fn a_priority_update_has_more_weight_than_the_header() {
     let exchanges = open(&client, &[get_with("u=1"), get_with("u=4"), get_with("u=7")]);
     client.runtime.block_on(async { control.write_all(&priority_update(0, "u=6")).await.unwrap() });
     client.wait(std::time::Duration::from_millis(200));
-    let ends = read_all(&client, exchanges);
+    let ends = read_whole(&client, exchanges);
     assert!(ends[2][0] < LITTLE && ends[2][1] < LITTLE, "u=2 came before its request: {ends:?}");
     assert!(ends[1][0] < LITTLE, "u=6 came after its request: {ends:?}");
 }
@@ -90,7 +102,24 @@ fn responses_of_the_same_urgency_take_turns() {
     let (_upstream, gateway) = start();
     let client = connect(&gateway);
     let exchanges = open(&client, &vec![head(&get("/")); 8]);
-    let ends = read_all(&client, exchanges);
+    let ends = read_whole(&client, exchanges);
     let first = ends.iter().min_by_key(|received| received.iter().sum::<usize>()).unwrap();
     assert!(first.iter().all(|received| *received > SIZE / 4), "{first:?}");
+}
+
+/// Urgency does not count in every eighth turn.
+#[test]
+fn a_small_response_does_not_wait_for_the_end_of_a_more_urgent_download() {
+    let (long, small) = (Upstream::fixed(ok(&"x".repeat(LONG))), Upstream::text("small"));
+    let rest = format!(
+        "[[route]]\npath = \"/long\"\nupstream = \"{}\"\n[[route]]\npath = \"/small\"\nupstream = \"{}\"\n",
+        long.url(),
+        small.url()
+    );
+    let gateway = Http3Gateway::start("", "http3 = true", &rest);
+    let client = connect(&gateway);
+    let exchanges = open(&client, &[get_path_with("/long", "u=0"), get_path_with("/small", "u=1")]);
+    let ends = read_all(&client, exchanges);
+    assert!(ends[0][0] > LONG, "the download arrives whole: {ends:?}");
+    assert!(ends[1][1] > 5 && ends[1][0] < LONG / 2, "the small response ends early: {ends:?}");
 }

@@ -385,6 +385,19 @@ fn listeners_of_both_families_are_one() {
     assert_eq!(code, 0, "{text}");
 }
 
+/// A listener on all addresses takes the connections of a single one, and serves what that one redirected.
+#[test]
+fn a_redirect_at_a_covered_address_is_lost_with_a_comment() {
+    let site = "location / { proxy_pass http://127.0.0.1:3000; }";
+    let redirect = "server { listen 10.0.0.1:80; server_name a.test; return 301 https://$host$request_uri; }";
+    let (text, code) = imported(&format!("{redirect} server {{ listen 80; {site} }}"));
+    let lost = "10.0.0.1:80: left out, because 0.0.0.0:80 accepts its connections, too; its redirect to HTTPS is lost";
+    assert!(text.contains(lost) && !text.contains("status 308"), "{text}");
+    assert_eq!(code, 3);
+    let (text, _) = imported(&format!("{redirect} server {{ listen 8080; {site} }}"));
+    assert!(text.contains("redirect_http = { listen = \"10.0.0.1:80\"") && text.contains("status 308"), "{text}");
+}
+
 /// A location that loses its protection must not become open.
 #[test]
 fn protected_locations_are_closed() {

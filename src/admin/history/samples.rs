@@ -62,13 +62,17 @@ pub struct GatewayState {
 pub struct LossCount {
     pub count: u64,
     grew_at: Option<Instant>,
+    /// The sum of the counters at the last update. It falls when a reload removes a limit with its counter.
+    last_sum: u64,
 }
 
 impl LossCount {
-    fn update(&mut self, count: u64, at: Instant) {
-        if count > self.count {
-            *self = LossCount { count, grew_at: Some(at) };
+    fn update(&mut self, sum: u64, at: Instant) {
+        if sum > self.last_sum {
+            self.count += sum - self.last_sum;
+            self.grew_at = Some(at);
         }
+        self.last_sum = sum;
     }
 
     /// Returns how long ago the last loss was.

@@ -21,14 +21,16 @@ use crate::limiting::usage::refusals::RecordedRefusal;
 const SHARED_MAX: usize = 100;
 /// Number of shared refusals with the same limit and key, the newest: one client must not displace all others.
 const SHARED_PER_KEY: usize = 10;
+/// Interval at which the same refusals are written again, before the store forgets them.
+const REWRITE_INTERVAL: Duration = Duration::from_secs(300);
 /// How long what was read is used again.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// What was written last, and what was read last.
 #[derive(Default)]
 pub struct PeerExchange {
-    /// Time and request id of the newest refusal that was written.
-    written: RefCell<Option<(String, Option<String>)>>,
+    /// Time and request id of the newest refusal that was written, and when that was.
+    written: RefCell<Option<(String, Option<String>, Instant)>>,
     read: RefCell<Option<(Instant, Rc<PeerRefusals>)>>,
 }
 
@@ -48,7 +50,7 @@ impl PeerRefusals {
 }
 
 impl LimitsApi {
-    /// Writes the last refusals of this gateway to the store if there are new ones.
+    /// Writes the last refusals of this gateway to the store if there are new ones, or the last write is long ago.
     pub async fn share_refusals(&self) {
         let snapshot = self.current.load_full();
         let reports: Vec<RefusalReport> = {
@@ -56,15 +58,18 @@ impl LimitsApi {
             let shared = select_shared(log.newest());
             shared.into_iter().map(|refusal| self.describe(refusal, &snapshot.config)).collect()
         };
-        let newest = reports.first().map(|report| (report.time.clone(), report.request_id.clone()));
-        if newest.is_none() || *self.peers.written.borrow() == newest {
+        let Some(newest) = reports.first() else { return };
+        let is_written = self.peers.written.borrow().as_ref().is_some_and(|(time, id, at)| {
+            (time, id) == (&newest.time, &newest.request_id) && at.elapsed() < REWRITE_INTERVAL
+        });
+        if is_written {
             return;
         }
         let owner = (snapshot.config.store.prefix.as_str(), self.link.gateways().name());
         let write = self.link.store().write_text(owner, GatewayText::Refusals, &write_reports(&reports)).await;
         // If the store does not answer, the next attempt writes them.
         if matches!(write, Some(Ok(()))) {
-            *self.peers.written.borrow_mut() = newest;
+            *self.peers.written.borrow_mut() = Some((newest.time.clone(), newest.request_id.clone(), Instant::now()));
         }
     }
 

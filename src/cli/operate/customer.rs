@@ -187,7 +187,8 @@ fn describe_gaps(answer: &Value) -> String {
     let mut text = String::new();
     let names: Vec<String> = list(answer, "incomplete").map(text_of).collect();
     let total = answer["incomplete_total"].as_u64().unwrap_or(0);
-    if answer["keys_comparable"] == false && answer["gateways"].as_u64() > Some(1) {
+    let has_hashes = list(answer, "limits").any(|item| text_of(&item["key"]).contains('#'));
+    if answer["keys_comparable"] == false && answer["gateways"].as_u64() > Some(1) && has_hashes {
         text.push_str(
             "\nWithout `keys_secret` in [admin], each gateway shows another hash of the same key, so refusals of other\n\
              gateways are missing here.\n",

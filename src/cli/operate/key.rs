@@ -124,7 +124,7 @@ fn run_action(options: &KeyOptions, gateway: &GatewayContact) -> Result<(Value, 
                 Some(false) => "there is nothing to reset: the key has used nothing, or is not spelled like this",
                 _ => "reset: nothing is used any more, and no ban holds",
             };
-            let text = format!("{limit} {}: {what}{}\n", text_of(&answer["key"]), describe_block(limit, &before));
+            let text = format!("{limit} {}: {what}{}\n", text_of(&answer["key"]), describe_block(&before));
             Ok((answer, text))
         }
         KeyAction::Refund => {
@@ -245,13 +245,13 @@ fn describe_state(about: &Value, state: &Value) -> String {
 }
 
 /// Says that a block stays after a reset.
-fn describe_block(limit: &str, state: &Value) -> String {
+fn describe_block(state: &Value) -> String {
     if state["override"]["blocked"] != true {
         return String::new();
     }
     let help = match state["override"]["source"] == "live" {
-        true => format!(", which `sluicegate key unblock {limit}` ends"),
-        false => String::new(),
+        true => ", which `sluicegate key unblock` with the same key ends",
+        false => "",
     };
     format!("; it stays {}{help}", describe_override(&state["override"]).unwrap_or_default())
 }

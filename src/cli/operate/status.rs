@@ -69,9 +69,12 @@ fn describe_status(status: &Value, upstreams: &Value) -> String {
     ];
     let mut text: String = lines.into_iter().map(|(name, line)| format!("{name:<10}{line}\n")).collect();
     text.push('\n');
-    match status["problems"].as_array().map_or(&[][..], Vec::as_slice) {
-        [] => text.push_str("nothing is wrong\n"),
-        problems => problems.iter().for_each(|problem| text.push_str(&format!("! {}\n", text_of(&problem["text"])))),
+    match status["problems"].as_array().map(Vec::as_slice) {
+        None => text.push_str("this gateway is older than the command, and does not list its problems\n"),
+        Some([]) => text.push_str("nothing is wrong\n"),
+        Some(problems) => {
+            problems.iter().for_each(|problem| text.push_str(&format!("! {}\n", text_of(&problem["text"]))))
+        }
     }
     list_unhealthy(upstreams).iter().for_each(|server| text.push_str(&format!("  {server}\n")));
     text

@@ -18,7 +18,7 @@ impl PrivateFile {
     fn describe(self) -> &'static str {
         match self {
             PrivateFile::Config => "a file of this configuration",
-            PrivateFile::Secret => "which contains a secret (`${file:...}`)",
+            PrivateFile::Secret => "whose content the config uses (`${file:...}`)",
             PrivateFile::Key => "which contains a private key",
             PrivateFile::Passwords => "which contains passwords",
             PrivateFile::State => "where the gateway stores its state",
@@ -27,27 +27,27 @@ impl PrivateFile {
 }
 
 impl SourceTexts {
-    /// Reports folders that contain a private file, and warns of those that are not made to be served.
+    /// Reports folders that contain a private file, and warns of those that are not made to be served. A file that
+    /// `${file:...}` names may be a public page, so it causes only a warning.
     pub fn report_exposed_files(&self) {
         let (mut files, folders) = (self.private_files.take(), self.served_folders.take());
         files.extend(self.list_config_files().iter().map(|file| (file.path.clone(), PrivateFile::Config)));
         for (place, folder) in folders {
-            // What is no folder is reported elsewhere.
-            let Ok(folder) = folder.canonicalize() else { continue };
-            if !folder.is_dir() {
-                continue;
-            }
-            let mut exposed = files.iter().filter(|(path, _)| is_served(&folder, &resolve(path)));
-            if let Some((path, kind)) = exposed.next() {
+            let folder = resolve(&folder);
+            let exposed = files.iter().filter(|(path, _)| is_served(&folder, &resolve(path)));
+            if let Some((path, kind)) = exposed.min_by_key(|(_, kind)| *kind == PrivateFile::Secret) {
                 let what = format!(
                     "`{}` in [[route]]: clients could fetch `{}`, {}",
                     route::FILES.name,
                     path.display(),
                     kind.describe()
                 );
-                let path = route::TABLE.path_of(route::FILES.name);
-                self.add_mistake(Diagnostic::new(place, what).with_help(HELP).with_option(path));
-            } else if is_unfit(&folder) {
+                let diagnostic = Diagnostic::new(place, what).with_help(HELP);
+                match kind {
+                    PrivateFile::Secret => self.add_warning(DiagnosticCode::ExposedFolder, diagnostic),
+                    _ => self.add_mistake(diagnostic.with_option(route::TABLE.path_of(route::FILES.name))),
+                }
+            } else if folder.is_dir() && is_unfit(&folder) {
                 let what = format!("the route serves the whole folder `{}`", folder.display());
                 self.add_warning(DiagnosticCode::ExposedFolder, Diagnostic::new(place, what).with_help(HELP));
             }
@@ -66,8 +66,8 @@ fn resolve(path: &Path) -> PathBuf {
     path
 }
 
-/// Returns whether a route with `folder` would serve a file, or what is below it. Names that begin with a dot are not
-/// served, except for `.well-known` at the start.
+/// Returns whether a route that reaches `folder`, which may be a single file, would serve a file, or what is below it.
+/// Names that begin with a dot are not served, except for `.well-known` at the start.
 fn is_served(folder: &Path, file: &Path) -> bool {
     let Ok(name) = file.strip_prefix(folder) else {
         // All of the state directory is served if the folder is within it.

@@ -9,7 +9,7 @@ use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::diagnostics::report::{Diagnostic, MistakeKind, Place};
 use crate::config::reader::{At, Section};
 use crate::config::schema::set;
-use crate::config::source::SourceTexts;
+use crate::config::source::{PrivateFile, SourceTexts};
 use crate::config::values;
 use crate::config::values::{TextFault, invalid_text};
 use crate::net::NamedSet;
@@ -99,6 +99,7 @@ fn read_set_file(section: &Section) -> Option<ListedItem> {
     let node = section.node(&set::FILE)?;
     let sources = section.sources;
     let path = sources.resolve_path(node.place.file, &path);
+    sources.add_private_file(&path, PrivateFile::Config);
     let text = match sources.read_file(&path) {
         Ok(text) => text,
         Err(error) => {

@@ -49,7 +49,7 @@ const NGINX_VARIABLES: [&str; 13] = [
     "$realip_",
     "$upstream_",
     "$proxy_",
-    "$geoip",
+    "$geoip_",
     "$host",
     "$scheme",
     "$request_",
@@ -68,7 +68,8 @@ pub fn parse_stated_value(text: &str) -> Result<StatedValue, TextFault> {
 /// Parses a value of `response_headers`, which has no placeholders.
 pub fn parse_response_value(text: &str) -> Result<HeaderValue, TextFault> {
     let value = values::parse_header_value(text)?;
-    refuse_foreign_names(text)?;
+    let help = "write the text itself: response headers have no placeholders";
+    refuse_foreign_names(text).map_err(|fault| TextFault { help: help.to_owned(), ..fault })?;
     let own = ClientFact::NAMES.iter().map(|(name, _)| format!("{{{name}}}")).find(|name| text.contains(name));
     match own {
         Some(name) => invalid_text(
@@ -85,13 +86,19 @@ fn refuse_foreign_names(text: &str) -> Result<(), TextFault> {
     if let Some((foreign, own)) = known {
         return invalid_text(format!("`{foreign}` is a variable of another program"), format!("write {own}"));
     }
-    // Envoy's are like `%RESPONSE_FLAGS%` and `%REQ(:path)%`.
+    // Envoy's are like `%RESPONSE_FLAGS%` and `%REQ(:path)%`, and percent-encoded bytes like `%DCBUNG%20`.
     let is_of_envoy = |word: &str| {
         let name = word.split_once('(').map_or(word, |(name, rest)| if rest.ends_with(')') { name } else { "" });
-        name.len() > 2 && name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')
+        let is_encoded = !word.contains(['_', '(']) && word.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
+        name.len() > 2 && !is_encoded && name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')
     };
     let of_envoy = text.split('%').skip(1).find(|word| is_of_envoy(word)).filter(|_| text.matches('%').count() > 1);
-    let of_nginx = NGINX_VARIABLES.iter().find_map(|start| text.find(start).map(|at| &text[at..]));
+    let of_nginx = NGINX_VARIABLES.iter().find_map(|start| {
+        let rest = text.find(start).map(|at| &text[at..])?;
+        // `$hostile` is no variable.
+        let goes_on = rest[start.len()..].starts_with(|next: char| next.is_ascii_alphabetic());
+        (start.ends_with('_') || !goes_on).then_some(rest)
+    });
     let variable = match (of_envoy, of_nginx) {
         (Some(word), _) => format!("%{word}%"),
         (None, Some(rest)) => {

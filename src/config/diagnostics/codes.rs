@@ -52,7 +52,7 @@ labels! {
     DnsProgram = "SG0241",
     /// The ACME server issues no certificate for a name.
     UnissuedName = "SG0242",
-    /// `files` of a route serves a folder that is not made for that.
+    /// `files` of a route serves a folder that is not made for that, or a file that the config uses.
     ExposedFolder = "SG0243",
     /// A key that clients choose.
     ForgeableKey = "SG0301",

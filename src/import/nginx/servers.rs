@@ -99,7 +99,7 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
             if let Some(redirect) = &site.redirect {
                 review_block(site.server.inner(), "S", self.out);
                 listeners.add_redirect(&site.listens, redirect.port);
-                if redirect.redirect.status != 308 {
+                if redirect.redirect.status != 308 && !listeners.covers(&site.listens) {
                     self.out.remarks.add(redirect.at, "redirect_http answers with status 308 instead");
                 }
                 self.translate_https_redirect(site, redirect);

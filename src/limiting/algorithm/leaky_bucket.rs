@@ -65,10 +65,14 @@ impl Algorithm for LeakyBucket {
             let help = "remove `nodelay`, which lets all requests proceed at once, or `delay_after`";
             return Err(option_error(DELAY_AFTER.name(), "with `nodelay`, no request waits", help));
         }
-        let bucket = LeakyBucket { rate, per_ms, queue_ms, nodelay, delay_after, refunds: options.refunds };
+        let mut bucket = LeakyBucket { rate, per_ms, queue_ms, nodelay, delay_after, refunds: options.refunds };
         if queue_ms > bucket.max_number() {
             let help = format!("the longest `queue` for this rate is {}ms", bucket.max_number());
             return Err(option_error(QUEUE.name(), "it is too long to stay exact", help));
+        }
+        // No request waits then, so charges have the receipts of `nodelay`, which can be refunded in any order.
+        if bucket.delay_after > 0 && !bucket.has_queue() {
+            bucket = LeakyBucket { nodelay: true, delay_after: 0, ..bucket };
         }
         Ok(bucket)
     }

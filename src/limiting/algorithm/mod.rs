@@ -365,9 +365,10 @@ mod tests {
     }
 
     /// A rule with the leading option, and the others if `others`. Only a rate per month has `resets_on`, and the
-    /// sample is one per week.
+    /// sample is one per week. `delay_after` excludes `nodelay`.
     fn built(spec: &Spec, others: bool) -> Rule {
-        let is_set = |param: &Param| others && param.name != "resets_on" || param.name == spec.leading.name;
+        let is_combined = |param: &Param| !["resets_on", "delay_after"].contains(&param.name);
+        let is_set = |param: &Param| others && is_combined(param) || param.name == spec.leading.name;
         let value = |param: &Param| is_set(param).then(|| sample(param.kind));
         let values = spec.params().map(|param| (param.name, value(param))).collect();
         (spec.build)(&OptionValues::new(values, false)).unwrap_or_else(|misfit| panic!("{}: {misfit:?}", spec.name))

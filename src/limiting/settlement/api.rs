@@ -95,8 +95,9 @@ fn is_asynchronous(path: &str) -> bool {
     let path = path.trim_end_matches('/').as_bytes();
     let mut segments = path.split(|byte| *byte == b'/');
     let operation = segments.next_back().unwrap_or_default();
-    let mut words = operation.split(|byte| matches!(byte, b'-' | b'_' | b':'));
     let verb = operation.rsplit(|byte| *byte == b':').next().filter(|verb| verb.len() < operation.len());
+    // The name before a verb may be that of a model.
+    let mut words = verb.unwrap_or(operation).split(|byte| matches!(byte, b'-' | b'_'));
     let has_verb = verb.and_then(|verb| verb.get(..WORD.len())).is_some_and(|start| start.eq_ignore_ascii_case(WORD));
     has_verb || words.any(|word| word.eq_ignore_ascii_case(WORD)) || segments.any(|one| one.eq_ignore_ascii_case(WORD))
 }

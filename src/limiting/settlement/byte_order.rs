@@ -36,8 +36,8 @@ pub struct UnreadText {
 impl UnreadText {
     /// Returns the length of a piece in UTF-8, at most.
     pub fn count(&mut self, piece: &[u8]) -> usize {
-        if !std::mem::replace(&mut self.is_begun, !piece.is_empty()) {
-            self.is_wide = matches!(piece, [0xfe | 0xff, ..]);
+        if !self.is_begun && !piece.is_empty() {
+            *self = UnreadText { is_begun: true, is_wide: matches!(piece, [0xfe | 0xff, ..]) };
         }
         self.is_wide = self.is_wide || memchr(0, piece).is_some();
         if self.is_wide { piece.len() + piece.len().div_ceil(2) } else { piece.len() }

@@ -231,7 +231,7 @@ impl SourceGroup {
     }
 
     fn push(&mut self, bytes: &[u8]) {
-        let is_start = !std::mem::replace(&mut self.has_begun, true);
+        let is_start = !bytes.is_empty() && !std::mem::replace(&mut self.has_begun, true);
         let bytes = match self.parser {
             Parser::Json(_) | Parser::Lines(_) | Parser::Events(_) | Parser::Text
                 if is_start && is_compressed(bytes) =>

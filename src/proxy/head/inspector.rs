@@ -13,6 +13,9 @@ use memchr::memchr;
 /// A second parser for heads and framing, at least as strict as the real one. It stops the real parser where the
 /// framing of a body is invalid. A head that the real parser finds at another place or with another body length is
 /// refused. So both agree on where each accepted request ends.
+///
+/// It also finds the request lines behind other requests, so that raw bytes in their targets can be encoded. On a
+/// connection without an inspector, the targets of pipelined requests are not encoded.
 #[derive(Debug)]
 pub struct Inspector {
     state: InspectState,

@@ -222,7 +222,8 @@ pub async fn apply_decision<'a, D: LimitDoor<'a>>(
     Ok(())
 }
 
-/// Records a decision. Returns the delay of a request that has to wait; [`LimitDoor::end_delay`] follows in any case.
+/// Records a decision. Returns the delay of a request that has to wait. The caller calls [`LimitDoor::end_delay`] once
+/// the request proceeds.
 fn record_decision<'r, 'a, D: LimitDoor<'a>>(
     door: &mut D,
     limits: &D::Limits,

@@ -38,9 +38,8 @@ pub fn check_overload(request: &RequestContext<'_>) -> Result<(), Refusal> {
 pub fn check_breakers(request: &RequestContext<'_>, routed: RoutedRequest<'_>) -> Result<(), Refusal> {
     let now_ms = || request.client.worker.process.fleet.now_ms();
     let mut breakers = guarding_breakers(request, routed);
-    breakers.try_for_each(|(breaker, rule)| {
-        breaker.check(rule, now_ms, Blame::from_ip(routed.identity.ip)).map_err(shed_by_breaker)
-    })
+    breakers
+        .try_for_each(|(breaker, _)| breaker.check(now_ms, Blame::from_ip(routed.identity.ip)).map_err(shed_by_breaker))
 }
 
 /// Takes the places of a request that is about to be decided by its limits. The account holds those among the requests

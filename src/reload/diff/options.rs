@@ -463,6 +463,7 @@ fn describe_list(
         // An empty list is another value than none.
         (None, None) if depends && is_set_after => format!("{path}: [], no longer the default"),
         (None, None) if depends => format!("{path}: the default, no longer []"),
+        (None, None) if old.is_empty() => return None,
         (None, None) if option.is_some_and(|option| option.is_unordered) => return None,
         (None, None) => format!("{path} in another order"),
         (Some(removed), None) if is_limits => format!("no longer limited by {}", removed.replace('"', "")),

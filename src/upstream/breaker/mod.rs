@@ -84,11 +84,12 @@ impl CircuitBreaker {
     ///
     /// # Errors
     /// The breaker is open, or half-open and has its probes.
-    pub fn check(&self, rule: &BreakerRule, now_ms: impl FnOnce() -> u64, client: Blame) -> Result<(), BreakerRefusal> {
+    pub fn check(&self, now_ms: impl FnOnce() -> u64, client: Blame) -> Result<(), BreakerRefusal> {
         if self.admits_all.load(Ordering::Relaxed) & 1 == 1 {
             return Ok(());
         }
-        match self.lock().machine.find_wait(rule, now_ms(), client) {
+        let LockedBreaker { rule, machine } = &mut *self.lock();
+        match machine.find_wait(rule, now_ms(), client) {
             Some(wait_ms) => Err(self.refuse(wait_ms)),
             None => Ok(()),
         }

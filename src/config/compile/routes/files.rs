@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io::{Error, ErrorKind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use http::HeaderValue;
@@ -14,13 +14,13 @@ use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::Diagnostic;
 use crate::config::reader::{At, Section};
 use crate::config::schema::route;
-use crate::config::tree::Node;
+use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
 use crate::files::name::Candidate;
 use crate::files::open::open_folder;
 use crate::files::{FileFolder, RequestPath};
 use crate::route::rewrite::encode_plain;
-use crate::template::TextTemplate;
+use crate::template::{Piece, TextTemplate};
 
 const TRY_HELP: &str = "write try = [\"{path}\", \"/index.html\"]";
 /// The most names that are tried for one request.
@@ -33,11 +33,11 @@ pub fn compile_files(section: &Section, node: &Node) -> Option<Arc<FileFolder>> 
         return section.report_fault(route::FILES.name, node, "it is empty", "name a folder, such as \"dist\"");
     }
     let path = section.sources.resolve_absolute(node.place.file, &folder_text);
-    section.sources.add_served_folder(node.place, &path);
     let candidates = compile_candidates(section);
     let cache_control = compile_cache_control(section);
     check_folder(section, node, (&folder_text, &path))?;
     let candidates = candidates?;
+    record_reach(section, node, &path, &candidates);
     warn_of_missing_files(section, &path, &candidates);
     let candidates = candidates.into_iter().map(|at| at.value).collect();
     Some(Arc::new(FileFolder { path, candidates, cache_control: cache_control? }))
@@ -140,6 +140,37 @@ fn check_folder(section: &Section, node: &Node, (shown, path): (&str, &Path)) ->
         _ => (format!("the folder `{shown}` cannot be read: {error}"), String::new()),
     };
     section.report_fault(route::FILES.name, node, &what, &help)
+}
+
+/// Remembers what clients can fetch. A route with a path of its own reaches only a part of the folder, and a name of
+/// `try` without `{path}` is a single file.
+fn record_reach(section: &Section, node: &Node, folder: &Path, candidates: &[At<TextTemplate<RequestPath>>]) {
+    let own = match section.node(&route::PATH).map(|node| &node.value) {
+        Some(Value::String(text)) => text.value.strip_prefix('=').unwrap_or(&text.value).trim_start(),
+        _ => "/",
+    };
+    let is_fixed = own.starts_with('/') && !own.contains(['{', '*']) && section.node(&route::REWRITE).is_none();
+    let prefix = if is_fixed { own } else { "/" };
+    let mut recorded: Vec<PathBuf> = Vec::new();
+    for At { value, .. } in candidates {
+        let mut reach = String::new();
+        for piece in value.pieces() {
+            match piece {
+                Piece::Literal(text) => reach.push_str(text),
+                Piece::Placeholder(RequestPath) => {
+                    reach.push_str(prefix);
+                    break;
+                }
+            }
+        }
+        // No file that may be served has another name.
+        let Some(candidate) = Candidate::parse(&reach, false) else { continue };
+        let path = folder.join(&candidate.name);
+        if !recorded.iter().any(|earlier| path.starts_with(earlier)) {
+            section.sources.add_served_folder(node.place, &path);
+            recorded.push(path);
+        }
+    }
 }
 
 /// Warns of a folder without files, and of names of `try` that do not exist.

@@ -17,7 +17,7 @@ use crate::config::schema::{acme, listener};
 use crate::config::source::PrivateFile;
 use crate::config::values::{TextFault, invalid_text, is_host};
 use crate::config::{Acme, AcmeSettings, DnsMethod, DnsPublisher, DnsUpdate, ListenerSettings};
-use crate::net::host_address;
+use crate::net::{host_address, is_private};
 use crate::tls::internal::is_signable;
 use crate::tls::trust::TrustedRoots;
 use crate::tls::{ChallengeKind, ChallengeStore};
@@ -226,7 +226,7 @@ fn warn_about_name(tls: &Section, settings: &AcmeSettings, At { place, value }: 
     }
     let profile = settings.profile.as_deref();
     let (what, help) = match host_address(value) {
-        Some(ip) if is_private(&ip.to_string()) => (
+        Some(ip) if is_private(ip) => (
             format!("Let's Encrypt issues no certificate for `{value}`, which is not an address of the internet"),
             PRIVATE_HELP,
         ),
@@ -234,7 +234,7 @@ fn warn_about_name(tls: &Section, settings: &AcmeSettings, At { place, value }: 
             format!("Let's Encrypt issues certificates for addresses, such as `{value}`, only with another profile"),
             "add profile = \"shortlived\" to [acme]",
         ),
-        None if is_private(value.strip_prefix("*.").unwrap_or(value)) => (
+        None if is_not_public(value.strip_prefix("*.").unwrap_or(value)) => (
             format!("Let's Encrypt issues no certificate for `{value}`, which is not a name of the internet"),
             PRIVATE_HELP,
         ),
@@ -244,10 +244,10 @@ fn warn_about_name(tls: &Section, settings: &AcmeSettings, At { place, value }: 
     tls.sources.add_warning(DiagnosticCode::UnissuedName, diagnostic);
 }
 
-/// Returns whether a name or address is not one of the public internet.
-fn is_private(name: &str) -> bool {
+/// Returns whether a name is not one of the public internet.
+fn is_not_public(name: &str) -> bool {
     let is_below = |domain: &str| name.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
-    !name.contains(['.', ':']) || is_signable(name) && !DOCUMENTED.iter().any(|domain| is_below(domain))
+    !name.contains('.') || is_signable(name) && !DOCUMENTED.iter().any(|domain| is_below(domain))
 }
 
 fn read_challenges(section: &Section) -> Vec<ChallengeKind> {

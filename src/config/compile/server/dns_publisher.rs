@@ -137,12 +137,14 @@ fn parse_server(text: &str) -> Result<String, TextFault> {
         return Ok(std::net::SocketAddr::new(ip, PORT).to_string());
     }
     match text.parse::<Authority>() {
-        Ok(authority) if !text.contains('@') && !authority.host().is_empty() && !text.ends_with(':') => {
-            match authority.port() {
-                Some(_) if authority.port_u16().is_none_or(|port| port == 0) => {
-                    invalid_text(format!("`{text}` has no valid port"), SERVER_HELP)
-                }
-                port => Ok(format!("{}:{}", authority.host(), port.map_or(PORT, |port| port.as_u16()))),
+        Ok(authority) if !text.contains('@') && !authority.host().is_empty() => {
+            // The host of an authority includes the brackets of IPv6.
+            let host = authority.host();
+            let rest = &text[host.len()..];
+            match rest.strip_prefix(':').map(str::parse::<u16>) {
+                None if rest.is_empty() => Ok(format!("{host}:{PORT}")),
+                Some(Ok(port)) if port > 0 => Ok(format!("{host}:{port}")),
+                _ => invalid_text(format!("`{text}` has no valid port"), SERVER_HELP),
             }
         }
         _ => invalid_text(format!("`{text}` is not the address of a name server"), SERVER_HELP),
@@ -169,5 +171,27 @@ fn parse_secret(text: &str) -> Result<KeySecret, TextFault> {
             SECRET_HELP,
         ),
         Err(_) => invalid_text("the secret is not Base64", SECRET_HELP),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_has_a_port_that_exists_or_none() {
+        for (text, server) in [
+            ("ns.example.com", "ns.example.com:53"),
+            ("ns.example.com:5353", "ns.example.com:5353"),
+            ("192.0.2.53", "192.0.2.53:53"),
+            ("2001:db8::53", "[2001:db8::53]:53"),
+            ("[2001:db8::53]", "[2001:db8::53]:53"),
+            ("[2001:db8::53]:5353", "[2001:db8::53]:5353"),
+        ] {
+            assert_eq!(parse_server(text).ok().as_deref(), Some(server), "{text}");
+        }
+        for text in ["ns.test:0", "ns.test:99999", "ns.test:", "[2001:db8::53]:65536", "a@ns.test:53", ""] {
+            assert!(parse_server(text).is_err(), "{text}");
+        }
     }
 }

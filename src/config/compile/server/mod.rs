@@ -327,6 +327,10 @@ pub fn compile_store(section: &Section) -> StoreSettings {
     };
     if let Some(state) = &settings.state {
         section.sources.add_private_file(state, PrivateFile::State);
+        // The usage of keys is stored beside it.
+        let mut usage = state.clone().into_os_string();
+        usage.push(".usage");
+        section.sources.add_private_file(&PathBuf::from(usage), PrivateFile::State);
     }
     section.report_unknown();
     settings

@@ -182,6 +182,11 @@ impl<'a> Context<'a, '_> {
         }
         translate_added_headers(scope, self.out, &mut body);
         self.apply_server_guards(scope, &mut body);
+        let own_header = block.iter().find(|directive| directive.name == "add_header" && !body.guards.is_empty());
+        if let Some(directive) = own_header {
+            let why = "a refusal by an `if` of the server has these headers, too; in nginx, it has those of the server";
+            body.add_remark(self.out.remarks.add(directive, why));
+        }
         if let Some(directive) = block.iter().find(|directive| directive.name == "internal") {
             self.review_internal(directive, matcher, scope, &mut body);
             return Ok(body);

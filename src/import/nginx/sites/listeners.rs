@@ -114,6 +114,17 @@ fn parse_address(text: &str) -> Option<String> {
     Some(std::net::SocketAddr::new(ip, 80).to_string())
 }
 
+/// Returns the addresses that accept the connections to this one, too: those of all interfaces with the same port.
+fn wildcards_of(address: &str) -> Vec<String> {
+    match address.parse::<SocketAddr>() {
+        Ok(socket) if !socket.ip().is_unspecified() => {
+            let four = socket.is_ipv4().then(|| format!("0.0.0.0:{}", socket.port()));
+            std::iter::once(format!("[::]:{}", socket.port())).chain(four).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
 impl ListenBlocks {
     /// Adds the addresses of a server that only redirects to HTTPS on this port.
     pub fn add_redirect(&mut self, listens: &[Listen], port: u16) {
@@ -168,18 +179,29 @@ impl ListenBlocks {
 
     /// Leaves out addresses for which a listener on all addresses has the same port, because both cannot bind.
     fn leave_out_covered(&mut self, out: &mut ImportedConfig) {
-        let wildcard_of = |address: &str| {
-            let socket: SocketAddr = address.parse().ok().filter(|at: &SocketAddr| !at.ip().is_unspecified())?;
-            let four = socket.is_ipv4().then(|| format!("0.0.0.0:{}", socket.port()));
-            let mut wildcards = std::iter::once(format!("[::]:{}", socket.port())).chain(four);
-            wildcards.find(|wildcard| self.listeners.contains_key(wildcard))
-        };
+        let wildcard_of =
+            |address: &str| wildcards_of(address).into_iter().find(|wildcard| self.listeners.contains_key(wildcard));
         let covered: Vec<(String, String)> =
             self.listeners.keys().filter_map(|address| Some((address.clone(), wildcard_of(address)?))).collect();
         for (address, wildcard) in covered {
-            self.listeners.remove(&address);
-            out.remarks.add_text(format!("{address}: left out, because {wildcard} accepts its connections, too"));
+            let lost = self.listeners.remove(&address);
+            let mut text = format!("{address}: left out, because {wildcard} accepts its connections, too");
+            if lost.is_some_and(|listener| listener.redirects_to.is_some() && !listener.serves)
+                && self.is_serving(&wildcard)
+            {
+                text.push_str("; its redirect to HTTPS is lost");
+            }
+            out.remarks.add_text(text);
         }
+    }
+
+    /// Returns whether listeners that serve requests accept the connections to all these addresses.
+    pub fn covers(&self, listens: &[Listen]) -> bool {
+        listens.iter().all(|listen| wildcards_of(&listen.address).iter().any(|wildcard| self.is_serving(wildcard)))
+    }
+
+    fn is_serving(&self, address: &str) -> bool {
+        self.listeners.get(address).is_some_and(|listener| listener.serves)
     }
 
     /// Writes the listeners. The first address that only redirects becomes `redirect_http`.

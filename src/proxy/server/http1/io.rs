@@ -61,6 +61,9 @@ impl Http1Io {
 
     /// Encodes the request lines in `fresh`, and holds one that is not whole yet. `may_begin`: `fresh` may begin with a
     /// request line or its rest. Returns false if the parser gets `fresh` as it is. Otherwise it reads `unread`.
+    ///
+    /// Only an inspector finds request lines behind other requests. Without one, only a line at the start of `fresh` is
+    /// encoded, and the parser gets pipelined ones as they are.
     fn replace_lines(&mut self, fresh: &[u8], may_begin: bool) -> bool {
         let lines = self.client.inspector.as_ref().map(|inspector| inspector.borrow_mut().take_pipelined());
         let (replaced, held) = encode_pipelined(fresh, &lines.unwrap_or_default());

@@ -35,6 +35,9 @@ const LAST_CALL: Duration = Duration::from_millis(500);
 const LARGEST_REQUEST: u64 = varint::MAX - 3;
 /// Bytes per second that a client acknowledges at least, if `min_response_rate` is less.
 const LEAST_RATE: u64 = 1024;
+/// Time after which the next response tries to write, though the last one has found no room: perhaps it was only the
+/// window of its stream that was full. Each that finds no room waits for the library then, so that the tries end.
+const RETRY_WRITE: Duration = Duration::from_millis(50);
 /// Packets that are sent before other tasks run.
 const SENDS_MAX: usize = 16;
 
@@ -360,6 +363,9 @@ impl Driver {
                 cx.waker().wake_by_ref();
             }
             bound(next);
+            if self.shared.streams.borrow().turns.has_waiting() {
+                bound(now + RETRY_WRITE);
+            }
         }
         if !self.shared.streams.borrow().finishing.is_empty() {
             bound(now + self.unread_patience());

@@ -8,16 +8,12 @@ use quinn_proto::StreamId;
 
 /// The urgency of a request that states none; 0 is the most urgent, and 7 the least.
 pub const DEFAULT_URGENCY: u8 = 3;
-/// The priority of the control stream for the library: above that of each response.
+/// The priority of the control stream for the library: above that of each response. All responses have the same one
+/// there, so that what the gateway has written of one does not wait for the end of a more urgent one.
 pub const CONTROL_PRIORITY: i32 = i32::MAX;
 const HEADER: &str = "priority";
 /// Urgencies that are kept for requests that have not arrived.
 const EARLY_MAX: usize = 32;
-
-/// Returns the priority of a response for the library, which sends the highest first.
-pub fn send_priority(urgency: u8) -> i32 {
-    i32::from(DEFAULT_URGENCY) - i32::from(urgency)
-}
 
 /// Returns the urgency that a request states.
 pub fn urgency_of(headers: &HeaderMap) -> u8 {

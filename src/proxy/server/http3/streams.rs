@@ -10,7 +10,7 @@ use crate::proxy::server::http3::error::{
     CLOSED_CRITICAL_STREAM, Fatal, ID_ERROR, REQUEST_CANCELLED, REQUEST_INCOMPLETE, REQUEST_REJECTED,
     STREAM_CREATION_ERROR,
 };
-use crate::proxy::server::http3::priority::{DEFAULT_URGENCY, send_priority};
+use crate::proxy::server::http3::priority::DEFAULT_URGENCY;
 use crate::proxy::server::http3::request_reader::RequestItem;
 use crate::proxy::server::http3::request_streams::{RequestStream, StreamItem, Streams};
 use crate::proxy::server::http3::shared::Http3Connection;
@@ -150,11 +150,8 @@ impl Http3Connection {
 
     /// Sets the urgency of a response. The header of its request has less weight than a PRIORITY_UPDATE.
     pub fn set_urgency(&self, id: StreamId, of_header: u8) {
-        let mut streams = self.streams.borrow_mut();
-        let Some(stream) = streams.requests.get_mut(&id) else { return };
-        let urgency = *stream.urgency.get_or_insert(of_header);
-        if urgency != DEFAULT_URGENCY {
-            self.set_send_priority(id, send_priority(urgency));
+        if let Some(stream) = self.streams.borrow_mut().requests.get_mut(&id) {
+            stream.urgency.get_or_insert(of_header);
         }
     }
 
@@ -167,7 +164,6 @@ impl Http3Connection {
         }
         if let Some(stream) = streams.requests.get_mut(&id) {
             stream.urgency = Some(urgency);
-            self.set_send_priority(id, send_priority(urgency));
         } else if number >= streams.next_id {
             streams.early_urgencies.set(id, urgency);
         }
@@ -197,7 +193,14 @@ impl Http3Connection {
 
     /// Ends the turn of a response, if it has one: its task has written what it could.
     pub fn end_turn(&self, id: StreamId) {
-        let is_next_free = self.streams.borrow_mut().turns.end(id);
+        let is_next_free = {
+            let mut streams = self.streams.borrow_mut();
+            let is_next_free = streams.turns.end(id);
+            if !streams.requests.contains_key(&id) {
+                streams.turns.forget(id);
+            }
+            is_next_free
+        };
         if is_next_free {
             self.begin_turn();
         }

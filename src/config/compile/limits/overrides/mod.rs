@@ -15,7 +15,7 @@ use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
 use crate::config::schema::limit;
-use crate::config::source::SourceTexts;
+use crate::config::source::{PrivateFile, SourceTexts};
 use crate::config::substitute::Text;
 use crate::config::tree::{Node, Table as Tree, TableEntry, Value};
 use crate::config::unreadable;
@@ -120,6 +120,7 @@ fn read_file_path(section: &Section, item: &Node) -> Option<At<PathBuf>> {
 /// Reads the rows of a file. Rows with mistakes are left out, with a warning.
 fn apply_file(section: &Section, overrides: &Overrides, key: &Key, (place, path): (Place, &Path)) -> Option<()> {
     let sources = section.sources;
+    sources.add_private_file(path, PrivateFile::Config);
     let text = match unreadable::read_rows(path) {
         Ok(text) => text,
         Err(error) => {
