@@ -279,7 +279,9 @@ fn a_window_that_is_over_gives_nothing_back() {
     std::thread::sleep(Duration::from_millis(300));
     let receipt = &taken["decisions"][0]["limits"][0]["receipt"];
     let refund = post(&gateway, "/-/limits/per-ip/refund", &json!({ "receipt": receipt })).json();
-    assert_eq!(refund, json!({ "limit": "per-ip", "applied": false, "reason": "expired" }));
+    let expected =
+        json!({ "limit": "per-ip", "key": "ip=10.0.0.1", "applied": false, "reason": "expired", "units": 0 });
+    assert_eq!(refund, expected);
 }
 
 #[test]
