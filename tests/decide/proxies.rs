@@ -120,7 +120,7 @@ fn a_client_of_envoy_has_one_budget_however_it_repeats_its_key() {
             assert_eq!(site.fetch("GET", "/", &fields, "").status(), 400, "{fields}");
         }
     }
-    assert_eq!(site.app.requests().len(), 5);
+    assert_eq!(site.app.requests().len(), 6);
 }
 
 /// What the manual says to set behind another proxy: clients are told apart by what it forwards, and cannot choose.

@@ -219,6 +219,8 @@ fn block_an_address(walk: &mut Walk) {
     let refused = walk.gateway.client_from(ATTACKER).fetch(&request("/search?q=1", ""), "");
     let id = id_of(&refused);
     walk.learned.insert("5f1c8a0d2b7e4c93a6d0f8e17b3c2a49".to_owned(), id.clone());
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    walk.learned.insert("gw1".to_owned(), host.trim().to_owned());
     let page = walk.play(cause, "curl");
     assert!(page.contains(&id), "{page}");
     // On a slow machine, the attacker would have a unit again before the command has run.
