@@ -30,6 +30,7 @@ fn cost_of(limit: &Limit, body: &[u8]) -> Option<i64> {
         server_path: "/",
         server_query: None,
         headers: &headers,
+        has_joined_lines: false,
         route: "",
         params: &[],
         claims: None,
