@@ -25,22 +25,32 @@ impl MarkSkipper {
     }
 }
 
-/// Counts bytes of text that cannot be read, as if they were UTF-8.
+/// Counts bytes of text that cannot be read, as if they were UTF-8. The sum does not depend on where the pieces end.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct UnreadText {
     is_begun: bool,
-    /// The text has zero bytes or a mark that only UTF-16 and UTF-32 have. In UTF-8, it is at most half again as long.
-    is_wide: bool,
+    /// The bytes since a zero byte, or a mark that only UTF-16 and UTF-32 have. In UTF-8, they are at most half again as
+    /// many. `None` until then.
+    wide: Option<usize>,
 }
 
 impl UnreadText {
     /// Returns the length of a piece in UTF-8, at most.
     pub fn count(&mut self, piece: &[u8]) -> usize {
-        if !self.is_begun && !piece.is_empty() {
-            *self = UnreadText { is_begun: true, is_wide: matches!(piece, [0xfe | 0xff, ..]) };
+        let has_mark = !self.is_begun && matches!(piece, [0xfe | 0xff, ..]);
+        self.is_begun |= !piece.is_empty();
+        let narrow = match self.wide {
+            Some(_) => 0,
+            None if has_mark => 0,
+            None => memchr(0, piece).unwrap_or(piece.len()),
+        };
+        if narrow == piece.len() {
+            return piece.len();
         }
-        self.is_wide = self.is_wide || memchr(0, piece).is_some();
-        if self.is_wide { piece.len() + piece.len().div_ceil(2) } else { piece.len() }
+        let before = self.wide.unwrap_or(0);
+        let wide = before + (piece.len() - narrow);
+        self.wide = Some(wide);
+        piece.len() + (wide.div_ceil(2) - before.div_ceil(2))
     }
 }
 
@@ -82,9 +92,13 @@ mod tests {
                 [0xfeff].iter().chain(&wide).flat_map(|unit| unit.to_be_bytes()).collect(),
                 [0xfeff].iter().chain(&full).flat_map(|unit| unit.to_le_bytes()).collect(),
             ] {
-                let mut unread = UnreadText::default();
-                let counted = unread.count(&encoded);
+                let count_by = |size: usize| {
+                    let mut unread = UnreadText::default();
+                    encoded.chunks(size).map(|piece| unread.count(piece)).sum::<usize>()
+                };
+                let counted = count_by(encoded.len());
                 assert!(counted >= text.len() && counted <= 6 * text.len() + 6, "{text}: {counted}");
+                assert!((1..8).all(|size| count_by(size) == counted), "{text}");
             }
             assert_eq!(UnreadText::default().count(text.as_bytes()), text.len(), "{text}");
         }

@@ -38,7 +38,8 @@ pub struct UsageScan {
 struct SourceGroup {
     sources: Arc<UsageSources>,
     parser: Parser,
-    has_begun: bool,
+    /// The first bytes, until it is known whether the body is compressed. `None` afterwards.
+    start: Option<Vec<u8>>,
     mark: MarkSkipper,
     /// What the parser could not read.
     unread: UnreadText,
@@ -227,20 +228,36 @@ impl SourceGroup {
             _ => otherwise,
         };
         let (mark, unread) = (MarkSkipper::default(), UnreadText::default());
-        SourceGroup { sources, parser, has_begun: false, mark, unread, readings }
+        SourceGroup { sources, parser, start: Some(Vec::new()), mark, unread, readings }
     }
 
     fn push(&mut self, bytes: &[u8]) {
-        let is_start = !bytes.is_empty() && !std::mem::replace(&mut self.has_begun, true);
-        let bytes = match self.parser {
-            Parser::Json(_) | Parser::Lines(_) | Parser::Events(_) | Parser::Text
-                if is_start && is_compressed(bytes) =>
-            {
-                // The server does not say that it compresses.
-                self.readings.add_fault(ScanFault::Encoding);
-                self.parser = Parser::Encoded;
-                bytes
+        let Some(mut start) = self.start.take() else { return self.read(bytes) };
+        let is_compressed = if start.is_empty() {
+            is_compressed(bytes)
+        } else {
+            start.extend_from_slice(bytes);
+            is_compressed(&start)
+        };
+        let Some(is_compressed) = is_compressed else {
+            if start.is_empty() {
+                start.extend_from_slice(bytes);
             }
+            self.start = Some(start);
+            return;
+        };
+        if is_compressed && matches!(self.parser, Parser::Json(_) | Parser::Lines(_) | Parser::Events(_) | Parser::Text)
+        {
+            // The server does not say that it compresses.
+            self.readings.add_fault(ScanFault::Encoding);
+            self.parser = Parser::Encoded;
+        }
+        self.read(if start.is_empty() { bytes } else { &start });
+    }
+
+    /// Reads bytes, once it is known whether the body is compressed.
+    fn read(&mut self, bytes: &[u8]) {
+        let bytes = match self.parser {
             Parser::Json(_) | Parser::Lines(_) | Parser::Events(_) => self.mark.skip(bytes),
             _ => bytes,
         };
@@ -260,7 +277,7 @@ impl SourceGroup {
             Parser::Events(scanner) => scanner.push(bytes, &self.sources.events, &mut self.readings),
             Parser::Untyped => {
                 self.parser = if begins_as_text(bytes) { Parser::Text } else { Parser::None };
-                self.push(bytes);
+                self.read(bytes);
             }
             Parser::Text => self.readings.add_content(self.unread.count(bytes)),
             Parser::Encoded => self.readings.add_parts(bytes.len() as u64),
@@ -269,6 +286,9 @@ impl SourceGroup {
     }
 
     fn end(&mut self, is_whole: bool) {
+        if let Some(start) = self.start.take().filter(|start| !start.is_empty()) {
+            self.read(&start);
+        }
         match &mut self.parser {
             Parser::Json(scanner) if is_whole && !scanner.is_done() => {
                 self.readings.add_fault(scanner.fault().unwrap_or(ScanFault::Malformed));
@@ -337,9 +357,14 @@ fn begins_as_text(piece: &[u8]) -> bool {
     is_utf8 && !piece.iter().any(|byte| byte.is_ascii_control() && !byte.is_ascii_whitespace())
 }
 
-/// Returns whether the first piece of a body begins as gzip or Zstandard does, and no text.
-fn is_compressed(piece: &[u8]) -> bool {
-    piece.starts_with(&[0x1f, 0x8b]) || piece.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
+/// Returns whether a body begins as gzip or Zstandard does, and no text. `None` if further bytes decide that.
+fn is_compressed(start: &[u8]) -> Option<bool> {
+    const STARTS: [&[u8]; 2] = [&[0x1f, 0x8b], &[0x28, 0xb5, 0x2f, 0xfd]];
+    if STARTS.iter().any(|of_coding| start.starts_with(of_coding)) {
+        return Some(true);
+    }
+    let is_open = STARTS.iter().any(|of_coding| of_coding.starts_with(start));
+    (!is_open).then_some(false)
 }
 
 /// A content coding that the scanner reads.
