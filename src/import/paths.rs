@@ -194,7 +194,8 @@ fn redirect_to_slash(location: &Location, all: &[Location], done: &mut HashSet<S
         return None;
     }
     let redirect = ImportedRedirect { to: encode_path(path), status: 301, keeps_query: true };
-    let action = match location.body.is_proxied() {
+    let is_proxied = |other: &Location| other.matcher.literal_path() == Some(path) && other.body.is_proxied();
+    let action = match all.iter().any(is_proxied) {
         true => RouteAction::Redirect(redirect),
         // An internal location refuses both paths.
         false => location.body.action.clone(),

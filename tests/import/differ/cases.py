@@ -86,6 +86,7 @@ EXACT = {
     "unreachable": ("location / { return 200 fixed; if ($http_x_color) { return 403; } }", COLORS),
     "before-slash": (f"if ($http_x_color = red) {{ return 403; }} location /a/ {{ {PASS} }} location / {{ return 404; }}", COLORS + [get("/a"), get("/a", {"x-color": "red"})]),
     "slash-exact": (f"location /a/ {{ add_header X-A 1; {PASS} }} location = /a/ {{ add_header X-B 1; return 403; }} location / {{ return 404; }}", PATHS),
+    "slash-of-exact": (f"location /a/ {{ return 403; }} location = /a/ {{ {PASS} }} location / {{ return 404; }}", PATHS),
     "limit": (f"limit_req_zone $binary_remote_addr zone=z_@N@:64k rate=1r/m;====location / {{ limit_req zone=z_@N@ burst=1 nodelay; if ($http_x_color) {{ return 403; }} {PASS} }}",
               [get("/", {"x-color": "a"}, 7)] * 4 + [get("/", None, 7)] * 4),
     # The server behind it by map
@@ -107,6 +108,8 @@ EXACT = {
               [get("/x.html"), get("/y.jpg"), get("/z.json")]),
 }
 OTHERS = {
+    "deny-and-refusal": (f"location /a/ {{ deny 127.0.0.3; if ($http_x_color = red) {{ return 404; }} {PASS} }} location / {{ return 200; }}", CLIENTS + COLORS),
+    "refusal-headers": (f"add_header X-A 1 always; if ($http_x_color = red) {{ return 403; }} location /a/ {{ add_header X-B 1 always; {PASS} }} location / {{ return 404; }}", COLORS),
     "except-both": (f"allow 127.0.0.2; deny all; location / {{ limit_except GET {{ deny all; }} {PASS} }}", methods()),
     "except-return": ("location / { limit_except GET { deny all; } return 200 fixed; }", methods()),
     "except-options": (f"location / {{ if ($request_method = OPTIONS) {{ return 204; }} limit_except GET {{ deny all; }} {PASS} }}", methods()),

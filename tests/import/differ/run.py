@@ -250,8 +250,9 @@ def run_batch(sluicegate, rng, first, count, totals):
     threading.Thread(target=echo.serve_forever, daemon=True).start()
     upstream = f"127.0.0.1:{echo.server_address[1]}"
     (directory / "users").write_text("alice:$2b$04$" + HASH + "\n")
+    (directory / "pages").mkdir()
     for page in ("404.html", "50x.html"):
-        (directory / page).write_text("page")
+        (directory / "pages" / page).write_text("page")
     for kind, name in (("pem", "cert.pem"), ("key", "key.pem")):
         shutil.copy(pathlib.Path(__file__).parents[3] / "conf/tls" / f"sample.{kind}", directory / name)
     profile = rng.choice(["plain", "plain", "tls", "trusted", "last"])

@@ -91,6 +91,10 @@ impl Guard {
         if self.status == 444 {
             body.add_remark(out.remarks.add(&self.at, CLOSES_CONNECTION));
         }
+        if self.status != 403 && scope.list("allow").iter().any(|rule| rule.name == "deny") {
+            let why = "a client that `deny` refuses gets 403, also where nginx answers this condition first";
+            body.add_remark(out.remarks.add(&self.at, why));
+        }
         if let Some(why) = self.condition.remark {
             let why = if why == OVERLAP { REFUSES_MORE } else { why };
             body.add_remark(out.remarks.add(&self.at, why));
