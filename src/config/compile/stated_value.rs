@@ -86,7 +86,7 @@ fn refuse_foreign_names(text: &str) -> Result<(), TextFault> {
     if let Some((foreign, own)) = known {
         return invalid_text(format!("`{foreign}` is a variable of another program"), format!("write {own}"));
     }
-    // Envoy's are like `%RESPONSE_FLAGS%` and `%REQ(:path)%`, and percent-encoded bytes like `%DCBUNG%20`.
+    // Envoy's are like `%RESPONSE_FLAGS%` and `%REQ(:path)%`. A text like `%DCBUNG%20` is percent-encoded.
     let is_of_envoy = |word: &str| {
         let name = word.split_once('(').map_or(word, |(name, rest)| if rest.ends_with(')') { name } else { "" });
         let is_encoded = !word.contains(['_', '(']) && word.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());

@@ -11,9 +11,9 @@ const IDLE: (u32, u32) = (2000, 100);
 /// Requests that are reset: the most at once, and how many are earned a second. A browser that leaves a page resets all
 /// of its requests.
 const RESETS: (u32, u32) = (200, 10);
-/// Seconds of the time of a connection that a change of its address costs, and the most that it has of them: 16 changes
-/// at once, then one in 10 seconds. A network may give a client another port twice a minute. A client that sends from
-/// addresses of others makes the library send a datagram or two to each, before the address has answered.
+/// Seconds of the time of a connection that a change of its IP address costs, and the most that it has of them: 16
+/// changes at once, then one in 10 seconds. A client that sends from addresses of others makes the library send a
+/// datagram or two to each, before the address has answered.
 const SECONDS_PER_MOVE: u32 = 10;
 const MOVES: (u32, u32) = (16 * SECONDS_PER_MOVE, 1);
 /// Frames earned by each frame of a stream that the gateway sends: acknowledgements, credit.
@@ -62,7 +62,7 @@ impl FloodBudget {
         if self.resets.take() { Ok(()) } else { Err(End::H2Resets) }
     }
 
-    /// Takes the allowance of a change of the client's address.
+    /// Takes the allowance of a change of the client's IP address.
     ///
     /// # Errors
     /// The connection must end.

@@ -194,7 +194,8 @@ impl Driver {
         let stats = self.shared.quic.borrow().stats();
         self.shared.budget.borrow_mut().count(&stats, state.now_ms()).map_err(Fatal::flood)?;
         let remote = self.shared.quic.borrow().remote_address();
-        if std::mem::replace(&mut self.remote, remote) != remote {
+        // A NAT may change the port at any time. Packets to another port of the client reach no other host.
+        if std::mem::replace(&mut self.remote, remote).ip() != remote.ip() {
             self.shared.budget.borrow_mut().take_move(state.now_ms()).map_err(Fatal::flood)?;
         }
         if state.is_head_late() {
