@@ -108,8 +108,8 @@ fn addresses_that_change_all_the_time_keep_nothing() {
     let client = gateway.connect();
     assert_eq!(client.get("/").status(), 200);
     let before = gateway.gateway.memory("VmRSS");
-    for _ in 0..300 {
-        client.rebind();
+    for number in 0..300_u16 {
+        client.rebind([127, 0, 1, number.to_be_bytes()[1]]);
         client.wait(Duration::from_millis(1));
         let _ = client.runtime.block_on(async { client.connection.open_uni().await.map(|_| ()) });
     }

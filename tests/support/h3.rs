@@ -1,6 +1,6 @@
 //! An HTTP/3 client that sends what the test wants, over the QUIC of another library.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -193,10 +193,10 @@ impl H3Client {
         (settings, stream)
     }
 
-    /// Goes on with another local address.
-    pub fn rebind(&self) {
+    /// Goes on with another port of the local address `ip`.
+    pub fn rebind(&self, ip: [u8; 4]) {
         let _guard = self.runtime.enter();
-        self.endpoint.rebind(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+        self.endpoint.rebind(UdpSocket::bind((Ipv4Addr::from(ip), 0)).unwrap()).unwrap();
     }
 
     pub fn wait(&self, time: Duration) {
