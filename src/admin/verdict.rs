@@ -16,13 +16,13 @@ use crate::limiting::source::jwt::remote_keys::KeyStatus;
 use crate::telemetry::metrics::Metrics;
 use crate::text::format_span;
 
-/// What happened is reported for so many seconds.
+/// Number of seconds for which an event, such as an eviction, is reported.
 const RECENT_S: u64 = 600;
 /// Number of names in a text.
 const NAMES_MAX: usize = 3;
 /// Maximum number of characters of a name.
 const NAME_MAX: usize = 60;
-/// Number of certificates, and of sections with keys of tokens, with a problem of their own.
+/// Number of certificates, and of `[jwt]` sections, that are each listed as a problem. Further ones are only counted.
 const SINGLE_MAX: usize = 3;
 
 /// The problems of an event, in the order in which they were found.

@@ -219,7 +219,7 @@ fn state_file_of(settings: &StoreSettings) -> Option<(&Path, String)> {
     }
 }
 
-/// What the file is to contain.
+/// Content of the next state file.
 struct StateContent {
     /// All but the overrides.
     state: SavedState,

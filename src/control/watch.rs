@@ -51,7 +51,7 @@ const QUIET_TIME: Duration = Duration::from_millis(100);
 const QUIET_WAIT_MAX: Duration = Duration::from_secs(1);
 /// The same if a file has become empty: many programs empty a file, close it, and write it a little later.
 const EMPTIED_QUIET_TIME: Duration = Duration::from_secs(2);
-/// Without events, a save is complete when the stamps of the files stay the same for this long.
+/// Time for which the stamps of all files must stay the same before a save counts as complete, if there are no events.
 const POLL_QUIET_TIME: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Pause between two searches for a program that has a file open.

@@ -31,7 +31,7 @@ pub struct DnsRecord {
 pub struct DnsFault {
     /// The option, and what failed.
     what: String,
-    /// What the operator can do.
+    /// The remedy, as an instruction to the operator.
     pub remedy: String,
 }
 

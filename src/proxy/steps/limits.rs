@@ -49,8 +49,8 @@ pub struct LimitDecision<'r, N> {
 /// Applies the route's limits, unless the client is on the route's `allow` list, and takes the places that the request
 /// needs. A request that a `leaky_bucket` delays waits here.
 ///
-/// The places are taken right before the decision, so a request that finds none is charged nothing. It holds none while
-/// it waits for its body or its turn.
+/// The places are taken right before the decision, so a request that finds none is charged nothing. A request holds no
+/// place while it waits for its body or its turn.
 pub async fn apply_limits<'a, D: Door<'a>>(
     door: &mut D,
     routed: RoutedRequest<'_>,

@@ -21,9 +21,9 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Attempts after which the log says why there is no HTTP/3, and between two further ones.
 const SILENT_ATTEMPTS: u32 = 20;
 const REPORT_ATTEMPTS: u32 = 3000;
-/// Receive buffer that the system is asked for. The default holds a few milliseconds of a fast upload.
+/// Size of the receive buffer that each socket requests. The default holds a few milliseconds of a fast upload.
 const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
-/// Send buffer that the system is asked for. The default has room for three bursts of one connection.
+/// Size of the send buffer that each socket requests. The default has room for three bursts of one connection.
 const SEND_BUFFER: usize = 1024 * 1024;
 /// Packets that wait for a worker that has their connection.
 const RELAYED_MAX: usize = 1024;
