@@ -22,7 +22,7 @@ const RECENT_S: u64 = 600;
 const NAMES_MAX: usize = 3;
 /// Maximum number of characters of a name.
 const NAME_MAX: usize = 60;
-/// Number of certificates, and of `[jwt]` sections, that are each listed as a problem. Further ones are only counted.
+/// Number of certificates, and of `[jwt]` sections, that are each listed as a problem.
 const SINGLE_MAX: usize = 3;
 
 /// The problems of an event, in the order in which they were found.
