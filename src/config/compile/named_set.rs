@@ -10,7 +10,6 @@ use crate::config::diagnostics::report::{Diagnostic, MistakeKind, Place};
 use crate::config::reader::{At, Section};
 use crate::config::schema::set;
 use crate::config::source::{PrivateFile, SourceTexts};
-use crate::config::values;
 use crate::config::values::{TextFault, invalid_text};
 use crate::net::NamedSet;
 
@@ -69,7 +68,7 @@ fn compile_set(section: &Section) -> Option<ListedItem> {
                 true => invalid_text("the item is empty", "remove it"),
                 false => Ok(text.to_owned()),
             };
-            section.read_strings(&set::VALUES, item).map(|items| compile_item(items.into_iter()))
+            section.read_strings(&set::VALUES, item).map(|items| compile_item(items.into_iter(), section.sources))
         }
         (None, Some(_)) => read_set_file(section),
         (Some(_), Some(file)) => {
@@ -79,10 +78,10 @@ fn compile_set(section: &Section) -> Option<ListedItem> {
     }
 }
 
-fn compile_item(items: impl Iterator<Item = At<String>>) -> ListedItem {
+fn compile_item(items: impl Iterator<Item = At<String>>, sources: &SourceTexts) -> ListedItem {
     let (mut networks, mut set, mut others) = (Vec::new(), NamedSet::default(), Vec::new());
     for At { place, value } in items {
-        match values::parse_cidr(&value) {
+        match sources.parse_network(&value) {
             Ok(network) => networks.push(network),
             Err(fault) if others.len() < OTHERS_MAX => others.push((place, fault)),
             Err(_) => {}
@@ -122,7 +121,8 @@ fn read_set_file(section: &Section) -> Option<ListedItem> {
     let dir = path.parent().map(ToOwned::to_owned).unwrap_or_default();
     let file = sources.add_source(path.display().to_string(), dir, text);
     let place = |at, item: &String| Place { file, start: at, end: at + item.len() };
-    Some(compile_item(items.into_iter().map(|(at, item)| At { place: place(at, &item), value: item })))
+    let items = items.into_iter().map(|(at, item)| At { place: place(at, &item), value: item });
+    Some(compile_item(items, sources))
 }
 
 /// Returns a line without its comment. `#` starts one at the start of the line or after a space.

@@ -51,7 +51,6 @@ use crate::config::reader::{At, Section};
 use crate::config::schema::route;
 use crate::config::schema::row::ConfigOption;
 use crate::config::source::SourceTexts;
-use crate::config::values;
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::key::Missing;
 use crate::limiting::limit::Limit;
@@ -411,7 +410,7 @@ fn compile_networks(section: &Section, option: &ConfigOption, context: &RouteCon
     }
     let items = section.read_strings(option, |text| match text.strip_prefix("set:") {
         Some(name) => Ok(RouteItem::Set(name.to_owned())),
-        None => values::parse_cidr(text).map(RouteItem::Network),
+        None => section.sources.parse_network(text).map(RouteItem::Network),
     })?;
     let (mut networks, mut sets) = (Vec::new(), Vec::new());
     for At { place, value } in items {
