@@ -186,7 +186,7 @@ fn one_change_of_many_entries_touches_that_one_alone() {
 fn rows_of_a_file_yield_to_live_entries_and_wrong_lines_are_named() {
     let mut overrides = overrides();
     overrides.file = Some(OverrideFile::new("rows".into()));
-    let text = "\u{feff}# customers\na,b 0\n\nc,d\t1\nc,d 0\nlonely\ne,f bad\r\ng 1\n";
+    let text = "# customers\na,b 0\n\nc,d\t1\nc,d 0\nlonely\ne,f bad\r\ng 1\n";
     let rejected = overrides.apply_file(&key(), text).unwrap().rejected;
     assert_eq!(rejected.count, 4);
     let mistakes = rejected.describe().unwrap();
