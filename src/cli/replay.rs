@@ -45,8 +45,8 @@ Tightest numbers: the least with which a limit would have refused nobody, were i
 requests that other limits refused count, too.
 {numbers}Keys with numbers of their own (overrides) do not count for them.
 
-Exit codes: 0 ok, 1 a log cannot be read, has lines and no good one, none that a route takes, or none that can be
-evaluated, 2 bad config or usage.";
+Exit codes: 0 ok, 1 a log cannot be read, or the logs have no good line, no request, none that a route takes, or none
+that can be evaluated, 2 bad config or usage.";
 
 fn replay_help() -> String {
     let mut numbers: Vec<(&str, Vec<&str>)> = Vec::new();
