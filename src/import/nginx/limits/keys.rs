@@ -37,6 +37,12 @@ impl ZoneKey {
         self.when.contains_key("client")
     }
 
+    /// Returns whether a condition depends on a cookie or a query parameter. Their names have a case here, and their values
+    /// are decoded, unlike in nginx.
+    pub fn reads_decoded(&self) -> bool {
+        ["cookie", "query"].iter().any(|group| self.when.contains_key(*group))
+    }
+
     /// Refuses requests that repeat a header which a condition reads. nginx joins the lines of some headers, depending on
     /// its version.
     pub fn refuse_repeated_headers(&mut self) {
