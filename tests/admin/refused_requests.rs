@@ -175,4 +175,7 @@ fn unused_series_are_left_out_if_the_config_says_so() {
     for family in ["sluicegate_requests_total{", "sluicegate_request_duration_seconds_count{"] {
         assert_eq!([has(family, "r7"), has(family, "r150")], [true, false], "{family}");
     }
+    let in_flight = metrics.lines().filter(|line| line.starts_with("sluicegate_requests_in_flight{")).count();
+    assert_eq!(in_flight, 1, "no request was in progress at a scrape");
+    assert!(metrics.contains("\nsluicegate_config_pinned 0\n"), "a state is shown, also if it is 0");
 }
