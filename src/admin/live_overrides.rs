@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -161,6 +162,35 @@ impl LiveOverrides {
         let good = &self.known.borrow().good;
         let entry = |limit: &Arc<Limit>| Some((limit.name.clone(), good.get(&limit.name)?.clone()));
         config.limits.iter().filter_map(entry).filter(|(_, raw)| !raw.is_empty()).collect()
+    }
+
+    /// Returns up to `most` entries of the limits that are `wanted`, by their names and then by their fields as they are
+    /// written, from the first one `after` an entry.
+    pub fn list_page(
+        &self,
+        wanted: impl Fn(&str) -> bool,
+        after: Option<(&str, &[u8])>,
+        most: usize,
+    ) -> Vec<(String, Vec<u8>)> {
+        let good = &self.known.borrow().good;
+        let first = after.map_or("", |(limit, _)| limit);
+        let limits = good.range::<str, _>((Bound::Included(first), Bound::Unbounded));
+        let entries = limits.filter(|(name, _)| wanted(name)).flat_map(|(name, raw)| {
+            let start = match after {
+                Some((limit, field)) if limit == name => Bound::Excluded(field),
+                _ => Bound::Unbounded,
+            };
+            let fields = raw.range::<[u8], _>((start, Bound::Unbounded));
+            fields.map(move |(field, _)| (name.clone(), field.clone()))
+        });
+        entries.take(most).collect()
+    }
+
+    /// Returns how many entries each of the limits that are `wanted` has; those without any are left out.
+    pub fn count_entries(&self, wanted: impl Fn(&str) -> bool) -> Vec<(String, usize)> {
+        let good = &self.known.borrow().good;
+        let counts = good.iter().filter(|(name, raw)| !raw.is_empty() && wanted(name));
+        counts.map(|(name, raw)| (name.clone(), raw.len())).collect()
     }
 
     /// Applies known overrides to the limits of a config. Entries that no longer fit their limit are dropped; the next
