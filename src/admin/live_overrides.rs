@@ -50,6 +50,13 @@ labels! {
     Memory = "memory",
 }
 
+/// An active entry as it is written.
+pub struct LiveEntry {
+    pub limit: String,
+    pub field: Vec<u8>,
+    pub value: Vec<u8>,
+}
+
 /// Result of a change by the admin API.
 pub struct ChangedOverride {
     pub existed: bool,
@@ -171,7 +178,7 @@ impl LiveOverrides {
         wanted: impl Fn(&str) -> bool,
         after: Option<(&str, &[u8])>,
         most: usize,
-    ) -> Vec<(String, Vec<u8>)> {
+    ) -> Vec<LiveEntry> {
         let good = &self.known.borrow().good;
         let first = after.map_or("", |(limit, _)| limit);
         let limits = good.range::<str, _>((Bound::Included(first), Bound::Unbounded));
@@ -181,9 +188,18 @@ impl LiveOverrides {
                 _ => Bound::Unbounded,
             };
             let fields = raw.range::<[u8], _>((start, Bound::Unbounded));
-            fields.map(move |(field, _)| (name.clone(), field.clone()))
+            fields.map(move |(field, value)| LiveEntry {
+                limit: name.clone(),
+                field: field.clone(),
+                value: value.clone(),
+            })
         });
         entries.take(most).collect()
+    }
+
+    /// Returns the value of an entry as it is written.
+    pub fn find_value(&self, limit: &str, field: &[u8]) -> Option<Vec<u8>> {
+        self.known.borrow().good.get(limit)?.get(field).cloned()
     }
 
     /// Returns how many entries each of the limits that are `wanted` has; those without any are left out.

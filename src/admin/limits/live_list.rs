@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 
 use crate::admin::limits::LimitsApi;
 use crate::admin::limits::overrides::OverrideChange;
-use crate::admin::limits::row_id::{open_row_id, seal_row_id};
+use crate::admin::limits::row_id::{RowId, open_row_id, seal_row_id};
 use crate::admin::limits::state::describe_entry;
+use crate::admin::live_overrides::LiveEntry;
 use crate::admin::problem::{Problem, bad_query, refuse_repeated};
 use crate::config::{Config, percent_decode};
 use crate::limiting::clock;
@@ -27,7 +28,7 @@ use crate::limiting::overrides::table::{OverrideEntry, OverrideValue, join_value
 #[derive(Default)]
 struct ListQuery {
     limit: Option<String>,
-    after: Option<(String, Vec<u8>)>,
+    after: Option<RowId>,
     n: Option<usize>,
 }
 
@@ -83,34 +84,39 @@ impl LimitsApi {
             None => config.limits.find(name).is_some(),
         };
         let n = n.unwrap_or(N_DEFAULT);
-        let after = after.as_ref().map(|(limit, field)| (limit.as_str(), field.as_slice()));
+        let after = after.as_ref().map(|row| (row.limit.as_str(), row.field.as_slice()));
         // One more says whether there is another page.
         let mut page = self.live.list_page(is_wanted, after, n + 1);
         let has_more = page.len() > n;
         page.truncate(n);
-        let next = page.last().filter(|_| has_more).and_then(|(limit, field)| seal_row_id(limit, field));
+        let next = page.last().filter(|_| has_more).and_then(|row| seal_row_id(&row.limit, &row.field, &row.value));
         let counts = self.live.count_entries(is_wanted);
         let total: usize = counts.iter().map(|(_, count)| count).sum();
         let limits: Vec<Value> =
             counts.iter().take(LIMITS_MAX).map(|(name, count)| json!({ "limit": name, "overrides": count })).collect();
         let rows: Vec<Value> =
-            page.iter().filter_map(|(name, field)| describe_row(config, config.limits.find(name)?, field)).collect();
+            page.iter().filter_map(|row| describe_row(config, config.limits.find(&row.limit)?, row)).collect();
         Ok(json!({ "total": total, "limits": limits, "overrides": rows, "next": next }))
     }
 
     /// Removes the live override with an id of the list.
     pub async fn remove_listed(&self, query: &str) -> Result<OverrideChange, Problem> {
         refuse_repeated(query, &[])?;
-        let (limit, field) = match decode_pairs(query).collect::<Vec<_>>().as_slice() {
+        let row = match decode_pairs(query).collect::<Vec<_>>().as_slice() {
             [("id", Some(id))] => open_row_id(id).ok_or_else(unknown_id)?,
             _ => return Err(bad_query("the only parameter is `id`, of a row of the list")),
         };
         let snapshot = self.current.load_full();
-        let limit = self.find_limit(&snapshot.config, &limit)?;
-        let Some((values, _)) = limit.overrides.find_live(&limit.key, &field) else {
+        let limit = self.find_limit(&snapshot.config, &row.limit)?;
+        let entry = limit.overrides.find_live(&limit.key, &row.field);
+        let (Some((values, _)), Some(value)) = (entry, self.live.find_value(&row.limit, &row.field)) else {
             let detail = "this override is gone: somebody has removed it";
             return Err(Problem::new(StatusCode::NOT_FOUND, detail));
         };
+        if !row.has_value(&value) {
+            let detail = "somebody has changed this override since the list was shown; get the list again";
+            return Err(Problem::new(StatusCode::CONFLICT, detail));
+        }
         let mut answer = self.change_live(&snapshot.config, limit, (&join_values(&values), None)).await?;
         answer["limit"] = limit.name.as_str().into();
         answer["key"] = show_values(&snapshot.config.admin.key_display, limit, &values).into();
@@ -118,11 +124,11 @@ impl LimitsApi {
     }
 }
 
-/// Describes an entry by its field as it is written; `None` if it was removed meanwhile.
-fn describe_row(config: &Config, limit: &Arc<Limit>, field: &[u8]) -> Option<Value> {
-    let (values, entry): (Vec<OverrideValue>, OverrideEntry) = limit.overrides.find_live(&limit.key, field)?;
+/// Describes an entry; `None` if it was removed meanwhile.
+fn describe_row(config: &Config, limit: &Arc<Limit>, found: &LiveEntry) -> Option<Value> {
+    let (values, entry): (Vec<OverrideValue>, OverrideEntry) = limit.overrides.find_live(&limit.key, &found.field)?;
     let mut row = describe_entry(&entry, OverrideOrigin::Live);
-    row["id"] = seal_row_id(&limit.name, field)?.into();
+    row["id"] = seal_row_id(&limit.name, &found.field, &found.value)?.into();
     row["limit"] = limit.name.as_str().into();
     row["key"] = show_values(&config.admin.key_display, limit, &values).into();
     row["ended"] = (!entry.applies(&clock::now_ms)).into();

@@ -125,8 +125,8 @@ impl OverrideChange {
 /// Adds to an entry when it was set, and the name of the token.
 fn add_setting(value: &str, caller: Option<&str>) -> String {
     let now = Timestamp::from_second(clock::now_ms().div_euclid(1000)).unwrap_or_default();
-    // A name that contains the separator of parts is left out.
-    let by = caller.filter(|name| !name.contains(';')).map(|name| format!(";set_by={name}")).unwrap_or_default();
+    // The name of a token has no `;`.
+    let by = caller.map(|name| format!(";set_by={name}")).unwrap_or_default();
     format!("{value};set_at={now}{by}")
 }
 
