@@ -106,6 +106,11 @@ pub fn format_span(ms: i64) -> String {
     }
 }
 
+/// Formats a number of things: `1 limit`, `2 limits`.
+pub fn format_count(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -194,7 +194,7 @@ pub mod admin {
             "unused_series",
             Boolean,
             Value("true"),
-            "`/metrics` has counters and histograms that have counted nothing yet. With `false`, one of each family remains",
+            "`/metrics` has series that have counted nothing yet: counters, histograms, and gauges of routes and limits. With `false`, one of each family remains",
         )
         .guide("../operating/monitoring.md#many-routes-and-limits");
         ENVIRONMENT = option(

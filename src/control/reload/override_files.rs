@@ -234,13 +234,13 @@ mod tests {
     use crate::limiting::limit::Mode;
     use crate::limiting::overrides::Overrides;
     use crate::limiting::overrides::row_file::OverrideFile;
-    use crate::limiting::overrides::table::{OverrideBudget, OverrideEntry, OverrideTable, PartHasher};
+    use crate::limiting::overrides::table::{OverrideBudget, OverrideEntry, OverrideTable, ParsedBudgets, PartHasher};
     use crate::limiting::source::Source;
 
     fn limit_with(path: PathBuf) -> Arc<Limit> {
         let key = Key(vec![KeyPart::Source(Source::Header(http::HeaderName::from_static("x-k")))]);
         let hasher = PartHasher::new(&key, &KeyHasher::of_process());
-        let template = Arc::new(|_: &str| Ok(OverrideEntry::lasting(OverrideBudget::Blocked)));
+        let template = Arc::new(|_: &str, _: &mut ParsedBudgets| Ok(OverrideEntry::lasting(OverrideBudget::Blocked)));
         let overrides = Overrides::new(OverrideTable::default(), Some(OverrideFile::new(path)), hasher, template);
         let rule = Rule::FixedWindow(FixedWindow { limit: 1, window_ms: 1000, clock: false });
         let bare = Limit::bare("l", rule, Mode::Enforce);

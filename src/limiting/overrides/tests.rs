@@ -26,7 +26,7 @@ fn key() -> Key {
 
 /// Budgets that the test can distinguish.
 fn overrides() -> Overrides {
-    let template = |value: &str| match value {
+    let template = |value: &str, _: &mut ParsedBudgets| match value {
         "0" => Ok(OverrideEntry::lasting(OverrideBudget::Blocked)),
         "bad" => Err("it is bad".to_owned()),
         "past" => Ok(OverrideEntry { until_ms: Some(1), ..OverrideEntry::lasting(OverrideBudget::Blocked) }),
