@@ -78,6 +78,7 @@ fn frames_on_the_control_stream() {
         ("settings that break off", [&[0][..], &frame(SETTINGS, &[6])].concat(), FRAME_ERROR),
         ("settings of a megabyte", [&[0, 4][..], &varint(1 << 20)].concat(), EXCESSIVE_LOAD),
         ("a long goaway", then(frame(GOAWAY, &[0; 9])), FRAME_ERROR),
+        ("a goaway that grows", then([frame(GOAWAY, b"\x01"), frame(GOAWAY, b"\x05")].concat()), ID_ERROR),
         ("a short max push id", then(frame(0xd, b"\x40")), FRAME_ERROR),
         ("a lower max push id", then([frame(0xd, b"\x05"), frame(0xd, b"\x04")].concat()), ID_ERROR),
         ("a priority of a push", then(frame(0xf0701, b"\0u=1")), ID_ERROR),
