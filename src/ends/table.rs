@@ -162,7 +162,7 @@ ends! {
     HeadTooLarge = cut(Client, 431, "head_too_large", "the request head has more bytes or headers than allowed here")
         .setting("max_header_bytes").means("the head is too large");
     TargetTooLong = cut(Client, 414, "target_too_long", "the request target is longer than allowed here")
-        .setting("max_header_bytes").means("the request target is too long");
+        .setting("max_header_bytes").means("HTTP/1.1: the request target is too long");
     TlsHello = cut(Client, 400, "tls_hello", "this port speaks HTTP without TLS")
         .setting("tls").means("the listener does not speak TLS")
         .logged("a client speaks TLS on a listener without it");
