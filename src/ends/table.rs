@@ -192,7 +192,7 @@ ends! {
         "the certificate of this connection does not cover this host; open a new connection").grpc(Unavailable)
         .counted(Counted::Http).means("the connection's certificate does not cover the host");
     MaxTunnels = EndRow::new(Gateway, 503, "max_tunnels", "too many upgraded connections; try again later").grpc(Unavailable)
-        .counted(Counted::Http).setting("max_tunnels").means("the gateway serves as many tunnels as it may");
+        .counted(Counted::Http).setting("max_tunnels").means("the gateway serves as many tunnels as it may, or as many as it may for this client");
 
     // The client and its body.
 
