@@ -200,7 +200,7 @@ rows! {
     OVERLOAD = option("overload", Table(&overload::TABLE), Absent, "refuse requests while the whole process is overloaded")
         .guide("circuit-breakers.md#process-overload")
         .metric("sluicegate_overload_refused_total");
-    MAX_TUNNELS: usize = option("max_tunnels", integer(0, 10_000_000), Value("4096"), "upgraded connections (WebSocket); more get 503")
+    MAX_TUNNELS: usize = option("max_tunnels", integer(0, 10_000_000), Value("4096"), "upgraded connections (WebSocket), seven eighths at most for one client; more get 503")
         .guide("requests.md#websocket-and-other-upgrades")
         .metric("sluicegate_http_rejected_total")
         .ends(End::MaxTunnels)
