@@ -96,6 +96,12 @@ impl IpSet {
         self.by_prefix.iter().any(|(len, nets)| IpNet::new(ip, *len).is_ok_and(|net| nets.contains(&net.network())))
     }
 
+    /// Returns whether this network itself is in the set.
+    pub fn has_network(&self, network: IpNet) -> bool {
+        let slot = self.by_prefix.binary_search_by_key(&network.prefix_len(), |(len, _)| *len);
+        slot.is_ok_and(|slot| self.by_prefix[slot].1.contains(&network.network()))
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = IpNet> + '_ {
         let nets = self.by_prefix.iter().flat_map(|(len, nets)| nets.iter().map(|net| IpNet::new(*net, *len)));
         nets.filter_map(Result::ok)
@@ -124,8 +130,6 @@ impl IpSet {
 /// A named set of the config (`[set.NAME]`).
 #[derive(Debug, Default, PartialEq)]
 pub struct NamedSet {
-    /// The items that are networks.
-    pub networks: IpSet,
     /// All items as written.
     pub strings: HashSet<String>,
 }

@@ -126,6 +126,17 @@ fn judge_overrides(event: &Value, problems: &mut Problems) {
             format!("{} {what} skipped ({names}): the log says which.", count(&overrides["rejected"], "override"));
         problems.warn("overrides_skipped", what, "#/limits");
     }
+    let rows = overrides["rejected_set_rows"].as_u64().unwrap_or(0);
+    if rows > 0 {
+        let names = join_names(&overrides["rejected_sets"], rows);
+        let what = if rows == 1 { "has an error and is" } else { "have errors and are" };
+        let rows = count(&overrides["rejected_set_rows"], "row");
+        problems.warn(
+            "set_rows_skipped",
+            format!("{rows} of sets {what} skipped ({names}): the log says which."),
+            "#/config",
+        );
+    }
 }
 
 fn judge_servers(event: &Value, problems: &mut Problems) {
@@ -362,6 +373,10 @@ mod tests {
             (
                 json!({ "overrides": { "rejected": 1, "rejected_limits": ["daily"] } }),
                 vec!["warn overrides_skipped 1 override has a mistake and is skipped (daily) #/limits"],
+            ),
+            (
+                json!({ "overrides": { "rejected_set_rows": 2, "rejected_sets": ["bad"] } }),
+                vec!["warn set_rows_skipped 2 rows of sets have errors and are skipped (bad) #/config"],
             ),
             (json!({ "lifecycle": "draining" }), vec!["warn draining The gateway is stopping #/now"]),
             (

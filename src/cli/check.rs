@@ -97,6 +97,6 @@ fn ask_store(config: &Config) -> Result<Vec<String>, String> {
     let stores = Stores::new(Arc::new(MemoryStore::new(config.store.max_keys)), &metrics);
     LocalSet::new().block_on(&runtime, async {
         let store = stores.open(&config.store);
-        probe_store(&store, limit, &config.store.prefix).await
+        probe_store(&store, limit, &config.store, &metrics.store.health).await
     })
 }

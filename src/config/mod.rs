@@ -23,6 +23,7 @@ mod examples;
 mod habits;
 mod hints;
 mod origin;
+mod pattern_look;
 mod reader;
 mod recorded;
 pub mod schema;
@@ -66,6 +67,7 @@ use crate::envoy::rules::RateLimitDomains;
 use crate::geo::GeoDatabase;
 use crate::labels::labels;
 use crate::limiting::key::shown_key::KeyDisplay;
+use crate::limiting::limit::address_set::SetFile;
 use crate::limiting::limit::cost::Cost;
 use crate::limiting::limit::{Limit, LimitTable};
 use crate::limiting::source::jwt::TokenVerifier;
@@ -181,6 +183,8 @@ pub struct Config {
     pub limits: Arc<LimitTable>,
     /// The named sets, by name, for the diff. Sets of very many items are left out.
     pub sets: BTreeMap<String, Arc<NamedSet>>,
+    /// The files of named sets.
+    pub set_files: Vec<SetFile>,
     /// The options as they are written, for the effective config and the diff.
     pub written: WrittenConfig,
     /// SHA-256 over all files read, in hex.

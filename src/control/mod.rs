@@ -58,7 +58,7 @@ use crate::control::handover::{
 use crate::control::listeners::Listeners;
 use crate::control::process_overload::OverloadMonitor;
 use crate::control::reload::override_files::{follow_override_files, list_override_files};
-use crate::control::reload::{Fetchers, Reloader};
+use crate::control::reload::{Fetchers, Reloader, set_files};
 use crate::control::resolve::HostnameUpdater;
 use crate::control::signals::StopSignals;
 pub use crate::control::source::ConfigSource;
@@ -302,6 +302,7 @@ fn take_first_snapshot(
     state.drop_unused(&snapshot);
     metrics.record_config(&snapshot.config.hash, snapshot.generation, snapshot.loaded_at);
     acme::export_expiry(&snapshot.config, metrics);
+    set_files::report_rows(&snapshot.config, &metrics.store);
     snapshot
 }
 

@@ -104,7 +104,10 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let decide = compile_decide(decide.named_sections(sources), &routes, &context, &server.listeners);
     let rls = rls::compile_rls(&rls, &context, (&routes, &places), decide.routes.len());
     report_no_route(sources, no_route && !documents.is_empty());
-    report_unknown_routes(sources, routes.iter().chain(&decide.routes).chain(&rls.routes));
+    let route_names: Vec<&str> =
+        routes.iter().chain(&decide.routes).chain(&rls.routes).map(|route| route.name.as_str()).collect();
+    sources.report_unknown_routes(&route_names);
+    let set_files = named_set::collect_files(sources, &sets, &route_names);
     let admin = admin.filter(|_| !sources.has_mistakes())?;
     internal::add_route_hosts(&mut server.listeners, &listeners, &routes);
     let texts = (documents.as_ref(), route_sections.as_slice());
@@ -132,6 +135,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         upstreams: upstreams.list.into_iter().map(Arc::new).collect(),
         limits: Arc::new(LimitTable::new(limits.into_values())),
         sets: named_set::list_small_sets(&sets),
+        set_files,
         written: WrittenConfig::new(documents.clone(), sources.texts()),
         hash: sources.hash(),
         files: sources.files(),
@@ -188,10 +192,6 @@ fn report_root_keys(roots: Vec<Section>) {
         root.entry(&root::INCLUDE);
         root.report_unread_keys();
     }
-}
-
-fn report_unknown_routes<'r>(sources: &SourceTexts, routes: impl Iterator<Item = &'r Route>) {
-    sources.report_unknown_routes(&routes.map(|route| route.name.as_str()).collect::<Vec<_>>());
 }
 
 fn report_no_route(sources: &SourceTexts, is_mistake: bool) {

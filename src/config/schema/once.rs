@@ -469,7 +469,7 @@ pub mod set {
             "file",
             Path("file"),
             Described("`values` or `file`"),
-            "one item per line; `#` at the start of a line or after a space starts a comment",
+            "one item per line; `#` at the start of a line or after a space starts a comment. Rows with errors are skipped ([Sets in files](conditions.md#sets-in-files))",
         );
     }
 }

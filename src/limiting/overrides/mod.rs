@@ -223,7 +223,7 @@ impl Overrides {
     }
 
     /// Makes `raw` the live overrides, whatever they are. Entries with mistakes are removed from `raw`.
-    pub fn set_live(&self, key: &Key, raw: &mut RawOverrides) -> RejectedOverrides {
+    pub fn set_live(&self, key: &Key, raw: &mut RawOverrides) -> RejectedRows {
         self.live.synchronize(&mut self.reader(key), raw, || self.collect_shapes())
     }
 
@@ -300,9 +300,9 @@ fn canonicalize_field(key: &Key, field: &[u8]) -> Result<Vec<OverrideValue>, Str
     Ok(values)
 }
 
-/// Entries of a hash, or rows of a file, that were left out.
+/// Entries of a hash, or rows of a file with overrides or a set, that were left out.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct RejectedOverrides {
+pub struct RejectedRows {
     pub count: usize,
     /// The first mistakes, each with its field, or with its line.
     mistakes: Vec<(RejectedPlace, String)>,
@@ -314,12 +314,12 @@ enum RejectedPlace {
     Line(usize),
 }
 
-impl RejectedOverrides {
+impl RejectedRows {
     fn add(&mut self, field: &[u8], mistake: String) {
         self.add_at(RejectedPlace::Field(field.to_vec()), mistake);
     }
 
-    fn add_line(&mut self, line: usize, mistake: String) {
+    pub fn add_line(&mut self, line: usize, mistake: String) {
         self.add_at(RejectedPlace::Line(line), mistake);
     }
 
@@ -341,7 +341,7 @@ impl RejectedOverrides {
         }
     }
 
-    fn append(&mut self, other: RejectedOverrides) {
+    fn append(&mut self, other: RejectedRows) {
         self.count += other.count;
         self.mistakes.extend(other.mistakes);
         self.mistakes.truncate(MISTAKES_SHOWN);

@@ -10,7 +10,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::limiting::key::Key;
 use crate::limiting::overrides::table::{EntryShape, OverrideEntry, ParsedBudgets, SHAPES_MAX, join_values, shape_of};
-use crate::limiting::overrides::{OverrideParser, RawOverrides, RejectedOverrides, canonicalize_field};
+use crate::limiting::overrides::{OverrideParser, RawOverrides, RejectedRows, canonicalize_field};
 
 /// A part of the entries, by the canonical form of their fields.
 type Shard = RwLock<HashMap<Box<str>, Row>>;
@@ -32,7 +32,7 @@ pub struct RowTable {
 pub struct ReplacedRows {
     /// Number of entries that were set or removed.
     pub changed: usize,
-    pub rejected: RejectedOverrides,
+    pub rejected: RejectedRows,
 }
 
 struct Row {
@@ -147,7 +147,7 @@ impl RowTable {
         reader: &mut RowReader<'_>,
         known: &mut RawOverrides,
         find_new: impl Fn(),
-    ) -> RejectedOverrides {
+    ) -> RejectedRows {
         let new = std::mem::take(known);
         let (_, rejected) = self.add_changed(reader, known, &new);
         find_new();
@@ -166,8 +166,8 @@ impl RowTable {
         reader: &mut RowReader<'_>,
         known: &mut RawOverrides,
         new: &RawOverrides,
-    ) -> (usize, RejectedOverrides) {
-        let (mut changed, mut rejected) = (0, RejectedOverrides::default());
+    ) -> (usize, RejectedRows) {
+        let (mut changed, mut rejected) = (0, RejectedRows::default());
         for (field, value) in new {
             if known.get(field) == Some(value) {
                 continue;

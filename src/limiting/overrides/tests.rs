@@ -55,7 +55,7 @@ fn find(overrides: &Overrides, a: Option<&[u8]>, b: Option<&[u8]>) -> Option<Ove
 
 /// Replaces the live overrides `known` by others, which have no mistakes.
 fn set(overrides: &Overrides, known: &mut RawOverrides, live: &RawOverrides) {
-    assert_eq!(overrides.replace_live(&key(), known, live).rejected, RejectedOverrides::default());
+    assert_eq!(overrides.replace_live(&key(), known, live).rejected, RejectedRows::default());
     assert_eq!(known, live);
     assert_eq!(overrides.live.len(), live.len());
 }
@@ -208,7 +208,7 @@ fn rows_of_a_file_yield_to_live_entries_and_wrong_lines_are_named() {
     assert_eq!(overrides.apply_file(&key(), "a,b bad\n").unwrap().rejected.count, 1);
     assert_eq!(of_b(&overrides), Some(OverrideBudget::Blocked));
     assert_eq!(find(&overrides, Some(b"c"), Some(b"d")), None);
-    assert_eq!(overrides.apply_file(&key(), "").unwrap().rejected, RejectedOverrides::default());
+    assert_eq!(overrides.apply_file(&key(), "").unwrap().rejected, RejectedRows::default());
     assert_eq!(of_b(&overrides), None);
 }
 

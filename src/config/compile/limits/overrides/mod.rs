@@ -1,23 +1,28 @@
 //! `overrides` of a limit: budgets of single keys, compiled like the limit itself with other numbers. Called by
-//! `limits`; live overrides and rows of files use the same code. `key_rate` compiles rates that requests state.
+//! `limits`; live overrides and rows of files use the same code. `key_rate` compiles rates that requests state, and
+//! `patterns` warns of keys that look like patterns.
 //!
 //! Input: the section of a limit, or one written row, and the algorithm and key of the limit. Output: the overrides of
 //! the limit, and a diagnostic for each that has an error. To add a kind of budget, add a variant to `OverrideBudget`
 //! and read it here.
 
 pub(crate) mod key_rate;
+mod patterns;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use crate::config::compile::limits::overrides::patterns::{find_look, warn_of_patterns};
 use crate::config::compile::limits::rule;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::effective::budgets::describe_budget;
+use crate::config::pattern_look::PatternLook;
 use crate::config::reader::{At, Section};
 use crate::config::schema::limit;
+use crate::config::schema::row::ConfigOption;
 use crate::config::source::{PrivateFile, SourceTexts};
 use crate::config::substitute::Text;
 use crate::config::tree::{Node, Table as Tree, TableEntry, Value};
@@ -141,6 +146,7 @@ fn apply_file(section: &Section, overrides: &Overrides, key: &Key, (place, path)
                 let help = "correct these rows; the others apply";
                 sources.add_warning(DiagnosticCode::SkippedRows, Diagnostic::new(place, what).with_help(help));
             }
+            warn_of_patterns(sources, key, place, (path, &text));
             Some(())
         }
         Err(what) => {
@@ -272,9 +278,13 @@ fn match_key_values(
                 if *part == KeyPart::Source(Source::Route) {
                     own.sources.add_route_pattern(place, Pattern::Text(text.clone().into_owned()));
                 }
-                if text.contains('*') {
-                    let what =
-                        "an override has no patterns: the `*` stands for itself beside other characters".to_owned();
+                if let Some(look) = find_look(part, &text) {
+                    let what = match look {
+                        PatternLook::Wildcard => {
+                            "an override has no patterns: the `*` stands for itself beside other characters".to_owned()
+                        }
+                        look => format!("an override has no patterns, but this value looks like {}", look.noun()),
+                    };
                     let help =
                         "write the whole value; \"*\" alone is any value, and limits can have patterns in `when`";
                     own.sources.add_warning(DiagnosticCode::WildcardName, Diagnostic::new(place, what).with_help(help));
@@ -318,11 +328,31 @@ pub fn compile_budget(
             return budget;
         }
     }
+    let first_place = changed.first().map(|entry| entry.place);
     let mut tree = base.clone();
     tree.entries.retain(|entry| !changed.iter().any(|new| new.key == entry.key));
     tree.entries.extend(changed);
     let section = Section::new(sources, &limit::TABLE, title, &tree);
-    rule::compile_rule(&section, spec).map(|(rule, _)| OverrideBudget::Rule(Arc::new(rule)))
+    let (rule, _) = rule::compile_rule(&section, spec)?;
+    if let Some(option) = find_option_without_queue(base).filter(|_| rule.has_queue()) {
+        let message = format!("{title} lets requests wait, which `{option}` of the limit excludes");
+        let help = "shorten `queue`, or leave it out, so that no request waits";
+        sources.add_mistake(Diagnostic::new(first_place.unwrap_or(section.place), message).with_help(help));
+        return None;
+    }
+    Some(OverrideBudget::Rule(Arc::new(rule)))
+}
+
+/// Returns an option of the limit that is impossible if requests wait in the queue of a key.
+fn find_option_without_queue(base: &Tree) -> Option<&'static str> {
+    let has = |option: &&ConfigOption| {
+        base.entries.iter().any(|entry| {
+            let is_delay =
+                matches!(&entry.node.value, Value::String(text) if ["refuse", "delay"].contains(&text.value.as_str()));
+            entry.key == option.name && !is_delay
+        })
+    };
+    [&limit::CLEAR_ON.option, &limit::OVER.option].into_iter().find(has).map(|option| option.name)
 }
 
 /// Returns the options that an entry may change: amounts, not the shape of the limit.
@@ -536,6 +566,12 @@ mod tests {
                 ("queue=2", "`queue` in the override: it must be a string with a unit, found the integer 2"),
                 ("nodelay=true", "`nodelay` is not possible here; write rate, queue"),
             ],
+        );
+        // A key whose requests wait must not be reset, or they would lose their places.
+        let waits = "the override lets requests wait, which `clear_on` of the limit excludes; shorten `queue`";
+        assert_results(
+            "algorithm = \"leaky_bucket\"\nrate = \"5/s\"\nkey = \"header:x\"\nqueue = \"1s\"\ndelay_after = 10\nclear_on = [200]",
+            &[("queue=2s", ""), ("queue=3s", waits), ("rate=100/s", waits), ("rate=4/s", ""), ("rate=0", "")],
         );
     }
 }
