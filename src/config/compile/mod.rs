@@ -30,6 +30,7 @@ mod shared;
 mod stated_value;
 mod unused;
 mod upstreams;
+mod wide_origins;
 
 use std::sync::Arc;
 use std::time::Duration;
