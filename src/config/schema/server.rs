@@ -423,6 +423,14 @@ pub mod access_log {
             Value("false"),
             "lines have the [keys of all limits](../operating/keys-in-logs.md#replay-limits-by-hash), for replay",
         );
+        ADD = option(
+            "add",
+            list(&Text("placeholder")),
+            Value("[]"),
+            "further fields of JSON lines, such as `\"tls_san\"` and `\"jwt:sub\"`",
+        )
+        .guide("log-fields.md#facts-about-the-client")
+        .unordered();
     }
 }
 
