@@ -219,7 +219,8 @@ rows! {
     .guide("../guides/cors.md")
     .example(server::CORS.option.example)
     .called(server::CORS.option.aliases);
-    RESPOND = option("respond", Table(&respond::TABLE), Described("one of `upstream`, `split`, `respond`, `redirect`, `files`"), "a fixed response");
+    RESPOND = option("respond", Table(&respond::TABLE), Described("one of `upstream`, `split`, `respond`, `redirect`, `files`"), "a fixed response")
+        .example("write respond = { status = 404, body = \"not found\" }");
     REDIRECT = option(
         "redirect",
         Either(&[Text("string"), Table(&redirect::TABLE)]),
@@ -429,7 +430,7 @@ pub mod response_headers {
             "on",
             Words(&["upstream", "all"]),
             Value("\"upstream\""),
-            "whether the gateway's own error responses get these changes, too: those of limits, of `auth`, of the servers' failures",
+            "whether the gateway's own responses get these changes, too: refusals, failures of servers, redirects to HTTPS",
         );
     }
 }

@@ -36,6 +36,7 @@ rows! {
     )
     .shown_as("list of addresses")
     .note("; none if there is a `[[listener]]`")
+    .example("write listen = [\"0.0.0.0:8080\"]")
     .called(&["port", "bind", "address"])
     .teach("\":8080\"", "Change it if other machines are your clients, because the default is reachable only from this one");
     REDIRECT_HTTP = option(
@@ -46,6 +47,7 @@ rows! {
     )
     .shown_as("address, or table")
     .guide("tls.md#redirect-http-to-https")
+    .example("write redirect_http = \"0.0.0.0:80\"")
     .shorthand("listen");
     WORKERS: usize = option(
         "workers",
@@ -421,6 +423,14 @@ pub mod access_log {
             Value("false"),
             "lines have the [keys of all limits](../operating/keys-in-logs.md#replay-limits-by-hash), for replay",
         );
+        ADD = option(
+            "add",
+            list(&Text("placeholder")),
+            Value("[]"),
+            "further fields of JSON lines, such as `\"tls_san\"` and `\"jwt:sub\"`",
+        )
+        .guide("log-fields.md#facts-about-the-client")
+        .unordered();
     }
 }
 

@@ -21,7 +21,7 @@ mod redirect_map;
 mod redirect_target;
 mod rewrite;
 mod split;
-mod verified;
+pub(crate) mod verified;
 
 use std::collections::HashMap;
 use std::sync::Arc;
