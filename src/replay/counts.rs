@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::net::is_private;
-use crate::replay::input::entry::{ClientOrigin, LoggedForwarding, ReplayEntry};
+use crate::replay::input::entry::{AccessLogFormat, ClientOrigin, LoggedForwarding, ReplayEntry};
 use crate::replay::input::source::LogPlace;
 
 #[derive(Default)]
@@ -56,8 +56,16 @@ pub struct LonePeer {
     /// Lines of requests, of which the last two counts are a majority vote: the address that it leads, and by how many
     /// requests.
     lines: u64,
-    leader: Option<IpAddr>,
+    leader: Option<LonePeerAddress>,
     lead: u64,
+}
+
+/// A private address that sends nearly all requests.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LonePeerAddress {
+    pub address: IpAddr,
+    /// Format of the log that has it.
+    pub format: AccessLogFormat,
 }
 
 impl LonePeer {
@@ -70,18 +78,41 @@ impl LonePeer {
             && matches!(entry.forwarded, LoggedForwarding::NotLogged | LoggedForwarding::Applied)
             && is_private(entry.client);
         if is_candidate && self.lead == 0 {
-            self.leader = Some(entry.client);
+            self.leader = Some(LonePeerAddress { address: entry.client, format: entry.format });
         }
-        match is_candidate && self.leader == Some(entry.client) {
+        match is_candidate && self.leader.is_some_and(|leader| leader.address == entry.client) {
             true => self.lead += 1,
             false => self.lead = self.lead.saturating_sub(1),
         }
     }
 
-    /// Returns whether there is such an address: it has sent at least nine in ten requests, and it is found if it has
-    /// sent 19 in 20.
-    pub fn is_found(&self) -> bool {
-        self.lines > Self::LINES_MIN && self.lead * 10 >= self.lines * 9
+    /// Returns the address, if there is one: it has sent at least nine in ten requests, and it is found if it has sent
+    /// 19 in 20.
+    pub fn find(&self) -> Option<LonePeerAddress> {
+        self.leader.filter(|_| self.lines > Self::LINES_MIN && self.lead * 10 >= self.lines * 9)
+    }
+}
+
+impl LonePeerAddress {
+    /// Returns whether the address may as well be that of somebody who tries the gateway on this machine. The gateway
+    /// logs the client as its own rules determine it, while other servers log the peer.
+    pub fn may_be_user(self) -> bool {
+        self.format == AccessLogFormat::Json && self.address.is_loopback()
+    }
+
+    /// Returns why no number is recommended from its requests, and what to do.
+    pub fn describe(self) -> &'static str {
+        match self.format {
+            AccessLogFormat::Json => {
+                "one private address sends nearly all requests, so it is probably a proxy: list it in `trusted_proxies`, and replay a log that is written from then on"
+            }
+            AccessLogFormat::Common | AccessLogFormat::Combined => {
+                "one private address sends nearly all requests, so it is probably a proxy: list it in `trusted_proxies`, and log the client, in nginx as \"$http_x_forwarded_for\" right after \"$http_user_agent\""
+            }
+            _ => {
+                "one private address sends nearly all requests, so it is probably a proxy: list it in `trusted_proxies`, and log the client that it names"
+            }
+        }
     }
 }
 

@@ -105,6 +105,7 @@ fn nothing_is_recommended_from_one_private_address() {
         ("common", common, lone),
         ("haproxy", of(&haproxy), lone),
         ("own", of(&own), lone),
+        ("container", of(&own).replace("10.0.0.1", "172.17.0.1"), lone),
         ("loopback", combined.replace("10.0.0.1", "127.0.0.1"), lone),
         ("unique-local", combined.replace("10.0.0.1", "fd00::1"), lone),
         ("traefik", of(&traefik), "none: the clients in the log are proxies"),
@@ -112,6 +113,16 @@ fn nothing_is_recommended_from_one_private_address() {
         dir.write(name, text.as_bytes());
         let (_, stdout, _) = dir.replay(&[name], b"");
         assert!(stdout.contains(why) && stdout.contains("`trusted_proxies`"), "{name} {stdout}");
+        // Only servers that log like nginx get the remedy for nginx.
+        let is_like_nginx = ["combined", "common", "loopback", "unique-local"].contains(&name);
+        assert_eq!(stdout.contains("$http_x_forwarded_for"), is_like_nginx, "{name} {stdout}");
+    }
+    // In the gateway's own log, a loopback address may be that of somebody who tries the gateway.
+    for address in ["127.0.0.1", "::1"] {
+        dir.write("own", of(&own).replace("10.0.0.1", address).as_bytes());
+        let (_, stdout, _) = dir.replay(&["own"], b"");
+        let note = format!("note      nearly all requests come from {address}: if that is a proxy");
+        assert!(stdout.contains("tightest  burst ") && stdout.contains(&note), "{stdout}");
     }
     // Once the proxy is listed, the clients of Traefik are known.
     let trusting = Dir::new(&config("\"10.0.0.0/8\"", "key = \"ip\""));

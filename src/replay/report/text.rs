@@ -6,7 +6,7 @@ use crate::limiting::algorithm::describe::format_duration;
 use crate::limiting::key::Missing;
 use crate::limiting::limit::Mode;
 use crate::limiting::source::Source;
-use crate::replay::counts::Counts;
+use crate::replay::counts::{Counts, LonePeerAddress};
 use crate::replay::input::entry::AccessLogFormat;
 use crate::replay::outcome::ReplayOutcome;
 use crate::replay::report::{format_percent, format_time_of};
@@ -127,6 +127,13 @@ impl ReplayOutcome {
     fn describe_notes(&self, tally: &Tally, text: &mut String) {
         let Tally { limit, missing, .. } = tally;
         let MissingData { cost, duration, status, unreachable, limited, blurred, overrides, .. } = missing;
+        if let Some(peer) = self.find_lone_peer(tally).filter(|peer| peer.may_be_user()) {
+            let _ = writeln!(
+                text,
+                "  note      nearly all requests come from {}: if that is a proxy, list it in `trusted_proxies` first",
+                peer.address
+            );
+        }
         if *blurred > 0 {
             let _ = writeln!(
                 text,
@@ -212,15 +219,18 @@ impl ReplayOutcome {
                 "the clients in the log are proxies: most requests have an X-Forwarded-For, so list the proxies in `trusted_proxies`",
             );
         }
-        if tally.limit.reads_address() && self.counts.lone_peer.is_found() {
-            return NeededNumber::None(
-                "one private address sends nearly all requests, so it is probably a proxy: list it in `trusted_proxies`, and log the client, in nginx as \"$http_x_forwarded_for\" right after \"$http_user_agent\"",
-            );
+        if let Some(peer) = self.find_lone_peer(tally).filter(|peer| !peer.may_be_user()) {
+            return NeededNumber::None(peer.describe());
         }
         if tally.limit.rule.lease_ms().is_some() && tally.seen > 0 && tally.missing.duration == tally.seen {
             return NeededNumber::None("the log contains no durations");
         }
         tally.tightest.needed_number()
+    }
+
+    /// Returns the private address that sends nearly all requests, if the limit reads addresses.
+    fn find_lone_peer(&self, tally: &Tally) -> Option<LonePeerAddress> {
+        self.counts.lone_peer.find().filter(|_| tally.limit.reads_address())
     }
 }
 
