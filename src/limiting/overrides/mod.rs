@@ -349,7 +349,7 @@ impl RejectedOverrides {
         match self.count {
             0 => None,
             1..=MISTAKES_SHOWN => Some(mistakes),
-            count => Some(format!("{count} mistakes, the first {MISTAKES_SHOWN}: {mistakes}")),
+            count => Some(format!("{count} errors, the first {MISTAKES_SHOWN}: {mistakes}")),
         }
     }
 }

@@ -267,7 +267,7 @@ fn match_key_values(
                 }
                 if text.contains('*') {
                     let what =
-                        "an override has no patterns: the `*` stands for itself beside other characters".to_owned();
+                        "an override has no patterns: the `*` stands for itself next to other characters".to_owned();
                     let help =
                         "write the whole value; \"*\" alone is any value, and limits can have patterns in `when`";
                     own.sources.add_warning(DiagnosticCode::WildcardName, Diagnostic::new(place, what).with_help(help));
