@@ -357,7 +357,7 @@ impl RejectedRows {
         match self.count {
             0 => None,
             1..=MISTAKES_SHOWN => Some(mistakes),
-            count => Some(format!("{count} mistakes, the first {MISTAKES_SHOWN}: {mistakes}")),
+            count => Some(format!("{count} errors, the first {MISTAKES_SHOWN}: {mistakes}")),
         }
     }
 }

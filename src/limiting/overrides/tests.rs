@@ -312,7 +312,7 @@ fn ten_mistakes_are_named_and_all_are_counted() {
     assert!(set(1).starts_with("0,xxx"));
     assert_eq!(set(10).matches("; ").count(), 9);
     let many = set(300);
-    assert!(many.starts_with("300 mistakes, the first 10: 0,xxx"), "{}", &many[..60]);
+    assert!(many.starts_with("300 errors, the first 10: 0,xxx"), "{}", &many[..60]);
     assert_eq!(many.matches("; ").count(), 9);
     assert!(many.len() < 3000, "{} bytes", many.len());
 }

@@ -281,7 +281,7 @@ fn match_key_values(
                 if let Some(look) = find_look(part, &text) {
                     let what = match look {
                         PatternLook::Wildcard => {
-                            "an override has no patterns: the `*` stands for itself beside other characters".to_owned()
+                            "an override has no patterns: the `*` stands for itself next to other characters".to_owned()
                         }
                         look => format!("an override has no patterns, but this value looks like {}", look.noun()),
                     };
