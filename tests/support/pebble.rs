@@ -2,7 +2,8 @@
 //! names. A failed test prints Pebble's log.
 
 use std::fs;
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
@@ -92,7 +93,7 @@ impl Pebble {
             .spawn()
             .unwrap_or_else(|error| panic!("cannot start pebble: {error}; apt-get install pebble"));
         self.child = Some(child);
-        let up = |addr: &SocketAddr| std::net::TcpStream::connect(addr).is_ok();
+        let up = |addr: &SocketAddr| TcpStream::connect(addr).is_ok();
         wait_until("pebble is up", || [self.acme.addr(), self.management.addr()].iter().all(up));
     }
 
@@ -156,9 +157,15 @@ impl Drop for Pebble {
     }
 }
 
-/// A name server that lives as long as the test process. Every name has the address 127.0.0.1 and no other.
+/// A name server that lives as long as the test process. Every name has the address 127.0.0.1 and no other. Old versions
+/// of Pebble ask over UDP, and new ones over TCP.
 fn name_server() -> SocketAddr {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (listener, socket) = loop {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        if let Ok(socket) = UdpSocket::bind(listener.local_addr().unwrap()) {
+            break (listener, socket);
+        }
+    };
     let addr = socket.local_addr().unwrap();
     std::thread::spawn(move || {
         let mut query = [0; 512];
@@ -167,7 +174,25 @@ fn name_server() -> SocketAddr {
             let _ = socket.send_to(&response, from);
         }
     });
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || answer_stream(stream));
+        }
+    });
     addr
+}
+
+/// Answers queries over TCP, each with its length before it, until the client closes the connection.
+fn answer_stream(mut stream: TcpStream) -> Option<()> {
+    loop {
+        let mut length = [0; 2];
+        stream.read_exact(&mut length).ok()?;
+        let mut query = vec![0; u16::from_be_bytes(length).into()];
+        stream.read_exact(&mut query).ok()?;
+        let response = build_response(&query)?;
+        let length = u16::try_from(response.len()).ok()?.to_be_bytes();
+        stream.write_all(&[&length[..], &response].concat()).ok()?;
+    }
 }
 
 /// RFC 1035: the head and the query, then the address if the query was for an address.

@@ -4,8 +4,8 @@
 //! `routes` and `decide` compile their kind of section; `context` and `names` carry what sections know of each other,
 //! `matcher`, `edit`, `compress`, `cors`, `jwt`, `geo` and `named_set` read what several kinds use: match conditions,
 //! header changes, compression, cross-origin rules, token verification, countries and lists of values. `shared` stores
-//! equal values once, `pages` reads error pages, `unused` warns about limits and upstreams that no route uses, and
-//! `lint` about configs that protect less than they seem to.
+//! equal values once, `pages` reads error pages, `unused` warns about limits and upstreams that no route uses, `lint`
+//! about configs that protect less than they seem to, and `wide_origins` about `cors` for strangers.
 //!
 //! To add a section, add its schema, a file here, and its call in [`compile`].
 

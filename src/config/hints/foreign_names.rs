@@ -436,7 +436,10 @@ mod tests {
                 };
                 format!("{base}{route}[[route]]\n{action}{text}\n")
             }
-            "listener" => format!("{base}{route}{listener}{text}\n"),
+            "listener" => {
+                let tls = if text.contains("tls =") { "" } else { "tls = { internal = true }\n" };
+                format!("{base}{route}{listener}{tls}{text}\n")
+            }
             "upstream" => {
                 let servers = if text.contains("servers =") { "" } else { "servers = [\"http://127.0.0.1:1\"]\n" };
                 format!("[upstream.app]\n{servers}{text}\n[[route]]\nupstream = \"app\"\n")

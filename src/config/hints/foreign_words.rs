@@ -30,7 +30,6 @@ const FOREIGN_WORDS: &[(&str, &str)] = &[
     ("fixed", "fixed_window"),
     ("sliding", "sliding_window"),
     ("dryrun", "shadow"),
-    ("disabled", "off"),
     ("failopen", "open"),
     ("failclosed", "closed"),
 ];
