@@ -247,7 +247,7 @@ mod tests {
         Arc::new(Limit { key, overrides: Arc::new(overrides), ..Limit::clone(&bare) })
     }
 
-    fn look(limit: &Arc<Limit>, known: &mut KnownFile, at: Instant) -> Look {
+    fn look_at(limit: &Arc<Limit>, known: &mut KnownFile, at: Instant) -> Look {
         look_at_file(limit, known, &OpenFiles::default(), at)
     }
 
@@ -277,14 +277,14 @@ mod tests {
             std::thread::sleep(Duration::from_millis(10));
         }
         let (limit, mut known, start) = (limit_with(path), KnownFile::default(), Instant::now());
-        assert_eq!(look(&limit, &mut known, start), Look::Waiting);
-        assert_eq!(look(&limit, &mut known, start + PAUSE_MAX / 2), Look::Waiting);
-        let look = look(&limit, &mut known, start + PAUSE_MAX);
+        assert_eq!(look_at(&limit, &mut known, start), Look::Waiting);
+        assert_eq!(look_at(&limit, &mut known, start + PAUSE_MAX / 2), Look::Waiting);
+        let look = look_at(&limit, &mut known, start + PAUSE_MAX);
         assert!(matches!(&look, Look::Failed(why) if why.contains(&writer.id().to_string())), "{look:?}");
         writer.kill().unwrap();
         writer.wait().unwrap();
-        assert!(matches!(look(&limit, &mut known, start + PAUSE_MAX), Look::Read(_)));
-        assert_eq!(look(&limit, &mut known, start + PAUSE_MAX), Look::Same);
+        assert!(matches!(look_at(&limit, &mut known, start + PAUSE_MAX), Look::Read(_)));
+        assert_eq!(look_at(&limit, &mut known, start + PAUSE_MAX), Look::Same);
     }
 
     #[test]
@@ -293,7 +293,7 @@ mod tests {
         let path = dir.path().join("rows");
         fs::write(&path, "a rate=0\n").unwrap();
         let (limit, mut known, start) = (limit_with(path.clone()), KnownFile::default(), Instant::now());
-        let mut look = |second: u64| super::tests::look(&limit, &mut known, start + Duration::from_secs(second));
+        let mut look = |second: u64| look_at(&limit, &mut known, start + Duration::from_secs(second));
         assert_eq!(look(0), Look::Waiting);
         assert!(matches!(look(1), Look::Read(_)));
         // A program writes it in two steps.
@@ -330,16 +330,16 @@ mod tests {
         let path = dir.path().join("rows");
         fs::write(&path, "a rate=0\n").unwrap();
         let (limit, mut known, now) = (limit_with(path.clone()), KnownFile::default(), Instant::now());
-        assert_eq!(look(&limit, &mut known, now), Look::Waiting);
-        assert!(matches!(look(&limit, &mut known, now), Look::Read(rows) if rows.changed == 1));
+        assert_eq!(look_at(&limit, &mut known, now), Look::Waiting);
+        assert!(matches!(look_at(&limit, &mut known, now), Look::Read(rows) if rows.changed == 1));
         let time = fs::metadata(&path).unwrap().modified().unwrap();
         // The clock of a file system may have steps of some milliseconds.
         std::thread::sleep(Duration::from_millis(50));
         fs::write(&path, "b rate=0\n").unwrap();
         fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), time);
-        assert_eq!(look(&limit, &mut known, now), Look::Waiting);
-        assert!(matches!(look(&limit, &mut known, now), Look::Read(rows) if rows.changed == 2));
+        assert_eq!(look_at(&limit, &mut known, now), Look::Waiting);
+        assert!(matches!(look_at(&limit, &mut known, now), Look::Read(rows) if rows.changed == 2));
     }
 
     #[test]
@@ -348,14 +348,14 @@ mod tests {
         let path = dir.path().join("rows");
         fs::write(&path, b"a rate=0\n\xff").unwrap();
         let (limit, mut known, now) = (limit_with(path.clone()), KnownFile::default(), Instant::now());
-        assert_eq!(look(&limit, &mut known, now), Look::Waiting);
-        let Look::Failed(why) = look(&limit, &mut known, now) else { panic!("it is not UTF-8") };
+        assert_eq!(look_at(&limit, &mut known, now), Look::Waiting);
+        let Look::Failed(why) = look_at(&limit, &mut known, now) else { panic!("it is not UTF-8") };
         // Read again, it would be unusable for its own reason.
         assert!(why.contains("UTF-8"), "{why}");
         known.unusable.as_mut().unwrap().1 = "as before".to_owned();
-        assert_eq!(look(&limit, &mut known, now), Look::Failed("as before".to_owned()));
+        assert_eq!(look_at(&limit, &mut known, now), Look::Failed("as before".to_owned()));
         fs::write(&path, b"a rate=0\n").unwrap();
-        assert_eq!(look(&limit, &mut known, now), Look::Waiting);
-        assert!(matches!(look(&limit, &mut known, now), Look::Read(_)));
+        assert_eq!(look_at(&limit, &mut known, now), Look::Waiting);
+        assert!(matches!(look_at(&limit, &mut known, now), Look::Read(_)));
     }
 }
