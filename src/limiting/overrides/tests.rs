@@ -120,7 +120,7 @@ fn an_entry_may_name_a_value_by_the_hash_that_logs_show() {
         }
     }
     let hasher = PartHasher::new(&key(), &KeyHasher::of_process());
-    let blocked = |_: &str| Ok(OverrideEntry::lasting(OverrideBudget::Blocked));
+    let blocked = |_: &str, _: &mut ParsedBudgets| Ok(OverrideEntry::lasting(OverrideBudget::Blocked));
     let passing = Overrides::new(OverrideTable::default(), None, hasher, Arc::new(blocked));
     let mut live = raw(&[("%#0123456789abcdef,*", "0")]);
     let refused = passing.set_live(&key(), &mut live).describe().unwrap();
