@@ -15,7 +15,7 @@ function overrideColumns(act) {
     { name: "Key", kind: "wide", cell: (row) => (row.key.split(",").some((part) => part.endsWith("=*")) ? showText(row.key) : { text: showText(row.key), href: keyLink(row.limit, row.key) }) },
     { name: "Override", cell: (row) => (row.blocked ? { text: "blocked", level: row.ended ? "warn" : "bad" } : budgetOf(row)) },
     { name: "Until", cell: (row) => (row.until ? `${showTime(row.until)}${row.ended ? " (ended)" : ""}` : "removed by hand") },
-    { name: "Note", kind: "wide", cell: (row) => (row.note ? showText(row.note, 200) : "\u2013") },
+    { name: "Note", cell: (row) => (row.note ? showText(row.note, 200) : "\u2013") },
     { name: "Set", cell: (row) => describeSetting(row) || "\u2013" },
     ...(session.allows("limits") ? [{ name: "Help", act, cell: (row) => {
       const text = row.blocked ? "Unblock" : "Remove";

@@ -204,10 +204,21 @@ fn merge_keys(gateways: &[GatewayReport]) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::load_text;
+    use crate::limiting::gateways::Gateways;
 
     fn report(text: &str) -> GatewayReport {
         let text = Some((text.to_owned(), 5));
         GatewayReport::of_peer(&PeerText { name: "f".repeat(32), text })
+    }
+
+    #[test]
+    fn a_gateway_with_the_default_listener_is_named_after_its_host() {
+        let config = load_text("c", "[[route]]\nupstream = \"echo:\"\n").unwrap();
+        let gateways = Gateways::default();
+        gateways.set_display_name(&config.admin.listen);
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        assert_eq!(gateways.display_name(), host.trim());
     }
 
     #[test]
