@@ -37,6 +37,7 @@ use std::time::Duration;
 use crate::config::compile::context::LimitContext;
 use crate::config::compile::decide::compile_decide;
 use crate::config::compile::limits::candidates::CompanionLists;
+use crate::config::compile::named_set::ListedItem;
 use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::compile::pages::PageFiles;
 use crate::config::compile::routes::header_lists::{list_guarded_headers, list_own_headers};
@@ -51,9 +52,10 @@ use crate::config::schema::row::ConfigOption;
 use crate::config::schema::{Schema, root};
 use crate::config::source::{SMALLEST, SourceTexts};
 use crate::config::tree::{Node, Table, TableEntry, Value};
-use crate::config::{Admin, AdminContact, Config, ServerSettings, WrittenConfig, tree};
+use crate::config::{Admin, AdminContact, Config, ListenerSettings, ServerSettings, WrittenConfig, tree};
 use crate::envoy::rules::RateLimitDomains;
 use crate::limiting::key::shown_key::KeyHasher;
+use crate::limiting::limit::address_set::SetFile;
 use crate::limiting::limit::{Limit, LimitTable};
 use crate::route::decide::DecideTable;
 use crate::route::{Route, Strictness};
@@ -104,14 +106,10 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let decide = compile_decide(decide.named_sections(sources), &routes, &context, &server.listeners);
     let rls = rls::compile_rls(&rls, &context, (&routes, &places), decide.routes.len());
     report_no_route(sources, no_route && !documents.is_empty());
-    let route_names: Vec<&str> =
-        routes.iter().chain(&decide.routes).chain(&rls.routes).map(|route| route.name.as_str()).collect();
-    sources.report_unknown_routes(&route_names);
-    let set_files = named_set::collect_files(sources, &sets, &route_names);
+    let set_files = check_route_names(sources, &sets, [&routes, &decide.routes, &rls.routes]);
     let admin = admin.filter(|_| !sources.has_mistakes())?;
-    internal::add_route_hosts(&mut server.listeners, &listeners, &routes);
+    complete_listeners(sources, &mut server.listeners, &listeners, &routes);
     let texts = (documents.as_ref(), route_sections.as_slice());
-    lint::warn_of_open_listeners(sources, &listeners, &server.listeners);
     warn(sources, texts, (&server.settings, &admin), (&routes, &decide, &rls), (&limits, &upstreams));
     Some(Config {
         guarded_headers: list_guarded_headers((&routes, &upstreams.list), jwt.default.as_deref(), &server.settings),
@@ -142,6 +140,17 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         config_files: sources.list_config_files(),
         warnings: sources.warning_report(),
     })
+}
+
+/// Adds the hosts of routes to the listeners that issue certificates for them, and warns of open listeners.
+fn complete_listeners(
+    sources: &SourceTexts,
+    listeners: &mut [Arc<ListenerSettings>],
+    sections: &[Section],
+    routes: &[Route],
+) {
+    internal::add_route_hosts(listeners, sections, routes);
+    lint::warn_of_open_listeners(sources, sections, listeners);
 }
 
 /// Warns about statements that load but are probably mistakes.
@@ -192,6 +201,13 @@ fn report_root_keys(roots: Vec<Section>) {
         root.entry(&root::INCLUDE);
         root.report_unread_keys();
     }
+}
+
+/// Reports names that no route has, and returns the files of sets with the rows that are skipped.
+fn check_route_names(sources: &SourceTexts, sets: &Definitions<ListedItem>, routes: [&[Route]; 3]) -> Vec<SetFile> {
+    let names: Vec<&str> = routes.into_iter().flatten().map(|route| route.name.as_str()).collect();
+    sources.report_unknown_routes(&names);
+    named_set::collect_files(sources, sets, &names)
 }
 
 fn report_no_route(sources: &SourceTexts, is_mistake: bool) {

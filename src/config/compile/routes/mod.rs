@@ -181,12 +181,11 @@ fn compile_route(
     let breaker = compile_route_breaker(section, action.as_ref());
     let priority = section.read(&route::PRIORITY).and_then(Priority::from_number).unwrap_or_default();
     let timeouts = compile_timeouts(section, &context.defaults.timeouts);
-    let refuse = compile_refuse(section);
+    let (refuse, upgrades) = (compile_refuse(section), bodies::compile_upgrades(section));
     let error_pages = compile_error_pages(section, context.defaults.error_pages.as_ref(), context.page_files);
     let ratelimit_headers = read_dialects(section, &route::RATELIMIT_HEADERS);
     let compress = compress::compile_compress(section, &route::compress::TABLE, &context.defaults.compress);
     let cors = cors::read_cors(section, context.defaults.cors.as_ref());
-    let upgrades = bodies::compile_upgrades(section);
     let matcher = matcher?;
     let parsing = compile_parsing(section, context.defaults.strictness, &matcher);
     let name_place = name.as_ref().map(|at| at.place);
@@ -196,7 +195,7 @@ fn compile_route(
     let (auth, of_auth) = auth.map(|CompiledAuth { auth, limits }| (Box::new(auth), limits)).unzip();
     let limits = join_limits(section, of_auth.unwrap_or_default(), limits?)?;
     check_readable(section, &limits, auth.as_deref(), context)?;
-    let (request_headers, action) = (request_headers?, action?);
+    let (request_headers, action, (deny, wrong_deny_sets)) = (request_headers?, action?, deny?);
     warn_of_unverified(section, &request_headers, auth.as_deref(), context);
     over::check_forwarding(section, &limits, &action)?;
     check_descriptors(section, &limits)?;
@@ -205,7 +204,6 @@ fn compile_route(
     let cors = cors.map(|cors| shared.cors.share_value(cors.to_policy(&matcher.methods, dialects)));
     let response_headers = response_headers?;
     cors::check_edits(section, cors.is_some(), &response_headers)?;
-    let (deny, wrong_deny_sets) = deny?;
     let route = Route {
         name,
         matcher,
