@@ -71,6 +71,7 @@ pub async fn show_status(request: PageRequest) -> Result<AdminResponse, Problem>
     let snapshot = request.context.current.load();
     let state = &request.context.shared;
     let status = json!({
+        "host": request.context.limits.store_link().gateways().display_name(),
         "version": env!("CARGO_PKG_VERSION"),
         "lifecycle": state.lifecycle().label(),
         "uptime_seconds": state.uptime().as_secs(),

@@ -14,7 +14,7 @@ use crate::limiting::clock;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::jwt::remote_keys::KeyStatus;
 use crate::telemetry::metrics::Metrics;
-use crate::text::format_span;
+use crate::text::{format_count, format_span};
 
 /// Number of seconds for which an event, such as an eviction, is reported.
 const RECENT_S: u64 = 600;
@@ -194,8 +194,8 @@ fn judge_config(event: &Value, problems: &mut Problems) {
     }
     if let Some(generation) = event["pinned"].as_u64() {
         let text = format!(
-            "A rollback keeps generation {generation} active in place of the files. The next change of the files, or \
-             a reload, activates them."
+            "After a rollback, the config of generation {generation} is active in place of the files. To \
+             activate the files, save a change of one, or return to their generation."
         );
         problems.warn("pinned", text, "#/config");
     }
@@ -254,8 +254,7 @@ fn show_ago(seconds_ago: &Value) -> String {
 }
 
 fn count(number: &Value, one: &str) -> String {
-    let number = number.as_u64().unwrap_or(0);
-    format!("{number} {one}{}", if number == 1 { "" } else { "s" })
+    format_count(number.as_u64().unwrap_or(0), one)
 }
 
 fn cut_name(name: &str) -> String {
@@ -382,7 +381,9 @@ mod tests {
             (json!({ "lifecycle": "draining" }), vec!["warn draining The gateway is stopping #/now"]),
             (
                 json!({ "pinned": 1 }),
-                vec!["warn pinned A rollback keeps generation 1 active in place of the files. #/config"],
+                vec![
+                    "warn pinned After a rollback, the config of generation 1 is active in place of the files. #/config",
+                ],
             ),
             (
                 json!({ "token_keys": [{ "section": "jwt.auth", "usable": false, "fault": "refused" }] }),

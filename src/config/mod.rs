@@ -75,6 +75,7 @@ use crate::limiting::store::settings::StoreSettings;
 use crate::net::{ListenAddr, NamedSet, SocketAccess};
 use crate::overload::OverloadRule;
 pub use crate::route::Strictness;
+use crate::route::client_facts::ClientFact;
 use crate::route::cors::CorsPolicy;
 use crate::route::decide::DecideTable;
 use crate::route::error_pages::ErrorPages;
@@ -427,6 +428,8 @@ pub struct ServerSettings {
     pub forwarded_headers: ForwardedHeaders,
     /// `None` if the access log is off.
     pub access_log: Option<Arc<AccessLogSettings>>,
+    /// The facts that `AccessLogSettings::facts` names, in the same order.
+    pub log_facts: Vec<ClientFact>,
     /// `None` if spans are off.
     pub spans: Option<Arc<SpanSettings>>,
     /// True if responses carry the request id.

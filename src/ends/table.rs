@@ -162,7 +162,7 @@ ends! {
     HeadTooLarge = cut(Client, 431, "head_too_large", "the request head has more bytes or headers than allowed here")
         .setting("max_header_bytes").means("the head is too large");
     TargetTooLong = cut(Client, 414, "target_too_long", "the request target is longer than allowed here")
-        .setting("max_header_bytes").means("the request target is too long");
+        .setting("max_header_bytes").means("HTTP/1.1: the request target is too long");
     TlsHello = cut(Client, 400, "tls_hello", "this port speaks HTTP without TLS")
         .setting("tls").means("the listener does not speak TLS")
         .logged("a client speaks TLS on a listener without it");
@@ -192,7 +192,7 @@ ends! {
         "the certificate of this connection does not cover this host; open a new connection").grpc(Unavailable)
         .counted(Counted::Http).means("the connection's certificate does not cover the host");
     MaxTunnels = EndRow::new(Gateway, 503, "max_tunnels", "too many upgraded connections; try again later").grpc(Unavailable)
-        .counted(Counted::Http).setting("max_tunnels").means("the gateway serves as many tunnels as it may");
+        .counted(Counted::Http).setting("max_tunnels").means("the gateway serves as many tunnels as it may, or as many as it may for this client");
 
     // The client and its body.
 

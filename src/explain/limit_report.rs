@@ -15,7 +15,7 @@ use crate::limiting::decision::Check;
 use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::over::Over;
 use crate::limiting::limit::{Limit, Mode};
-use crate::limiting::overrides::table::{OverrideBudget, OverrideEntry};
+use crate::limiting::overrides::table::OverrideBudget;
 use crate::limiting::source::Facts;
 use crate::limiting::{ChainState, LimitResult, Outcome, Verdict};
 use crate::proxy::steps::response::problem::refusal_title;
@@ -111,19 +111,15 @@ impl LimitFacts<'_> {
         let names = limit.budget_names("", self.facts, true).ok();
         let values = names.and_then(|names| names.values);
         let own = values.and_then(|values| limit.overrides.find_at(&values, || self.facts.now_ms()));
-        let Some(OverrideEntry { budget, until_ms, note }) = own else { return };
-        let mut text = match budget {
-            OverrideBudget::Rule(rule) => {
-                report.rule = rule.describe();
-                rule.describe()
-            }
-            OverrideBudget::Blocked => "blocked".to_owned(),
-            OverrideBudget::Unlimited => "unlimited".to_owned(),
-        };
-        if let Some(until) = until_ms.and_then(|until_ms| Timestamp::from_millisecond(until_ms).ok()) {
+        let Some(entry) = own else { return };
+        if let OverrideBudget::Rule(rule) = &entry.budget {
+            report.rule = rule.describe();
+        }
+        let mut text = entry.describe_budget();
+        if let Some(until) = entry.until_ms.and_then(|until_ms| Timestamp::from_millisecond(until_ms).ok()) {
             let _ = write!(text, " until {until}");
         }
-        if let Some(note) = note {
+        if let Some(note) = entry.note {
             let _ = write!(text, " ({note})");
         }
         report.overridden = Some(text);

@@ -55,7 +55,7 @@ pub fn parse_head(head: &[u8], config: &Config) -> Result<ParsedHead, End> {
     let poll = Pin::new(&mut connection).poll_without_shutdown(&mut Context::from_waker(Waker::noop()));
     let rest = connection.into_parts().read_buf;
     if let Poll::Ready(Err(error)) = poll {
-        return Err(find_parse_end(&error, &rest).unwrap_or(End::MalformedHead));
+        return Err(find_parse_end(&error, &rest, server.max_header_bytes).unwrap_or(End::MalformedHead));
     }
     let (parts, body_length) = parsed_head.into_inner().ok_or(End::MalformedHead)?;
     let fault = inspector.and_then(|mut inspector| inspector.take_fault(body_length));

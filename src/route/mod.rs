@@ -301,6 +301,11 @@ pub struct HeaderEdit {
 }
 
 impl HeaderEdit {
+    /// Returns whether a header states a claim of a token.
+    pub fn states_claims(&self) -> bool {
+        self.stated.iter().any(|(_, text)| text.placeholders().any(ClientFact::is_claim))
+    }
+
     /// Returns whether the edits change this header.
     pub fn edits(&self, name: &HeaderName) -> bool {
         self.names().any(|edited| edited == name)

@@ -78,6 +78,7 @@ fn frames_on_the_control_stream() {
         ("settings that break off", [&[0][..], &frame(SETTINGS, &[6])].concat(), FRAME_ERROR),
         ("settings of a megabyte", [&[0, 4][..], &varint(1 << 20)].concat(), EXCESSIVE_LOAD),
         ("a long goaway", then(frame(GOAWAY, &[0; 9])), FRAME_ERROR),
+        ("a goaway that grows", then([frame(GOAWAY, b"\x01"), frame(GOAWAY, b"\x05")].concat()), ID_ERROR),
         ("a short max push id", then(frame(0xd, b"\x40")), FRAME_ERROR),
         ("a lower max push id", then([frame(0xd, b"\x05"), frame(0xd, b"\x04")].concat()), ID_ERROR),
         ("a priority of a push", then(frame(0xf0701, b"\0u=1")), ID_ERROR),
@@ -138,7 +139,11 @@ fn a_field_section_is_refused_by_its_length() {
     let client = gateway.connect();
     // Only the head of the frame is sent.
     let mut exchange = client.open(&[varint(HEADERS), varint(1 << 40)].concat());
-    assert_eq!(exchange.response().unwrap().status(), 431);
+    let response = exchange.response().unwrap();
+    assert_eq!((response.status(), response.get("cache-control"), response.body.len()), (431, Some("no-store"), 0));
+    assert!(response.get("date").is_some());
+    // Afterwards, the client may send for a while.
+    exchange.write(&[0; 100_000]);
     assert_eq!(exchange.stop_code(), 0x100);
     let long = "x".repeat(7000);
     let fields = [&get("/")[..], &[("x-a", &long), ("x-b", "1")]].concat();

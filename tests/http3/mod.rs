@@ -12,6 +12,7 @@ mod network;
 mod priorities;
 mod requests;
 mod tunnels;
+mod unread_bodies;
 
 use std::net::SocketAddr;
 

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::Http3Gateway;
 use crate::http2::connect::{PUSHED, switch, upstream};
-use crate::support::h3::{DATA, Exchange, H3Client, HEADERS, frame, get, head, read_response, read_varint, section};
+use crate::support::h3::{
+    DATA, Exchange, H3Client, H3Options, HEADERS, frame, get, head, read_response, read_varint, section,
+};
 use crate::support::upstream::{Upstream, accept};
 use crate::support::wait_until;
 
@@ -124,6 +126,25 @@ fn only_a_switch_to_a_requested_protocol_opens_a_tunnel() {
     }
     let refused = client.fetch(&connect("/chat", "websocket"), b"");
     assert_eq!((refused.status(), refused.get("retry-after").is_some()), (429, true));
+}
+
+/// A client has at most seven tunnels for each one that it leaves free, however few connections they are on.
+#[test]
+fn a_client_leaves_tunnels_to_others() {
+    let upstream = upstream();
+    let gateway = start(&upstream, "max_tunnels = 100\n", "");
+    let greedy = gateway.connect();
+    let tunnels: Vec<_> = (0..87).map(|_| open(&greedy, "/chat")).collect();
+    assert_eq!(greedy.fetch(&connect("/chat", "websocket"), b"").status(), 503);
+    let other = H3Options { source: "127.0.0.2:0", ..H3Options::trusting(&gateway.ca) };
+    let other = H3Client::with(gateway.addr(), &other).unwrap();
+    let _first = open(&other, "/chat");
+    gateway.gateway.assert_metric("tunnels", &[], 88.0);
+    let words = ["max_tunnels = 100 is reached", "client=127.0.0.1"];
+    wait_until("the bound is logged", || gateway.gateway.log_lines(&words) == 1);
+    drop(tunnels);
+    wait_until("the places are free", || gateway.gateway.metric("tunnels", &[]) == Some(1.0));
+    drop(open(&greedy, "/chat"));
 }
 
 #[test]

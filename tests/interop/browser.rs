@@ -1,5 +1,5 @@
-//! Chromium: a page with its parts, an event stream, a WebSocket, an upload and a limit, over TLS; and a page with a
-//! development certificate.
+//! Chromium: a page with its parts, an event stream, a WebSocket, an upload and a limit, over TLS; refused uploads over
+//! HTTP/3; and a page with a development certificate.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -7,9 +7,10 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::site::Site;
+use super::site::{Site, route, secured_with};
 use crate::support::client::{fetch, get};
 use crate::support::gateway::{Gateway, config_arguments, program};
+use crate::support::upstream::{Upstream, ok};
 use crate::support::wait_until;
 
 /// A browser without a window; ended with the value.
@@ -21,6 +22,11 @@ pub struct Browser {
 impl Browser {
     /// Opens a page. Certificates are not verified, because the browser has its own store of CAs.
     pub fn open(url: &str) -> Browser {
+        Browser::open_with(url, &[])
+    }
+
+    /// The same, with further arguments.
+    fn open_with(url: &str, arguments: &[&str]) -> Browser {
         let dir = tempfile::tempdir().unwrap();
         let log = fs::File::create(dir.path().join("log")).unwrap();
         let own = [
@@ -37,6 +43,7 @@ impl Browser {
         ];
         let child = Command::new("chromium")
             .args(own)
+            .args(arguments)
             .arg(format!("--user-data-dir={}", dir.path().join("profile").display()))
             .arg(url)
             .env("HOME", dir.path())
@@ -106,6 +113,56 @@ fn a_page_is_loaded_and_alive_over_one_connection() {
     site.gateway.assert_metric("connections", &[listener, open], 1.0);
     drop(browser);
     site.gateway.assert_metric("tunnels", &[], 0.0);
+}
+
+/// Over HTTP/3, the browser reads responses to uploads that have not ended: of the gateway, and of a server.
+#[test]
+fn a_page_sees_why_its_uploads_are_refused_over_http3() {
+    let server = Upstream::start(|peer| {
+        while let Some(head) = peer.head()? {
+            match head.start_line() {
+                line if line.starts_with("POST /early") => {
+                    return peer.send("HTTP/1.1 404 Not Found\r\ncontent-length: 4\r\nconnection: close\r\n\r\ngone");
+                }
+                line if line.starts_with("POST /report") => {
+                    let report = peer.body(&head)?;
+                    peer.note(std::str::from_utf8(&report).unwrap());
+                    peer.send(ok("seen"))?;
+                }
+                _ => {
+                    let page = include_str!("programs/refused_uploads.html");
+                    let length = page.len();
+                    peer.send(format!(
+                        "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: {length}\r\n\r\n{page}"
+                    ))?;
+                }
+            }
+        }
+        Ok(())
+    });
+    let rest = format!(
+        "[[route]]\nname = \"spent\"\npath = \"/spent\"\nupstream = \"app\"\nlimits = [\"one\"]\n\
+         [[route]]\nname = \"spend\"\npath = \"/spend\"\nrespond = {{}}\nlimits = [\"one\"]\n\
+         [[route]]\nname = \"small\"\npath = \"/small\"\nupstream = \"app\"\nmax_body = \"10KiB\"\n{}\
+         [limit.one]\nrate = \"1/day\"\nkey = \"all\"\n",
+        route(&server.url(), "")
+    );
+    let (gateway, digest) = secured_with("http3 = true\n", &rest);
+    assert_eq!(fetch(gateway.listeners()[1], &get("/spend", "")).status(), 200);
+    let origin = format!("127.0.0.1:{}", gateway.addr.port());
+    let arguments =
+        [format!("--origin-to-force-quic-on={origin}"), format!("--ignore-certificate-errors-spki-list={digest}")];
+    let _browser = Browser::open_with(&format!("https://{origin}/"), &arguments.each_ref().map(String::as_str));
+    let report: Value = loop {
+        if let Ok(report) = serde_json::from_str(&server.request().head) {
+            break report;
+        }
+    };
+    assert_eq!(report["protocols"], serde_json::json!(["h3"]));
+    for (path, response) in [("/spent", "429 with a problem"), ("/small", "413 with a problem"), ("/early", "404 gone")]
+    {
+        assert_eq!(report[path], serde_json::json!([response, response, response]), "{path}: {report}");
+    }
 }
 
 /// Returns the page at `url` as shown by a browser that trusts the CAs in the store of `home_dir`.

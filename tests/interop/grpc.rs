@@ -1,6 +1,7 @@
-//! grpcio, gRPC's own library for Python, on both sides of the gateway: without TLS by prior knowledge, and over TLS.
+//! grpcio, gRPC's own library for Python, on both sides of the gateway: without TLS by prior knowledge, and over TLS. Over
+//! HTTP/3, a script on aioquic is the client.
 
-use super::site::{ca_file, route, secured};
+use super::site::{ca_file, route, secured, secured_with};
 use crate::support::app::{App, run_script};
 use crate::support::gateway::Gateway;
 use crate::support::ports;
@@ -26,6 +27,24 @@ fn every_kind_of_call_arrives_with_its_metadata_and_status() {
     let secured = secured(&route(&format!("h2c://{}", app.addr), ""));
     run_script(CLIENT, &["calls", &secured.addr.to_string(), &ca_file(&secured)]);
     secured.assert_metric("upstream_requests_total", &[("upstream", "app"), ("outcome", "ok")], 49.0);
+}
+
+#[test]
+fn calls_pass_over_http3() {
+    let app = App::script(SERVER);
+    let server = format!("h2c://{}", app.addr);
+    let run = |scenarios: &[&str], rest: &str| {
+        let (gateway, _) = secured_with("http3 = true\n", &route(&server, rest));
+        for name in scenarios {
+            run_script("grpc_http3_client.py", &[name, &gateway.addr.to_string(), &ca_file(&gateway)]);
+        }
+        gateway
+    };
+    let gateway = run(&["calls", "chat"], "");
+    gateway.assert_metric("upstream_requests_total", &[("upstream", "app"), ("outcome", "ok")], 48.0);
+    run(&["leave"], "");
+    let gateway = run(&["limited"], "limits = [\"two\"]\n[limit.two]\nrate = \"2/day\"\nkey = \"ip\"\n");
+    gateway.assert_metric("rejections_total", &[("route", "app"), ("limit", "two"), ("reason", "exhausted")], 2.0);
 }
 
 #[test]

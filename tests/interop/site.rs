@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::support::app::App;
 use crate::support::ca::Ca;
 use crate::support::gateway::Gateway;
+use crate::support::wait_until;
 
 pub struct Site {
     pub gateway: Gateway,
@@ -40,17 +41,28 @@ impl Site {
 /// Starts a gateway with TLS for `a.test`, `localhost` and 127.0.0.1. `rest` is everything except its listeners,
 /// `[server]` and `[admin]`.
 pub fn secured(rest: &str) -> Gateway {
-    Gateway::launch(&[], |dir| {
-        let ca = Ca::new("the tests' own authority");
-        ca.issue(&["a.test", "localhost", "127.0.0.1"], "gateway").save(dir, "0");
+    secured_with("", rest).0
+}
+
+/// The same, with further lines of the listener for TLS. Also returns the digest of its key.
+pub fn secured_with(listener: &str, rest: &str) -> (Gateway, String) {
+    let ca = Ca::new("the tests' own authority");
+    let pair = ca.issue(&["a.test", "localhost", "127.0.0.1"], "gateway");
+    let gateway = Gateway::launch(&[], |dir| {
+        pair.save(dir, "0");
         fs::write(dir.join("ca.pem"), ca.pem()).unwrap();
         let config = dir.join("sluicegate.toml");
-        let head = "[server]\nworkers = 1\naccess_log = true\n[admin]\nlisten = \"127.0.0.1:0\"\n\
-                    [[listener]]\naddress = \"127.0.0.1:0\"\ntls = { certificates = [{ cert = \"0.pem\", key = \"0.key\" }] }\n\
-                    [[listener]]\naddress = \"127.0.0.2:0\"\n";
+        let head = format!(
+            "[server]\nworkers = 1\naccess_log = true\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+             [[listener]]\naddress = \"127.0.0.1:0\"\ntls = {{ certificates = [{{ cert = \"0.pem\", key = \"0.key\" }}] }}\n\
+             {listener}[[listener]]\naddress = \"127.0.0.2:0\"\n"
+        );
         fs::write(&config, format!("{head}{rest}")).unwrap();
         vec!["run".to_owned(), "--config".to_owned(), config.display().to_string()]
-    })
+    });
+    let is_open = || !listener.contains("http3") || gateway.log_lines(&["HTTP/3 is open"]) > 0;
+    wait_until("HTTP/3 is open", is_open);
+    (gateway, pair.key_digest())
 }
 
 /// The certificate of the authority of a `secured` gateway.

@@ -2,10 +2,14 @@
 
 use std::path::Path;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
-
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, PublicKeyData,
+};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use sha2::{Digest, Sha256};
 
 use super::write_atomically;
 
@@ -68,6 +72,11 @@ impl Pair {
 
     pub fn private_key(&self) -> PrivateKeyDer<'static> {
         PrivateKeyDer::from_pem_slice(self.key.as_bytes()).unwrap()
+    }
+
+    /// Returns the digest by which browsers recognize the public key.
+    pub fn key_digest(&self) -> String {
+        STANDARD.encode(Sha256::digest(KeyPair::from_pem(&self.key).unwrap().subject_public_key_info()))
     }
 
     /// Writes `NAME.pem` and `NAME.key` to `dir`, each atomically.

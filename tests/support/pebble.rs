@@ -8,10 +8,13 @@ use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
 use super::ca::Ca;
-use super::client::get;
+use super::client::{get, post};
 use super::ports::ReservedPort;
 use super::tls::Trust;
 use super::wait_until;
+
+/// The lifetime of certificates if a test states none.
+const YEARS_S: u64 = 5 * 365 * 86_400;
 
 pub struct Pebble {
     dir: TempDir,
@@ -69,7 +72,12 @@ impl Pebble {
             "tlsPort": self.tls.port(),
             "ocspResponderURL": "",
             "externalAccountBindingRequired": false,
+            // Old versions read the first of these, and new ones the second.
             "certificateValidityPeriod": validity_s,
+            "profiles": {
+                "default": { "description": "the usual one", "validityPeriod": if validity_s == 0 { YEARS_S } else { validity_s } },
+                "shortlived": { "description": "six days", "validityPeriod": 6 * 86_400 },
+            },
         }});
         fs::write(path("pebble.json"), config.to_string()).unwrap();
         let log = fs::OpenOptions::new().create(true).append(true).open(path("log")).unwrap();
@@ -114,6 +122,23 @@ impl Pebble {
     pub fn trust(&self) -> Trust {
         let mut management = Trust::in_ca(&self.ca).connect(self.management.addr(), "127.0.0.1");
         Trust::in_pem(&management.fetch(&get("/roots/0", ""), "").text())
+    }
+
+    /// Returns an entry of the directory, by its JSON pointer.
+    pub fn directory_entry(&self, pointer: &str) -> Option<serde_json::Value> {
+        let mut client = Trust::in_ca(&self.ca).connect(self.acme.addr(), "127.0.0.1");
+        let directory: serde_json::Value =
+            serde_json::from_str(&client.fetch(&get("/dir", "user-agent: test\r\n"), "").text()).unwrap();
+        directory.pointer(pointer).cloned()
+    }
+
+    /// Has the server suggest that a certificate be renewed between two times.
+    pub fn suggest_renewal(&self, certificate: &str, (start, end): (&str, &str)) {
+        let info = serde_json::json!({ "suggestedWindow": { "start": start, "end": end } });
+        let body = serde_json::json!({ "certificate": certificate, "ariResponse": info.to_string() }).to_string();
+        let mut management = Trust::in_ca(&self.ca).connect(self.management.addr(), "127.0.0.1");
+        let response = management.fetch(&post("/set-renewal-info/", body.len() as u64, ""), &body);
+        assert_eq!(response.status(), 200, "{}", response.text());
     }
 
     /// Returns how often the log contains `words`.

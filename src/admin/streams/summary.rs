@@ -12,7 +12,6 @@ use crate::admin::lifecycle::format_rfc3339;
 use crate::admin::upstreams::list_upstreams;
 use crate::admin::verdict::{count_rejected, list_key_status, list_problems};
 use crate::config::Config;
-use crate::limiting::gateways::HOST_NAME;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::jwt::remote_keys::KeyStatus;
 use crate::telemetry::metrics::{Metrics, Traffic};
@@ -73,7 +72,7 @@ impl LiveSampler {
         let mut event = json!({
             "at_ms": u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
             "version": env!("CARGO_PKG_VERSION"),
-            "host": HOST_NAME.as_str(),
+            "host": context.limits.store_link().gateways().display_name(),
             "environment": environment.map(|(name, _)| name),
             "environment_color": environment.map(|(_, color)| color.label()),
             "lifecycle": shared.lifecycle().label(),

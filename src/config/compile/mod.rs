@@ -30,6 +30,7 @@ mod shared;
 mod stated_value;
 mod unused;
 mod upstreams;
+mod wide_origins;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,7 +69,8 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let no_route = !has_route && decide.table.entries.is_empty();
     let acme = acme.to_section(sources);
     let (acme, page_files) = (AcmeSection::read(&acme, has_acme), PageFiles::default());
-    let mut server = server::compile_server(&server.to_section(sources), &listeners, &acme, &page_files);
+    let server_section = server.to_section(sources);
+    let mut server = server::compile_server(&server_section, &listeners, &acme, &page_files);
     let acme = acme.complete(&server.listeners);
     let admin = server::compile_admin(&admin.to_section(sources), &server.listeners);
     let store = server::compile_store(&store.to_section(sources));
@@ -87,6 +89,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         max_keys: store.max_keys,
         hasher: &find_hasher(admin.as_ref()),
     };
+    routes::verified::warn_of_unlogged(&server_section, &server.settings, &context);
     let geo = geo::compile_geo(&geo.to_section(sources), context.has_geo);
     let (jwt, roots) = (compile_jwt(sources, jwt), SystemRoots::default());
     let mut upstreams = upstreams::compile_upstreams(upstreams, (&roots, &server.settings), &context);

@@ -12,7 +12,6 @@ use crate::config::diagnostics::report::{Diagnostic, MistakeKind, Place};
 use crate::config::reader::{At, Section};
 use crate::config::schema::set;
 use crate::config::source::{PrivateFile, SourceTexts};
-use crate::config::values;
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::limit::address_set::{AddressSet, SetFile};
 use crate::limiting::overrides::RejectedRows;
@@ -177,7 +176,7 @@ fn compile_set(section: &Section) -> Option<ListedItem> {
                 true => invalid_text("the item is empty", "remove it"),
                 false => Ok(text.to_owned()),
             };
-            section.read_strings(&set::VALUES, item).map(|items| compile_item(items.into_iter()))
+            section.read_strings(&set::VALUES, item).map(|items| compile_item(items.into_iter(), section.sources))
         }
         (None, Some(_)) => read_set_file(section),
         (Some(_), Some(file)) => {
@@ -187,11 +186,11 @@ fn compile_set(section: &Section) -> Option<ListedItem> {
     }
 }
 
-fn compile_item(items: impl Iterator<Item = At<String>>) -> ListedItem {
+fn compile_item(items: impl Iterator<Item = At<String>>, sources: &SourceTexts) -> ListedItem {
     let (mut networks, mut set, mut others, mut other_count) = (Vec::new(), NamedSet::default(), Vec::new(), 0);
     let mut wrong_rows = BTreeSet::new();
     for At { place, value } in items {
-        match values::parse_cidr(&value) {
+        match sources.parse_network(&value) {
             Ok(network) => networks.push(network),
             Err(fault) => {
                 other_count += 1;
@@ -250,7 +249,8 @@ fn read_set_file(section: &Section) -> Option<ListedItem> {
     let dir = path.parent().map(ToOwned::to_owned).unwrap_or_default();
     let source = sources.add_source(path.display().to_string(), dir, text);
     let place = |at, item: &String| Place { file: source, start: at, end: at + item.len() };
-    let listed = compile_item(items.into_iter().map(|(at, item)| At { place: place(at, &item), value: item }));
+    let items = items.into_iter().map(|(at, item)| At { place: place(at, &item), value: item });
+    let listed = compile_item(items, sources);
     let (lines, skipped, faults) = Default::default();
     let file = ReadFile { path, place: node.place, source, lines, skipped, faults };
     Some(ListedItem { file: Some(Rc::new(file)), ..listed })

@@ -202,7 +202,7 @@ impl Report {
     pub fn render(&self, color: bool) -> String {
         let mut text = self.render_entries(color);
         let what = match self.severity {
-            Severity::Mistake => "mistake",
+            Severity::Mistake => "error",
             Severity::Warning => "warning",
         };
         match self.mistakes.len() {

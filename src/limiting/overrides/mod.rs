@@ -22,11 +22,12 @@ use crate::limiting::key::state_key::DIGEST_MARK;
 use crate::limiting::overrides::row_file::{OverrideFile, find_line};
 use crate::limiting::overrides::row_table::{ReplacedRows, RowReader, RowTable};
 use crate::limiting::overrides::table::{
-    EntryShape, OverrideBudget, OverrideEntry, OverrideTable, OverrideValue, PartHasher, parse_field, shape_of,
+    EntryShape, OverrideBudget, OverrideEntry, OverrideTable, OverrideValue, ParsedBudgets, PartHasher, join_values,
+    parse_field, shape_of,
 };
 
-/// Parses `rate=100/s;burst=5` like the config of the limit. An error says what is wrong.
-pub type OverrideParser = dyn Fn(&str) -> Result<OverrideEntry, String> + Send + Sync;
+/// Parses `rate=100/s;burst=5` like the config of the limit, and remembers budgets. An error says what is wrong.
+pub type OverrideParser = dyn Fn(&str, &mut ParsedBudgets) -> Result<OverrideEntry, String> + Send + Sync;
 
 /// The overrides of one limit.
 pub struct Overrides {
@@ -202,6 +203,13 @@ impl Overrides {
         self.live.find_spelling(field).filter(|written| written != field.as_bytes())
     }
 
+    /// Returns the live entry of a field as it is written, and the values of its key. It may have ended.
+    pub fn find_live(&self, key: &Key, written: &[u8]) -> Option<(Vec<OverrideValue>, OverrideEntry)> {
+        let values = canonicalize_field(key, written).ok()?;
+        let entry = self.live.find(&join_values(&values), |_| true)?;
+        Some((values, entry))
+    }
+
     /// Lists the live entries that have ended, as they are written.
     pub fn list_ended(&self, now_ms: i64) -> Vec<Vec<u8>> {
         let mut fields = Vec::new();
@@ -349,7 +357,7 @@ impl RejectedRows {
         match self.count {
             0 => None,
             1..=MISTAKES_SHOWN => Some(mistakes),
-            count => Some(format!("{count} mistakes, the first {MISTAKES_SHOWN}: {mistakes}")),
+            count => Some(format!("{count} errors, the first {MISTAKES_SHOWN}: {mistakes}")),
         }
     }
 }
@@ -361,7 +369,7 @@ impl Default for Overrides {
             OverrideTable::default(),
             None,
             hasher,
-            Arc::new(|_| Err("this limit has no overrides".to_owned())),
+            Arc::new(|_, _| Err("this limit has no overrides".to_owned())),
         )
     }
 }

@@ -130,7 +130,6 @@ fn parse_rows(reader: &RowReader<'_>, text: &str) -> Result<(RawOverrides, Rejec
 
 /// Returns the number of each line with its field and its value, if it has one.
 pub fn written_rows(text: &str) -> impl Iterator<Item = (usize, &str, Option<&str>)> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let lines = text.lines().map(str::trim).zip(1..).filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
     lines.map(|(line, number)| match line.split_once([' ', '\t']) {
         Some((field, value)) => (number, field, Some(value.trim_start())),

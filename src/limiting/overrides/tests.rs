@@ -26,7 +26,7 @@ fn key() -> Key {
 
 /// Budgets that the test can distinguish.
 fn overrides() -> Overrides {
-    let template = |value: &str| match value {
+    let template = |value: &str, _: &mut ParsedBudgets| match value {
         "0" => Ok(OverrideEntry::lasting(OverrideBudget::Blocked)),
         "bad" => Err("it is bad".to_owned()),
         "past" => Ok(OverrideEntry { until_ms: Some(1), ..OverrideEntry::lasting(OverrideBudget::Blocked) }),
@@ -186,7 +186,7 @@ fn one_change_of_many_entries_touches_that_one_alone() {
 fn rows_of_a_file_yield_to_live_entries_and_wrong_lines_are_named() {
     let mut overrides = overrides();
     overrides.file = Some(OverrideFile::new("rows".into()));
-    let text = "\u{feff}# customers\na,b 0\n\nc,d\t1\nc,d 0\nlonely\ne,f bad\r\ng 1\n";
+    let text = "# customers\na,b 0\n\nc,d\t1\nc,d 0\nlonely\ne,f bad\r\ng 1\n";
     let rejected = overrides.apply_file(&key(), text).unwrap().rejected;
     assert_eq!(rejected.count, 4);
     let mistakes = rejected.describe().unwrap();
@@ -312,7 +312,7 @@ fn ten_mistakes_are_named_and_all_are_counted() {
     assert!(set(1).starts_with("0,xxx"));
     assert_eq!(set(10).matches("; ").count(), 9);
     let many = set(300);
-    assert!(many.starts_with("300 mistakes, the first 10: 0,xxx"), "{}", &many[..60]);
+    assert!(many.starts_with("300 errors, the first 10: 0,xxx"), "{}", &many[..60]);
     assert_eq!(many.matches("; ").count(), 9);
     assert!(many.len() < 3000, "{} bytes", many.len());
 }

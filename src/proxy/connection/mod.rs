@@ -42,7 +42,8 @@
 //! - `stream`: the byte stream; `upgrade`: upgraded connections
 //! - `body`: request bodies that the HTTP library receives, and their rest after the response; `upload`: their way to
 //!   the action of the route; `body_memory`: memory of large ones
-//! - `registry`: all connections of a worker; `connection_count`: their number over all workers
+//! - `registry`: all connections of a worker; `connection_count`: their number over all workers; `client_counts`: what
+//!   each client has of something that all share
 //! - `settings`: the settings of a connection
 //!
 //! To add a phase, add it to `Phase` with its transitions, enter it with `ConnectionState::enter_phase`, and describe
@@ -51,6 +52,7 @@
 pub(crate) mod body;
 pub(crate) mod body_copy;
 pub(crate) mod body_memory;
+pub(crate) mod client_counts;
 pub(crate) mod connection_count;
 pub(crate) mod min_rate;
 pub(crate) mod phase;

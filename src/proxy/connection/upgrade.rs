@@ -2,13 +2,20 @@
 //! and the count of tunnels. The interface separates `ClientConnection`, which stores an upgrade, and `http1`,
 //! `http2` and `http3`, which start it, from the tunnel itself.
 
+use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Context;
 
 use prometheus::IntGauge;
 use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::proxy::connection::client_counts::ClientCounts;
+
+/// Fewer tunnels are not divided among clients.
+const DIVIDED_FROM: usize = 100;
+/// The most tunnels of a client for each one that it leaves free.
+const SHARE: usize = 7;
 
 /// The client's end of a tunnel.
 pub trait TunnelIo: AsyncRead + AsyncWrite + Unpin {
@@ -34,23 +41,36 @@ pub trait Upgrade {
     fn abandon(self: Box<Self>);
 }
 
-/// The number of tunnels over all workers, and of requests for one. Bounded by `max_tunnels`.
+/// The number of tunnels over all workers, and of requests for one. Bounded by `max_tunnels`. A client may have seven
+/// times as many as it leaves free, so that none can shut out others: many tunnels share one connection.
 #[derive(Default)]
-pub struct TunnelCount(AtomicUsize);
+pub struct TunnelCount(Mutex<Tunnels>);
+
+#[derive(Default)]
+struct Tunnels {
+    total: usize,
+    by_client: ClientCounts,
+}
 
 /// One of the [`TunnelCount`], until it is dropped.
 pub struct TunnelPermit {
     tunnels: Arc<TunnelCount>,
+    client: IpAddr,
     /// Counts open tunnels. `None` as long as this is a request for one.
     gauge: Option<IntGauge>,
 }
 
 impl TunnelCount {
-    /// Counts one more tunnel, unless there are `max` already.
-    pub fn acquire(self: &Arc<Self>, max: usize) -> Option<TunnelPermit> {
-        let next = |taken| (taken < max).then_some(taken + 1);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
-        Some(TunnelPermit { tunnels: self.clone(), gauge: None })
+    /// Counts one more tunnel of a client, unless there are `max` already, or too many of this client.
+    pub fn acquire(self: &Arc<Self>, client: IpAddr, max: usize) -> Option<TunnelPermit> {
+        let mut tunnels = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = max.checked_sub(tunnels.total + 1)?;
+        if max >= DIVIDED_FROM && tunnels.by_client.of(client) >= left.saturating_mul(SHARE) {
+            return None;
+        }
+        tunnels.total += 1;
+        tunnels.by_client.add(client, 1);
+        Some(TunnelPermit { tunnels: self.clone(), client, gauge: None })
     }
 }
 
@@ -64,9 +84,41 @@ impl TunnelPermit {
 
 impl Drop for TunnelPermit {
     fn drop(&mut self) {
-        self.tunnels.0.fetch_sub(1, Ordering::Relaxed);
+        let mut tunnels = self.tunnels.0.lock().unwrap_or_else(PoisonError::into_inner);
+        tunnels.total -= 1;
+        tunnels.by_client.subtract(self.client, 1);
         if let Some(gauge) = &self.gauge {
             gauge.dec();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_client_has_all_tunnels() {
+        let most = |max: usize, clients: &[&str]| {
+            let tunnels = Arc::<TunnelCount>::default();
+            let mut open = Vec::new();
+            let counts: Vec<usize> = clients
+                .iter()
+                .map(|client| {
+                    let before = open.len();
+                    open.extend(std::iter::from_fn(|| tunnels.acquire(client.parse().unwrap(), max)));
+                    open.len() - before
+                })
+                .collect();
+            drop(open);
+            let left = tunnels.0.lock().unwrap();
+            assert_eq!((left.total, left.by_client.sum()), (0, 0));
+            counts
+        };
+        // All addresses of an IPv6 client count together.
+        assert_eq!(most(4096, &["2001:db8::1", "2001:db8::2", "192.0.2.1", "192.0.2.2"]), [3584, 0, 448, 56]);
+        // So few are not divided.
+        assert_eq!(most(DIVIDED_FROM - 1, &["192.0.2.1", "192.0.2.2"]), [DIVIDED_FROM - 1, 0]);
+        assert_eq!(most(0, &["192.0.2.1"]), [0]);
     }
 }

@@ -22,11 +22,11 @@ use crate::route::decide::X_LIMIT_STATUS;
 /// The longest request target that the parser accepts.
 const TARGET_MAX: usize = 65_534;
 
-/// Returns why the parser rejected `bytes`. `None` if the connection has failed instead.
-pub fn find_parse_end(error: &hyper::Error, bytes: &[u8]) -> Option<End> {
+/// Returns why the parser, which accepts heads of `max_bytes`, rejected `bytes`. `None` if the connection has failed
+/// instead.
+pub fn find_parse_end(error: &hyper::Error, bytes: &[u8], max_bytes: usize) -> Option<End> {
     if error.is_parse_too_large() {
-        let long = bytes.split(|byte| *byte == b' ').nth(1).is_some_and(|target| target.len() > TARGET_MAX);
-        return Some(if long { End::TargetTooLong } else { End::HeadTooLarge });
+        return Some(if is_target_too_long(bytes, max_bytes) { End::TargetTooLong } else { End::HeadTooLarge });
     }
     if !error.is_parse() {
         return None;
@@ -36,6 +36,14 @@ pub fn find_parse_end(error: &hyper::Error, bytes: &[u8]) -> Option<End> {
         _ if bytes.starts_with(b"PRI * HTTP/2.0\r\n") => End::Http2Preface,
         _ => End::MalformedHead,
     })
+}
+
+/// Returns whether the target of a request is longer than the parser accepts, or does not end within `max_bytes`.
+fn is_target_too_long(bytes: &[u8], max_bytes: usize) -> bool {
+    let bytes = bytes.get(..max_bytes).unwrap_or(bytes).trim_ascii_start();
+    let mut parts = bytes.splitn(3, |byte| matches!(byte, b' ' | b'\n'));
+    let (_method, target, rest) = (parts.next(), parts.next(), parts.next());
+    target.is_some_and(|target| target.len() > TARGET_MAX || (rest.is_none() && !target.is_empty()))
 }
 
 /// Counts and logs a rejected head, of which `bytes` have arrived. Reports clients that speak another protocol.
@@ -130,4 +138,26 @@ pub fn report_incomplete(worker: &WorkerContext, client: &ClientConnection, byte
         }
     };
     log_entry::log_rejected_head(client, bytes, end.status(), end);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_too_long_if_it_does_not_end_within_the_bound() {
+        for (bytes, is_too_long) in [
+            ("GET /abcdef", true),
+            ("\r\nGET /abcdefgh HTTP/1.1\r\nhost: a\r\n", true),
+            ("GET /abc HTTP/1.1\r\nhost: a\r\n", false),
+            ("GET /abc\nhost: a\r\n", false),
+            ("AVERYLONGMETHODWITHOUTEND", false),
+            ("AVERYLONGMET / HTTP/1.1", false),
+            ("", false),
+        ] {
+            assert_eq!(is_target_too_long(bytes.as_bytes(), 12), is_too_long, "{bytes:?}");
+        }
+        let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(TARGET_MAX));
+        assert!(is_target_too_long(long.as_bytes(), 1 << 20));
+    }
 }

@@ -49,7 +49,7 @@ pub fn take_places(
     routed: RoutedRequest<'_>,
     offers_switch: bool,
 ) -> Result<Places, Refusal> {
-    let tunnel = take_tunnel(request, offers_switch)?;
+    let tunnel = take_tunnel(request, routed, offers_switch)?;
     check_capacity(request, routed.route)?;
     let breakers = guarding_breakers(request, routed)
         .map(|guarding| admit_by_breaker(request, routed, guarding))
@@ -71,13 +71,29 @@ pub fn take_places(
 }
 
 /// Takes the place of a tunnel, if the request offers to switch protocols.
-fn take_tunnel(request: &RequestContext<'_>, offers_switch: bool) -> Result<Option<TunnelPermit>, Refusal> {
+fn take_tunnel(
+    request: &RequestContext<'_>,
+    routed: RoutedRequest<'_>,
+    offers_switch: bool,
+) -> Result<Option<TunnelPermit>, Refusal> {
     if !offers_switch {
         // An extended CONNECT has no meaning without a tunnel.
         return if request.received.is_connect() { Err(End::Connect.into()) } else { Ok(None) };
     }
     let max_tunnels = request.view.snapshot.config.server.max_tunnels;
-    let permit = request.client.worker.process.tunnels.acquire(max_tunnels);
+    let (client, process) = (routed.identity.ip, &request.client.worker.process);
+    let permit = process.tunnels.acquire(client, max_tunnels);
+    if permit.is_none() {
+        process.failure_log.log_rejected_client(
+            End::MaxTunnels,
+            &request.client.listener.name,
+            client,
+            format_args!(
+                "max_tunnels = {max_tunnels} is reached, or this client has its share of them: refusing upgrades; raise it \
+                 under [server], or limit the tunnels of a client"
+            ),
+        );
+    }
     permit.map(Some).ok_or(End::MaxTunnels.into())
 }
 

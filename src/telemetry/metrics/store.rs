@@ -112,7 +112,7 @@ impl StoreMetrics {
             live_overrides: families.gauges("live_overrides", "Active live overrides.", &["limit"])?,
             rejected_overrides: families.gauges(
                 "live_overrides_rejected",
-                "Live overrides that are not active because of a mistake; 1 if none of the limit can be read.",
+                "Live overrides that are not active because of an error; 1 if none of the limit can be read.",
                 &["limit"],
             )?,
             file_overrides: families.gauges("override_file_rows", "Active overrides of files.", &["limit"])?,

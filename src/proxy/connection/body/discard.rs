@@ -3,23 +3,22 @@
 //! bounds: bytes and time for each rest, and rests for each client and for the worker. Beyond them, and when the worker
 //! closes, it resets or closes at once.
 //!
-//! Over HTTP/2, [`discard_stream`] keeps the stream half-closed; the library resets it with NO_ERROR when the body is
-//! dropped. Over HTTP/1.1, [`discard_connection`] is the end of a connection that nobody reads any more. Bodies that
-//! are read to their end, so that their connection stays usable, have the bounds of [`discard_within`] only.
+//! Over HTTP/2 and HTTP/3, [`discard_stream`] keeps the stream half-closed. Afterwards, the gateway asks the client with
+//! NO_ERROR to send no more. Over HTTP/1.1, [`discard_connection`] is the end of a connection that nobody reads any
+//! more. Bodies that are read to their end, so that their connection stays usable, have the bounds of
+//! [`discard_within`] only.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body::{Body as _, Frame};
-use hyper::body::Incoming;
+use http_body::Frame;
 use tokio::io::ReadBuf;
 use tokio::time::timeout;
 
@@ -90,14 +89,24 @@ impl Drop for DiscardPermit {
     }
 }
 
-/// Discards the rest of the body of a request over HTTP/2, sent by the client with the address `ip`. Until the response
-/// has ended, only the bytes are bounded: the stream is open anyway. Ends when the client has sent everything or has
-/// reset the stream, and at once if the gateway cuts the stream.
-pub async fn discard_stream(mut body: Incoming, deadline: RequestDeadline, places: Rc<DiscardPlaces>, ip: IpAddr) {
+/// Discards the rest of a request on a stream of HTTP/2 or HTTP/3, sent by the client with the address `ip`. `poll_next`
+/// reads it, and returns the number of bytes, or `None` at the end. Until the response has ended, only the bytes are
+/// bounded: the stream is open anyway. Ends when the client has sent everything or has reset the stream, and at once if
+/// the gateway cuts the stream.
+pub async fn discard_stream(
+    mut poll_next: impl FnMut(&mut Context<'_>) -> Poll<Option<usize>>,
+    deadline: RequestDeadline,
+    places: Rc<DiscardPlaces>,
+    ip: IpAddr,
+) {
     let mut left = DISCARD_BYTES;
+    let mut poll_next = |cx: &mut Context<'_>| match deadline.poll_stream_cut(cx.waker()) {
+        true => Poll::Ready(None),
+        false => poll_next(cx),
+    };
     let is_answered = poll_fn(|cx| {
         while left > 0 && !deadline.is_over() {
-            match ready!(poll_data(&mut body, &deadline, cx)) {
+            match ready!(poll_next(cx)) {
                 Some(length) => left = left.saturating_sub(length),
                 None => return Poll::Ready(false),
             }
@@ -106,24 +115,19 @@ pub async fn discard_stream(mut body: Incoming, deadline: RequestDeadline, place
         if deadline.poll_stream_cut(cx.waker()) || deadline.is_over() { Poll::Ready(true) } else { Poll::Pending }
     })
     .await;
-    if is_answered && let Some(_place) = places.take(ip) {
-        let next = |cx: &mut Context<'_>| match places.is_closed() {
-            true => Poll::Ready(None),
-            false => poll_data(&mut body, &deadline, cx),
-        };
-        discard_bytes(left, next).await;
-    }
     if is_answered {
+        discard_answered(left, poll_next, &places, ip).await;
         deadline.unregister_tasks();
     }
 }
 
-/// Returns the length of the next frame of `body`. `None` if no other follows.
-fn poll_data(body: &mut Incoming, deadline: &RequestDeadline, cx: &mut Context<'_>) -> Poll<Option<usize>> {
-    if deadline.poll_stream_cut(cx.waker()) {
-        return Poll::Ready(None);
-    }
-    Pin::new(body).poll_frame(cx).map(|frame| frame.and_then(Result::ok).map(|frame| data_length(&frame)))
+/// Discards the rest of a request on a stream whose response has ended, like [`discard_stream`].
+pub async fn discard_rest(
+    poll_next: impl FnMut(&mut Context<'_>) -> Poll<Option<usize>>,
+    places: Rc<DiscardPlaces>,
+    ip: IpAddr,
+) {
+    discard_answered(DISCARD_BYTES, poll_next, &places, ip).await;
 }
 
 pub fn data_length(frame: &Frame<Bytes>) -> usize {
@@ -137,12 +141,11 @@ pub async fn discard_connection(
     places: &Rc<DiscardPlaces>,
     ip: IpAddr,
 ) {
-    let Some(_place) = places.take(ip) else { return };
-    discard_within(|cx| {
+    let next = |cx: &mut Context<'_>| {
         connection.register_task(cx.waker());
-        if connection.is_cut() || places.is_closed() { Poll::Ready(None) } else { poll_bytes(&mut stream, cx) }
-    })
-    .await;
+        if connection.is_cut() { Poll::Ready(None) } else { poll_bytes(&mut stream, cx) }
+    };
+    discard_answered(DISCARD_BYTES, next, places, ip).await;
 }
 
 /// Returns the number of bytes that have come. `None` after the last ones.
@@ -159,7 +162,17 @@ pub async fn discard_within(poll_next: impl FnMut(&mut Context<'_>) -> Poll<Opti
     discard_bytes(DISCARD_BYTES, poll_next).await;
 }
 
-/// The same, for a rest of which `left` bytes may still come.
+/// The same, for a rest of which `left` bytes may still come, and which needs a place.
+async fn discard_answered(
+    left: usize,
+    mut poll_next: impl FnMut(&mut Context<'_>) -> Poll<Option<usize>>,
+    places: &Rc<DiscardPlaces>,
+    ip: IpAddr,
+) {
+    let Some(_place) = places.take(ip) else { return };
+    discard_bytes(left, |cx| if places.is_closed() { Poll::Ready(None) } else { poll_next(cx) }).await;
+}
+
 async fn discard_bytes(mut left: usize, mut poll_next: impl FnMut(&mut Context<'_>) -> Poll<Option<usize>>) {
     let all = async {
         while left > 0

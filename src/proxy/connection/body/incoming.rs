@@ -14,7 +14,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::task::spawn_local;
 
-use crate::proxy::connection::body::discard::{DiscardPlaces, discard_stream};
+use crate::proxy::connection::body::discard::{DiscardPlaces, data_length, discard_stream};
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::head::body::{BodyFault, BodyStream, RequestBody};
 
@@ -79,8 +79,11 @@ impl BodyStream for StreamRequestBody {
 
 impl Drop for StreamRequestBody {
     fn drop(&mut self) {
-        if let Some(IncomingBody(body)) = self.body.take().filter(|body| !body.is_end()) {
-            spawn_local(discard_stream(body, self.deadline.clone(), self.places.clone(), self.ip));
+        if let Some(mut body) = self.body.take().filter(|body| !body.is_end()) {
+            let next = move |cx: &mut Context<'_>| {
+                body.poll_frame(cx).map(|frame| frame.and_then(Result::ok).map(|frame| data_length(&frame)))
+            };
+            spawn_local(discard_stream(next, self.deadline.clone(), self.places.clone(), self.ip));
         }
     }
 }

@@ -10,6 +10,7 @@
 //! - `streams.rs`: what happens on streams: heads, requests that are broken off, and the control streams of the client.
 //! - `write_turns.rs`, `priority.rs`: which response writes next.
 //! - `request_body.rs`, `response.rs`: a request's body, and the task that answers it.
+//! - `unread_request.rs`: the rest of a request after its response.
 //! - `tunnel_stream.rs`: a stream that has become a tunnel.
 //! - `budget.rs`: counts frames that cost work and bring nothing.
 //! - `varint.rs`, `frame.rs`, `request_reader.rs`, `unidirectional.rs`, `qpack/`, `fields.rs`: the codec, without I/O.
@@ -31,5 +32,6 @@ pub(crate) mod shared;
 pub(crate) mod streams;
 pub(crate) mod tunnel_stream;
 pub(crate) mod unidirectional;
+pub(crate) mod unread_request;
 pub(crate) mod varint;
 pub(crate) mod write_turns;

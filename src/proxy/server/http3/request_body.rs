@@ -17,7 +17,7 @@ use crate::proxy::server::http3::request_reader::RequestItem;
 use crate::proxy::server::http3::request_streams::StreamItem;
 use crate::proxy::server::http3::shared::Http3Connection;
 
-/// A request body, of which nothing more is wanted once it is dropped.
+/// A request body. Its rest is discarded when it is dropped.
 pub struct Http3Body {
     pub connection: Rc<Http3Connection>,
     pub id: StreamId,
@@ -54,6 +54,14 @@ impl BodyStream for Http3Body {
             _ if self.is_over => SizeHint::with_exact(0),
             Some(left) => SizeHint::with_exact(left),
             None => SizeHint::default(),
+        }
+    }
+}
+
+impl Drop for Http3Body {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.connection.discard_request(self.id, Some(self.deadline.clone()));
         }
     }
 }

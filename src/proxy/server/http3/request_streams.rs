@@ -27,6 +27,12 @@ pub struct RequestStream {
     pub is_stopped: bool,
     /// The response has been sent, or is not to be sent.
     pub is_answered: bool,
+    /// The task of the request has ended, and the stream is open only while its rest is discarded.
+    pub(super) is_served: bool,
+    /// The rest of the request is being discarded.
+    pub(super) is_discarding: bool,
+    /// Bytes of the stream that have been read.
+    pub(super) received: u64,
     /// The client has broken the request off, which is counted.
     pub(super) is_reset: bool,
     /// The urgency of the response, once it is known.
@@ -113,6 +119,9 @@ impl RequestStream {
             end: None,
             is_stopped: false,
             is_answered: false,
+            is_served: false,
+            is_discarding: false,
+            received: 0,
             is_reset: false,
             urgency: None,
             awaits_turn: false,

@@ -9,7 +9,9 @@ use std::task::{Context, Poll};
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING, UPGRADE};
+use http::header::{
+    CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, DATE, STRICT_TRANSPORT_SECURITY, TRANSFER_ENCODING, UPGRADE,
+};
 use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Version};
 use http_body::Body as _;
@@ -78,7 +80,8 @@ struct RequestTask {
 /// Resets a response whose task has panicked.
 impl Drop for RequestTask {
     fn drop(&mut self) {
-        if self.connection.streams.borrow().requests.contains_key(&self.id) {
+        let is_served = self.connection.streams.borrow().requests.get(&self.id).is_none_or(|stream| stream.is_served);
+        if !is_served {
             self.connection.reset(self.id, INTERNAL_ERROR);
             self.end(INTERNAL_ERROR);
         }
@@ -141,18 +144,26 @@ impl Http3Connection {
         }
     }
 
-    /// Answers a request whose head is larger than allowed.
+    /// Answers a request whose head is larger than allowed. The response has no body, because that to HEAD must have none,
+    /// and the method is unknown.
     pub fn refuse_large_head(&self, id: StreamId) {
+        let mut headers = HeaderMap::new();
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(client) = self.client.get() {
             report_malformed(client, End::HeadTooLarge, &MalformedHead::default());
+            headers.extend(client.listener.hsts.clone().map(|hsts| (STRICT_TRANSPORT_SECURITY, hsts)));
         }
-        let section = qpack::encode_head(End::HeadTooLarge.status(), &HeaderMap::new());
+        complete_head(&mut headers);
+        let section = qpack::encode_head(End::HeadTooLarge.status(), &headers);
         let mut chunks = headers_frame(section);
         match self.poll_write(id, &mut chunks) {
             Poll::Ready(Ok(_)) if chunks.iter().all(Bytes::is_empty) => self.finish(id),
             _ => self.reset(id, NO_ERROR),
         }
-        self.end_stream(id, NO_ERROR);
+        self.discard_request(id, None);
+        if !self.end_with_rest(id) {
+            self.end_stream(id, NO_ERROR);
+        }
     }
 
     /// Returns whether the task of a request has nobody to work for. If not, the task of `cx` is woken when that changes,
@@ -221,11 +232,14 @@ impl RequestTask {
         self.end(code);
     }
 
-    /// Forgets the request, and asks the client with `code` to send no more of it.
+    /// Forgets the request, and asks the client with `code` to send no more of it. If its rest is being discarded and there
+    /// is no error, that happens afterwards.
     fn end(&self, code: Code) {
-        self.deadline.cut_stream();
+        if code != NO_ERROR || !self.connection.end_with_rest(self.id) {
+            self.deadline.cut_stream();
+            self.connection.end_stream(self.id, code);
+        }
         self.deadline.unregister_tasks();
-        self.connection.end_stream(self.id, code);
     }
 
     /// Cuts the request off, because the timer for `awaited` has expired. Returns the code for the client.

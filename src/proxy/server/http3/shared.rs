@@ -160,7 +160,10 @@ impl Http3Connection {
                 None => {}
             }
             match self.read_bytes(id) {
-                Ok(Some(bytes)) => stream.unread = bytes,
+                Ok(Some(bytes)) => {
+                    stream.received += bytes.len() as u64;
+                    stream.unread = bytes;
+                }
                 Ok(None) => stream.end = Some(StreamEnd::Finished),
                 Err(ReadError::Reset(_)) => {
                     stream.end = Some(StreamEnd::Reset);

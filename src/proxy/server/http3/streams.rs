@@ -174,7 +174,7 @@ impl Http3Connection {
     pub fn stream_writable(&self, id: StreamId) {
         let mut streams = self.streams.borrow_mut();
         let Streams { requests, turns, .. } = &mut *streams;
-        if let Some(stream) = requests.get_mut(&id).filter(|stream| !stream.awaits_turn) {
+        if let Some(stream) = requests.get_mut(&id).filter(|stream| !stream.awaits_turn && !stream.is_served) {
             stream.awaits_turn = true;
             turns.push(id, stream.urgency.unwrap_or(DEFAULT_URGENCY));
         }
@@ -184,7 +184,7 @@ impl Http3Connection {
     pub fn begin_turn(&self) {
         let mut streams = self.streams.borrow_mut();
         let Streams { requests, turns, .. } = &mut *streams;
-        let next = turns.begin(|id| requests.contains_key(&id));
+        let next = turns.begin(|id| requests.get(&id).is_some_and(|stream| !stream.is_served));
         if let Some(stream) = next.and_then(|id| requests.get_mut(&id)) {
             stream.awaits_turn = false;
             stream.task.iter().for_each(Waker::wake_by_ref);
@@ -196,7 +196,7 @@ impl Http3Connection {
         let is_next_free = {
             let mut streams = self.streams.borrow_mut();
             let is_next_free = streams.turns.end(id);
-            if !streams.requests.contains_key(&id) {
+            if streams.requests.get(&id).is_none_or(|stream| stream.is_served) {
                 streams.turns.forget(id);
             }
             is_next_free

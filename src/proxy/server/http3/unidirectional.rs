@@ -151,6 +151,8 @@ pub struct ControlReader {
     kind: Option<u64>,
     payload: Vec<u8>,
     max_push_id: Option<u64>,
+    /// The number of the last GOAWAY.
+    goaway: Option<u64>,
     updates: Vec<UrgencyUpdate>,
 }
 
@@ -225,6 +227,11 @@ impl ControlReader {
             }
             // Nothing was promised that could be cancelled.
             frame::CANCEL_PUSH => Err(ID_ERROR),
+            frame::GOAWAY if self.goaway.is_some_and(|before| id > before) => Err(ID_ERROR),
+            frame::GOAWAY => {
+                self.goaway = Some(id);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -312,20 +319,22 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_whole_and_do_not_decrease() {
+    fn ids_are_whole_and_change_in_one_direction() {
         let settings = frame(frame::SETTINGS, b"");
         for kind in [frame::GOAWAY, frame::MAX_PUSH_ID, frame::CANCEL_PUSH] {
             for payload in [&b""[..], b"\0\0", b"\x40", &[0; 9]] {
                 assert_eq!(control(&[settings.clone(), frame(kind, payload)]), Err(FRAME_ERROR), "{kind} {payload:?}");
             }
         }
-        let push_ids = |ids: &[u8]| {
-            let frames = ids.iter().map(|id| frame(frame::MAX_PUSH_ID, &[*id]));
+        let numbers = |kind, ids: &[u8]| {
+            let frames = ids.iter().map(|id| frame(kind, &[*id]));
             control(&[settings.clone()].into_iter().chain(frames).collect::<Vec<_>>())
         };
+        let push_ids = |ids| numbers(frame::MAX_PUSH_ID, ids);
         assert_eq!((push_ids(&[1, 1, 5]), push_ids(&[5, 4])), (Ok(()), Err(ID_ERROR)));
+        let goaways = |ids| numbers(frame::GOAWAY, ids);
+        assert_eq!((goaways(&[8]), goaways(&[5, 5, 1]), goaways(&[1, 5])), (Ok(()), Ok(()), Err(ID_ERROR)));
         assert_eq!(control(&[settings.clone(), frame(frame::CANCEL_PUSH, &[0])]), Err(ID_ERROR));
-        assert_eq!(control(&[settings, frame(frame::GOAWAY, &[8])]), Ok(()));
     }
 
     #[test]

@@ -108,7 +108,7 @@ impl Rated<'_> {
         };
         let (spec, base) = (self.spec, self.base.clone());
         let compile = move |number: i64| match compile_live_budget(spec, &base, &format!("{RATE}={number}/{unit}")) {
-            Ok(OverrideBudget::Rule(rule)) => Some(Rule::clone(&rule)),
+            Ok((OverrideBudget::Rule(rule), _)) => Some(Rule::clone(&rule)),
             _ => None,
         };
         let is_calendar = matches!(self.spec.leading.kind, ParamKind::CalendarRate);
