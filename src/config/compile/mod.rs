@@ -66,10 +66,9 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let TopLevel { sections, lists: [route_sections, listeners, rls], has_acme, has_route } =
         read_top(sources, documents);
     let [server, admin, acme, store, headers, geo, jwt, upstreams, sets, limits, decide] = sections;
-    let no_route = !has_route && decide.table.entries.is_empty();
-    let acme = acme.to_section(sources);
+    let no_route = !has_route && decide.table.entries.is_empty() && !documents.is_empty();
+    let (acme, server_section) = (acme.to_section(sources), server.to_section(sources));
     let (acme, page_files) = (AcmeSection::read(&acme, has_acme), PageFiles::default());
-    let server_section = server.to_section(sources);
     let mut server = server::compile_server(&server_section, &listeners, &acme, &page_files);
     let acme = acme.complete(&server.listeners);
     let admin = server::compile_admin(&admin.to_section(sources), &server.listeners);
@@ -108,8 +107,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let CompiledRoutes { routes, table, places } = compile_routes(sources, &route_sections, &context, &mut upstreams);
     let decide = compile_decide(decide.named_sections(sources), &routes, &context, &server.listeners);
     let rls = rls::compile_rls(&rls, &context, (&routes, &places), decide.routes.len());
-    report_no_route(sources, no_route && !documents.is_empty());
-    let set_files = check_route_names(sources, &sets, [&routes, &decide.routes, &rls.routes]);
+    let set_files = check_routes(sources, no_route, &sets, [&routes, &decide.routes, &rls.routes]);
     let admin = admin.filter(|_| !sources.has_mistakes())?;
     complete_listeners(sources, &mut server.listeners, &listeners, &routes);
     let texts = (documents.as_ref(), route_sections.as_slice());
@@ -206,8 +204,15 @@ fn report_root_keys(roots: Vec<Section>) {
     }
 }
 
-/// Reports names that no route has, and returns the files of sets with the rows that are skipped.
-fn check_route_names(sources: &SourceTexts, sets: &Definitions<ListedItem>, routes: [&[Route]; 3]) -> Vec<SetFile> {
+/// Reports names that no route has, and whether there is no route. Returns the files of sets with the rows that are
+/// skipped.
+fn check_routes(
+    sources: &SourceTexts,
+    has_none: bool,
+    sets: &Definitions<ListedItem>,
+    routes: [&[Route]; 3],
+) -> Vec<SetFile> {
+    report_no_route(sources, has_none);
     let names: Vec<&str> = routes.into_iter().flatten().map(|route| route.name.as_str()).collect();
     sources.report_unknown_routes(&names);
     named_set::collect_files(sources, sets, &names)
