@@ -23,7 +23,6 @@ mod examples;
 mod habits;
 mod hints;
 mod origin;
-mod pattern_look;
 mod reader;
 mod recorded;
 pub mod schema;

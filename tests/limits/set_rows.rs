@@ -91,6 +91,11 @@ fn check_names_wrong_rows_of_sets() {
         assert!(code == 0 && text.contains("SG0217") && text.contains(part), "{use_of_set}: {code} {text}");
         assert_ne!(check(rows, use_of_set, &["--deny-warnings"]).0, 0);
     }
+    // A mark at the start of the file and line ends of Windows are no errors.
+    let (code, text) = check("\u{feff}10.0.0.0/8\r\n192.0.2.1\r\n", "client = \"set:s\"", &["--deny-warnings"]);
+    assert_eq!(code, 0, "{text}");
+    let (code, text) = check("10.0.0.0/8\n\0\0\0\n", "client = \"set:s\"", &[]);
+    assert!(code == 2 && text.contains("zero bytes"), "{code} {text}");
     // A file in which nothing is right is another file.
     let (code, text) = check("x\ny\n", "client = \"set:s\"", &[]);
     assert!(code == 2 && text.contains("rows:1:1"), "{code} {text}");

@@ -196,6 +196,16 @@ fn check_asks_the_store() {
         code == Some(1) && text.contains("Connection refused") && text.contains("see that Redis runs"),
         "{code:?} {text}"
     );
+    let port = right.trim_end_matches('/').rsplit(':').next().unwrap().to_owned();
+    for (url, words) in [
+        (format!("redis+cluster://:right@127.0.0.1:{port}"), "write `redis://`"),
+        (format!("redis+sentinel://127.0.0.1:{port}/mine"), "name sentinels"),
+        (format!("{right}99"), "correct the number of the database"),
+        ("redis+unix:///nowhere/redis.sock".to_owned(), "the path of its socket"),
+    ] {
+        let (code, text) = check(&url);
+        assert!(code == Some(1) && text.contains(words), "{url}: {code:?} {text}");
+    }
     let () = redis::cmd("ACL").arg(&["SETUSER", "few", "on", ">pw", "~sg:*", "+time"]).query(&mut client).unwrap();
     let () = redis::cmd("ACL").arg(&["SETUSER", "other", "on", ">pw", "~other:*", "+@all"]).query(&mut client).unwrap();
     for (user, words) in [("few", "'eval"), ("other", "key")] {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::config::compile::names::Definitions;
 use crate::config::diagnostics::codes::DiagnosticCode;
+use crate::config::diagnostics::pattern_look::PatternLook;
 use crate::config::diagnostics::report::{Diagnostic, Place};
-use crate::config::pattern_look::PatternLook;
 use crate::config::reader::Section;
 use crate::config::schema::{admin, listener};
 use crate::config::source::SourceTexts;

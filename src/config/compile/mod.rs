@@ -38,6 +38,7 @@ use std::time::Duration;
 use crate::config::compile::context::LimitContext;
 use crate::config::compile::decide::compile_decide;
 use crate::config::compile::limits::candidates::CompanionLists;
+use crate::config::compile::named_set::ListedItem;
 use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::compile::pages::PageFiles;
 use crate::config::compile::routes::header_lists::{list_guarded_headers, list_own_headers};
@@ -52,9 +53,10 @@ use crate::config::schema::row::ConfigOption;
 use crate::config::schema::{Schema, root};
 use crate::config::source::{SMALLEST, SourceTexts};
 use crate::config::tree::{Node, Table, TableEntry, Value};
-use crate::config::{Admin, AdminContact, Config, ServerSettings, WrittenConfig, tree};
+use crate::config::{Admin, AdminContact, Config, ListenerSettings, ServerSettings, WrittenConfig, tree};
 use crate::envoy::rules::RateLimitDomains;
 use crate::limiting::key::shown_key::KeyHasher;
+use crate::limiting::limit::address_set::SetFile;
 use crate::limiting::limit::{Limit, LimitTable};
 use crate::route::decide::DecideTable;
 use crate::route::{Route, Strictness};
@@ -64,10 +66,9 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let TopLevel { sections, lists: [route_sections, listeners, rls], has_acme, has_route } =
         read_top(sources, documents);
     let [server, admin, acme, store, headers, geo, jwt, upstreams, sets, limits, decide] = sections;
-    let no_route = !has_route && decide.table.entries.is_empty();
-    let acme = acme.to_section(sources);
+    let no_route = !has_route && decide.table.entries.is_empty() && !documents.is_empty();
+    let (acme, server_section) = (acme.to_section(sources), server.to_section(sources));
     let (acme, page_files) = (AcmeSection::read(&acme, has_acme), PageFiles::default());
-    let server_section = server.to_section(sources);
     let mut server = server::compile_server(&server_section, &listeners, &acme, &page_files);
     let acme = acme.complete(&server.listeners);
     let admin = server::compile_admin(&admin.to_section(sources), &server.listeners);
@@ -106,15 +107,10 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let CompiledRoutes { routes, table, places } = compile_routes(sources, &route_sections, &context, &mut upstreams);
     let decide = compile_decide(decide.named_sections(sources), &routes, &context, &server.listeners);
     let rls = rls::compile_rls(&rls, &context, (&routes, &places), decide.routes.len());
-    report_no_route(sources, no_route && !documents.is_empty());
-    let route_names: Vec<&str> =
-        routes.iter().chain(&decide.routes).chain(&rls.routes).map(|route| route.name.as_str()).collect();
-    sources.report_unknown_routes(&route_names);
-    let set_files = named_set::collect_files(sources, &sets, &route_names);
+    let set_files = check_routes(sources, no_route, &sets, [&routes, &decide.routes, &rls.routes]);
     let admin = admin.filter(|_| !sources.has_mistakes())?;
-    internal::add_route_hosts(&mut server.listeners, &listeners, &routes);
+    complete_listeners(sources, &mut server.listeners, &listeners, &routes);
     let texts = (documents.as_ref(), route_sections.as_slice());
-    lint::warn_of_open_listeners(sources, &listeners, &server.listeners);
     warn(sources, texts, (&server.settings, &admin), (&routes, &decide, &rls), (&limits, &upstreams));
     Some(Config {
         guarded_headers: list_guarded_headers((&routes, &upstreams.list), jwt.default.as_deref(), &server.settings),
@@ -145,6 +141,17 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         config_files: sources.list_config_files(),
         warnings: sources.warning_report(),
     })
+}
+
+/// Adds the hosts of routes to the listeners that issue certificates for them, and warns of open listeners.
+fn complete_listeners(
+    sources: &SourceTexts,
+    listeners: &mut [Arc<ListenerSettings>],
+    sections: &[Section],
+    routes: &[Route],
+) {
+    internal::add_route_hosts(listeners, sections, routes);
+    lint::warn_of_open_listeners(sources, sections, listeners);
 }
 
 /// Warns about statements that load but are probably mistakes.
@@ -195,6 +202,20 @@ fn report_root_keys(roots: Vec<Section>) {
         root.entry(&root::INCLUDE);
         root.report_unread_keys();
     }
+}
+
+/// Reports names that no route has, and whether there is no route. Returns the files of sets with the rows that are
+/// skipped.
+fn check_routes(
+    sources: &SourceTexts,
+    has_none: bool,
+    sets: &Definitions<ListedItem>,
+    routes: [&[Route]; 3],
+) -> Vec<SetFile> {
+    report_no_route(sources, has_none);
+    let names: Vec<&str> = routes.into_iter().flatten().map(|route| route.name.as_str()).collect();
+    sources.report_unknown_routes(&names);
+    named_set::collect_files(sources, sets, &names)
 }
 
 fn report_no_route(sources: &SourceTexts, is_mistake: bool) {

@@ -50,6 +50,7 @@ struct ReadFile {
 
 /// Maximum number of items of a set that the config keeps for the diff.
 const KEPT_MAX: usize = 100_000;
+const BYTE_ORDER_MARK: char = '\u{feff}';
 /// Maximum number of such items that are remembered: a list of words has nothing else.
 const OTHERS_MAX: usize = 100;
 
@@ -85,7 +86,8 @@ impl ListedItem {
         let Some(file) = &self.file else { return false };
         let lines = file.lines.get_or_init(|| {
             let text = &sources.source(file.source).text;
-            text.lines().zip(1..).map(|(line, number)| (strip_comment(line).trim().to_owned(), number)).collect()
+            let lines = text.trim_start_matches(BYTE_ORDER_MARK).lines();
+            lines.zip(1..).map(|(line, number)| (strip_comment(line).trim().to_owned(), number)).collect()
         });
         file.reject_row(lines.get(item).copied().unwrap_or(0), fault);
         true
@@ -227,9 +229,15 @@ fn read_set_file(section: &Section) -> Option<ListedItem> {
             return None;
         }
     };
+    if text.contains('\0') {
+        let message = format!("`{}` contains zero bytes, as after a crash during a write", path.display());
+        sources.add_mistake(Diagnostic::new(node.place, message).with_help("write the file again"));
+        return None;
+    }
     let mut items = Vec::new();
-    let mut start = 0;
-    for line in text.split_inclusive('\n') {
+    // Some editors begin a text with a mark.
+    let mut start = if text.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len_utf8() } else { 0 };
+    for line in text[start..].split_inclusive('\n') {
         let item = strip_comment(line);
         let at = start + item.len() - item.trim_start().len();
         let item = item.trim();

@@ -5,6 +5,7 @@
 //! - `report`: all mistakes of a config, rendered for a terminal, a log or programs
 //! - `excerpt`: the lines around a mistake, with asterisks in place of secrets (`secret_options`)
 //! - `hidden`: replaces values of `${...}`, which messages must not show
+//! - `pattern_look`: values that look like patterns where the gateway compares whole values
 //! - `codes`: a stable code for each kind of warning; `allow`: files that allow some of them
 //!
 //! To add a warning, give it a code in `codes` and describe it in the manual.
@@ -13,5 +14,6 @@ pub mod allow;
 pub mod codes;
 pub mod excerpt;
 pub mod hidden;
+pub mod pattern_look;
 pub mod report;
 pub mod secret_options;

@@ -18,7 +18,7 @@ use crate::telemetry::metrics::StoreHealth;
 const REASON_PAUSE: Duration = Duration::from_millis(20);
 
 /// What texts of Redis, of TLS and of the system mean, and what helps. The first that occurs in a text applies.
-const REMEDIES: [(&str, &str); 15] = [
+const REMEDIES: [(&str, &str); 19] = [
     ("UnknownIssuer", "set `ca` to the CA that issued the certificate of the server, or to that certificate"),
     ("not valid for name", "write a name of the certificate as the host in `url`"),
     ("NotValidForName", "write a name of the certificate as the host in `url`"),
@@ -34,6 +34,10 @@ const REMEDIES: [(&str, &str); 15] = [
     ("timed out", "see that nothing blocks the port"),
     (CLOSED[1], "if the server speaks TLS on this port, write `rediss://` in `url`"),
     ("cluster mode", "write `redis+cluster://` in `url`"),
+    ("cluster support disabled", "write `redis://` in `url`: the server is not in cluster mode"),
+    ("'SENTINEL'", "name sentinels in `url`, or write `redis://` for the server itself"),
+    ("DB index", "correct the number of the database in `url`"),
+    ("No such file", "see that Redis runs, and that `url` has the path of its socket"),
 ];
 
 /// Texts of a connection that the server has closed.

@@ -176,7 +176,6 @@ fn compile_route(
     let request_headers = edit::compile_request_edit(section);
     let response_headers = edit::compile_response_edit(section);
     let body_bounds = BodyBounds::read(section, context.defaults);
-    let max_in_flight = section.get(&route::MAX_IN_FLIGHT);
     let request_trailers = section.get(&route::REQUEST_TRAILERS);
     let breaker = compile_route_breaker(section, action.as_ref());
     let priority = section.read(&route::PRIORITY).and_then(Priority::from_number).unwrap_or_default();
@@ -195,7 +194,7 @@ fn compile_route(
     let (auth, of_auth) = auth.map(|CompiledAuth { auth, limits }| (Box::new(auth), limits)).unzip();
     let limits = join_limits(section, of_auth.unwrap_or_default(), limits?)?;
     check_readable(section, &limits, auth.as_deref(), context)?;
-    let (request_headers, action) = (request_headers?, action?);
+    let (request_headers, action, (deny, wrong_deny_sets)) = (request_headers?, action?, deny?);
     warn_of_unverified(section, &request_headers, auth.as_deref(), context);
     over::check_forwarding(section, &limits, &action)?;
     check_descriptors(section, &limits)?;
@@ -204,7 +203,6 @@ fn compile_route(
     let cors = cors.map(|cors| shared.cors.share_value(cors.to_policy(&matcher.methods, dialects)));
     let response_headers = response_headers?;
     cors::check_edits(section, cors.is_some(), &response_headers)?;
-    let (deny, wrong_deny_sets) = deny?;
     let route = Route {
         name,
         matcher,
@@ -222,7 +220,7 @@ fn compile_route(
         response_headers: shared.response_edits.share_value(response_headers),
         parsing,
         max_body: body_bounds.max_body,
-        max_in_flight,
+        max_in_flight: section.get(&route::MAX_IN_FLIGHT),
         breaker,
         priority,
         timeouts: shared.timeouts.share_value(timeouts),

@@ -17,9 +17,9 @@ use jiff::Timestamp;
 use crate::config::compile::limits::overrides::patterns::{find_look, warn_of_patterns};
 use crate::config::compile::limits::rule;
 use crate::config::diagnostics::codes::DiagnosticCode;
+use crate::config::diagnostics::pattern_look::PatternLook;
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::effective::budgets::describe_budget;
-use crate::config::pattern_look::PatternLook;
 use crate::config::reader::{At, Section};
 use crate::config::schema::limit;
 use crate::config::schema::row::ConfigOption;
@@ -32,6 +32,7 @@ use crate::limiting::algorithm::params::Param;
 use crate::limiting::algorithm::{Spec, all_params};
 use crate::limiting::key::shown_key::{KeyHash, KeyHasher};
 use crate::limiting::key::{Key, KeyPart};
+use crate::limiting::limit::over::Over;
 use crate::limiting::limit::when::Pattern;
 use crate::limiting::overrides::row_file::OverrideFile;
 use crate::limiting::overrides::table::{
@@ -348,7 +349,7 @@ fn find_option_without_queue(base: &Tree) -> Option<&'static str> {
     let has = |option: &&ConfigOption| {
         base.entries.iter().any(|entry| {
             let is_delay =
-                matches!(&entry.node.value, Value::String(text) if ["refuse", "delay"].contains(&text.value.as_str()));
+                matches!(&entry.node.value, Value::String(text) if [Over::Refuse, Over::Delay].iter().any(|over| over.text() == text.value));
             entry.key == option.name && !is_delay
         })
     };

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::config::diagnostics::codes::DiagnosticCode;
+use crate::config::diagnostics::pattern_look::PatternLook;
 use crate::config::diagnostics::report::{Diagnostic, Place};
-use crate::config::pattern_look::PatternLook;
 use crate::config::source::SourceTexts;
 use crate::limiting::key::{Key, KeyPart};
 use crate::limiting::overrides::row_file::written_rows;
