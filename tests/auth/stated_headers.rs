@@ -109,47 +109,49 @@ fn the_server_gets_the_user_and_verified_claims() {
     }
 }
 
+/// Facts that are fields of the log, or become such.
+const FACTS: [&str; 7] = ["tls_san", "tls_fingerprint", "jwt:plan", "jwt:/roles", "user", "tls_subject", "client_ip"];
+const CONNECTION: [&str; 9] = ["method", "host", "path", "query", "route", "protocol", "tls", "tls_cipher", "tls_name"];
+const CLAIMS: &str = r#"{"sub":"bob \u00e9","plan":"go\n\" ld","roles":["a,b","c"]}"#;
+
+/// A gateway with TLS whose first route states each fact in a header: `x-0` and so on.
+fn start_with_facts(authorities: (&Ca, &Ca), upstream: &Upstream, log: &str) -> Gateway {
+    let (ca, clients) = authorities;
+    let names = FACTS.iter().chain(&CONNECTION).chain(&["target"]).enumerate();
+    let headers: Vec<String> = names.map(|(at, name)| format!("x-{at} = \"{{{name}}}\"")).collect();
+    Gateway::launch(&[], |dir| {
+        ca.issue(&["a.test"], "gateway").save(dir, "0");
+        std::fs::write(dir.join("ca.pem"), clients.pem()).unwrap();
+        let config = format!(
+            "[server]\nworkers = 1\naccess_log = {{ {log} }}\n[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\n\
+             address = \"127.0.0.1:0\"\ntls = {{ certificates = [{{ cert = \"0.pem\", key = \"0.key\" }}], \
+             client_ca = \"ca.pem\", client_auth = \"optional\" }}\n[jwt]\nkey = \"{SECRET}\"\n\
+             algorithms = [\"HS256\"]\n[[route]]\nname = \"in\"\npath = \"/in\"\nupstream = \"{url}\"\n\
+             auth = {{ jwt = true }}\nlimits = [\"two\"]\nrequest_headers.set = {{ {headers} }}\n\
+             [[route]]\nname = \"open\"\npath = \"/open\"\nrespond = {{ }}\n[[route]]\npath = \"/denied\"\n\
+             respond = {{ }}\ndeny = [\"127.0.0.1\"]\n[limit.two]\nrate = \"2/day\"\nkey = \"all\"\n",
+            url = upstream.url(),
+            headers = headers.join(", "),
+        );
+        config_arguments(dir, &config)
+    })
+}
+
+fn fingerprint(pem: &str) -> String {
+    let der = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &der);
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The values of placeholders in headers and in the log are the same facts.
 #[test]
 fn the_log_has_the_facts_that_headers_state() {
     let (ca, clients, upstream) = (Ca::new("test"), Ca::new("clients"), Upstream::text("in"));
-    let facts = ["tls_san", "tls_fingerprint", "jwt:plan", "jwt:/roles", "user", "tls_subject", "client_ip"];
-    let connection = ["method", "host", "path", "query", "route", "protocol", "tls", "tls_cipher", "tls_name"];
-    let template: String = facts.iter().map(|name| format!("{name}=\\\"{{{name}}}\\\" ")).collect();
-    let headers: Vec<String> = facts
-        .iter()
-        .chain(&connection)
-        .chain(&["target"])
-        .enumerate()
-        .map(|(at, name)| format!("x-{at} = \"{{{name}}}\""))
-        .collect();
-    let start = |log: &str| {
-        Gateway::launch(&[], |dir| {
-            ca.issue(&["a.test"], "gateway").save(dir, "0");
-            std::fs::write(dir.join("ca.pem"), clients.pem()).unwrap();
-            let config = format!(
-                "[server]\nworkers = 1\naccess_log = {{ {log} }}\n[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\n\
-                 address = \"127.0.0.1:0\"\ntls = {{ certificates = [{{ cert = \"0.pem\", key = \"0.key\" }}], \
-                 client_ca = \"ca.pem\", client_auth = \"optional\" }}\n[jwt]\nkey = \"{SECRET}\"\n\
-                 algorithms = [\"HS256\"]\n[[route]]\nname = \"in\"\npath = \"/in\"\nupstream = \"{url}\"\n\
-                 auth = {{ jwt = true }}\nlimits = [\"two\"]\nrequest_headers.set = {{ {headers} }}\n\
-                 [[route]]\nname = \"open\"\npath = \"/open\"\nrespond = {{ }}\n[[route]]\npath = \"/denied\"\n\
-                 respond = {{ }}\ndeny = [\"127.0.0.1\"]\n[limit.two]\nrate = \"2/day\"\nkey = \"all\"\n",
-                url = upstream.url(),
-                headers = headers.join(", "),
-            );
-            config_arguments(dir, &config)
-        })
-    };
     let pair = clients.issue_with(&["app \"x\" 1.test"], "app", |_| {});
-    let claims = "{\"sub\":\"bob \\u00e9\",\"plan\":\"go\\n\\\" ld\",\"roles\":[\"a,b\",\"c\"]}";
-    let token = format!("authorization: Bearer {}\r\n", hs256(SECRET, claims));
-    let forged = format!("authorization: Bearer {}\r\n", hs256("0123456789abcdef0123456789abcdeX", claims));
-    let fetch = |gateway: &Gateway, pair, target: &str, fields: &str| {
-        let trust = Trust::with(&ca, pair, rustls::ALL_VERSIONS);
-        trust.connect(gateway.addr, "a.test").fetch(&get(target, fields), "").status()
-    };
-    let gateway = start("add = [\"tls_san\", \"{tls_fingerprint}\", \"jwt:plan\", \"jwt:/roles\"]");
+    let token = format!("authorization: Bearer {}\r\n", hs256(SECRET, CLAIMS));
+    let forged = format!("authorization: Bearer {}\r\n", hs256("0123456789abcdef0123456789abcdeX", CLAIMS));
+    let log = "add = [\"tls_san\", \"{tls_fingerprint}\", \"jwt:plan\", \"jwt:/roles\"]";
+    let gateway = start_with_facts((&ca, &clients), &upstream, log);
     let requests = [
         (Some(&pair), "/in?a=%20b", &*token, 200, true, true),
         (None, "/in", &token, 200, false, true),
@@ -162,15 +164,12 @@ fn the_log_has_the_facts_that_headers_state() {
         (None, "/open", "", 200, false, false),
     ];
     for (pair, target, fields, status, ..) in requests {
-        assert_eq!(fetch(&gateway, pair, target, fields), status, "{target}");
+        let trust = Trust::with(&ca, pair, rustls::ALL_VERSIONS);
+        let response = trust.connect(gateway.addr, "a.test").fetch(&get(target, fields), "");
+        assert_eq!(response.status(), status, "{target}");
     }
     wait_until("the log is written", || gateway.stdout().lines().count() == requests.len());
-    let digest = aws_lc_rs::digest::digest(
-        &aws_lc_rs::digest::SHA256,
-        &CertificateDer::from_pem_slice(pair.cert.as_bytes()).unwrap(),
-    );
-    let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    let log = gateway.stdout();
+    let (log, hex) = (gateway.stdout(), fingerprint(&pair.cert));
     for (line, (_, target, _, status, has_certificate, has_claims)) in log.lines().zip(requests) {
         let entry: serde_json::Value = serde_json::from_str(line).unwrap();
         assert_eq!(entry["status"], status, "{line}");
@@ -187,25 +186,32 @@ fn the_log_has_the_facts_that_headers_state() {
     // The server gets the same values, with other escapes.
     let sent = upstream.requests().into_iter().next().unwrap();
     let first: serde_json::Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
-    for (at, name) in facts.iter().chain(&connection).enumerate() {
+    for (at, name) in FACTS.iter().chain(&CONNECTION).enumerate() {
         let value = sent.get(&format!("x-{at}")).unwrap_or_else(|| panic!("{name}: {}", sent.head));
-        let own = if *name == "client_ip" { "client" } else { name };
-        let (is_url, logged) = (["path", "query"].contains(name), first[own].as_str().unwrap());
+        let logged = first[if *name == "client_ip" { "client" } else { name }].as_str().unwrap();
         let decoded = percent_encoding::percent_decode_str(value).decode_utf8().unwrap();
-        let is_list = *name == "jwt:/roles";
-        assert_eq!(if is_url || is_list { value } else { &*decoded }, logged, "{name}");
+        let is_encoded = ["path", "query", "jwt:/roles"].contains(name);
+        assert_eq!(if is_encoded { value } else { &*decoded }, logged, "{name}");
     }
-    assert_eq!(sent.get(&format!("x-{}", facts.len() + connection.len())), Some("/in?a=%20b"));
+    assert_eq!(sent.get(&format!("x-{}", FACTS.len() + CONNECTION.len())), Some("/in?a=%20b"));
+}
 
-    let gateway = start(&format!("format = \"{template}\""));
-    assert_eq!(fetch(&gateway, Some(&pair), "/in", &token), 200);
+#[test]
+fn facts_are_fields_of_an_own_format() {
+    let (ca, clients, upstream) = (Ca::new("test"), Ca::new("clients"), Upstream::text("in"));
+    let pair = clients.issue_with(&["app \"x\" 1.test"], "app", |_| {});
+    let format: String = FACTS.iter().map(|name| format!("{name}=\\\"{{{name}}}\\\" ")).collect();
+    let gateway = start_with_facts((&ca, &clients), &upstream, &format!("format = \"{format}\""));
+    let token = format!("authorization: Bearer {}\r\n", hs256(SECRET, CLAIMS));
+    let trust = Trust::with(&ca, Some(&pair), rustls::ALL_VERSIONS);
+    assert_eq!(trust.connect(gateway.addr, "a.test").fetch(&get("/in", &token), "").status(), 200);
     wait_until("the log is written", || gateway.stdout().lines().count() == 1);
-    let line = gateway.stdout();
     let expected = format!(
-        "tls_san=\"app \\x22x\\x22 1.test\" tls_fingerprint=\"{hex}\" jwt:plan=\"go\\x0A\\x22 ld\" \
-         jwt:/roles=\"a%2Cb,c\" user=\"bob \\xC3\\xA9\" tls_subject=\"CN=app\" client_ip=\"127.0.0.1\" \n"
+        "tls_san=\"app \\x22x\\x22 1.test\" tls_fingerprint=\"{}\" jwt:plan=\"go\\x0A\\x22 ld\" \
+         jwt:/roles=\"a%2Cb,c\" user=\"bob \\xC3\\xA9\" tls_subject=\"CN=app\" client_ip=\"127.0.0.1\" \n",
+        fingerprint(&pair.cert)
     );
-    assert_eq!(line, expected);
+    assert_eq!(gateway.stdout(), expected);
 }
 
 #[test]

@@ -68,7 +68,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let [server, admin, acme, store, headers, geo, jwt, upstreams, sets, limits, decide] = sections;
     let no_route = !has_route && decide.table.entries.is_empty() && !documents.is_empty();
     let (acme, server_section) = (acme.to_section(sources), server.to_section(sources));
-    let (acme, page_files) = (AcmeSection::read(&acme, has_acme), PageFiles::default());
+    let (acme, page_files, roots) = (AcmeSection::read(&acme, has_acme), PageFiles::default(), SystemRoots::default());
     let mut server = server::compile_server(&server_section, &listeners, &acme, &page_files);
     let acme = acme.complete(&server.listeners);
     let admin = server::compile_admin(&admin.to_section(sources), &server.listeners);
@@ -89,8 +89,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         hasher: &find_hasher(admin.as_ref()),
     };
     routes::verified::warn_of_unlogged(&server_section, &server.settings, &context);
-    let geo = geo::compile_geo(&geo.to_section(sources), context.has_geo);
-    let (jwt, roots) = (compile_jwt(sources, jwt), SystemRoots::default());
+    let (geo, jwt) = (geo::compile_geo(&geo.to_section(sources), context.has_geo), compile_jwt(sources, jwt));
     let mut upstreams = upstreams::compile_upstreams(upstreams, (&roots, &server.settings), &context);
     let limits = limits::compile_limits(limits, &context, &upstreams.names);
     let context = routes::RouteContext {

@@ -1,6 +1,10 @@
 //! Remedies for keys from other programs and for keys in the wrong section. Called by `reader` for unknown keys, and
-//! by `compile`. `foreign_names` has the names of other programs that are no other name of one option here, and
-//! `foreign_words` the values.
+//! by `compile`.
+//!
+//! Input: a key that a section does not have. Output: what to write instead. `foreign_names` has keys of other programs
+//! that are more than another name of one option, and `foreign_words` has values.
+//!
+//! To add a name, add it to `called` of the row of its option, or to the table in `foreign_names`.
 
 mod foreign_names;
 pub(crate) mod foreign_words;
