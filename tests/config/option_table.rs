@@ -124,7 +124,9 @@ const TOKEN: &str = "\"0123456789abcdef\"";
 
 /// Texts of examples, and what stands for them in the frames: files of this repository, names that the frames define, and
 /// values of variables.
-const STAND_INS: [(&str, &str); 21] = [
+const STAND_INS: [(&str, &str); 23] = [
+    ("\"ca.pem\"", "\"conf/tls/sample-ca.pem\""),
+    ("\"${TSIG_SECRET}\"", "\"MDEyMzQ1Njc4OWFiY2RlZg==\""),
     ("\"/var/log/sluicegate/", "\"/tmp/"),
     ("\"404.html\"", "\"conf/error.html\""),
     ("\"5xx.html\"", "\"conf/error.html\""),

@@ -167,7 +167,7 @@ fn describe_host_habit(name: &str) -> Option<String> {
 /// Returns what a path in the style of another program should be: `^~ /a`, `~* a`, `/api/*` or `PathPrefix(`/api`)`.
 fn describe_path_habit(text: &str) -> Option<String> {
     if let Some(prefix) = text.strip_prefix("^~") {
-        return Some(format!("write \"{}\": the longest prefix wins over regular expressions", prefix.trim()));
+        return Some(format!("write \"{}\": the longest prefix precedes regular expressions", prefix.trim()));
     }
     if let Some(pattern) = text.strip_prefix("~*") {
         return Some(format!("write \"~ (?i){}\"", pattern.trim().replace('\\', "\\\\")));

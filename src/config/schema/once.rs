@@ -111,7 +111,8 @@ pub mod acme {
             "name server that gets the records of `dns-01` as dynamic updates (RFC 2136)",
         )
         .guide("tls.md#dns-01-and-wildcards")
-        .called(&["rfc2136", "dnsChallenge"]);
+        .called(&["rfc2136", "dnsChallenge"])
+        .teach("{ server = \"192.0.2.53\", key = \"sluicegate\", secret = \"${TSIG_SECRET}\" }", "Use it for names with a wildcard, and behind a CDN, where other challenges fail");
         DNS_PROGRAM = option(
             "dns_program",
             list_from(1, &Text("string")),

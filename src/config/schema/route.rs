@@ -132,7 +132,8 @@ rows! {
         .called(&["proxy_set_header", "header_up"])
         .teach("{ set = { x-client-ip = \"{client_ip}\" } }", "Use it if the application needs headers that the gateway does not set by default");
     RESPONSE_HEADERS = option("response_headers", Table(&response_headers::TABLE), Absent, "changes of the headers that the client gets")
-        .called(&["add_header", "header_down", "customResponseHeaders", "response_headers_to_add", "more_set_headers"]);
+        .called(&["add_header", "header_down", "customResponseHeaders", "response_headers_to_add", "more_set_headers"])
+        .teach("{ set = { x-frame-options = \"DENY\" }, remove = [\"server\"] }", "Use it for security headers, and to hide what the servers say about themselves");
     MAX_BODY: Option<u64> = server::MAX_BODY.inherit(OF_SERVER, IN_ROUTE)
         .teach("\"2GiB\"", "Raise it where clients upload files");
     MAX_KEY_BODY: Option<u64> = server::MAX_KEY_BODY.inherit(OF_SERVER, IN_ROUTE)
@@ -449,15 +450,18 @@ pub mod response_headers {
         table("route.response_headers");
 
         REMOVE = option("remove", list(&Text("header")), Absent, "headers to remove, before the others are set")
-            .shown_as("list");
+            .shown_as("list")
+            .teach("[\"server\", \"x-powered-by\"]", "Remove headers that tell attackers which software you run");
         SET = option("set", Map(&Text("string")), Absent, "headers to replace").shown_as("table")
-            .secrecy(Secrecy::SecretByKey);
+            .secrecy(Secrecy::SecretByKey)
+            .teach("{ x-frame-options = \"DENY\" }", "Use it for headers that every response must have, whatever the servers say");
         DEFAULT = option("default", Map(&Text("string")), Absent, "headers to set if the response does not have them")
             .shown_as("table")
             .secrecy(Secrecy::SecretByKey);
         ADD = option("add", HEADER_LINES, Absent, "lines to add to those of the response, which stay")
             .shown_as("table of values or lists")
-            .secrecy(Secrecy::SecretByKey);
+            .secrecy(Secrecy::SecretByKey)
+            .teach("{ set-cookie = [\"a=1\", \"b=2\"] }", "Use it for headers of which a response may have several, such as cookies");
         ADD_ON_SUCCESS = option(
             "add_on_success",
             HEADER_LINES,

@@ -170,7 +170,8 @@ rows! {
     .teach("\"make\"", "`pass` forwards such requests as they are, `make` starts a trace. Use `make` if no proxy in front of the gateway starts traces");
     SPANS = option("spans", Table(&spans::TABLE), Absent, "send spans to an OpenTelemetry collector")
         .guide("log-fields.md#spans-opentelemetry")
-        .metric("sluicegate_spans_total");
+        .metric("sluicegate_spans_total")
+        .teach("{ to = \"http://127.0.0.1:4318\" }", "Set it if you trace requests with Jaeger, Tempo or another collector of OpenTelemetry");
     HINTS = option(
         "hints",
         Either(&[Boolean, Words(&["local"])]),
@@ -417,7 +418,8 @@ pub mod access_log {
             Value("\"json\""),
             "`\"json\"`, `\"combined\"`, or a line with fields in braces",
         )
-        .keywords(&["json", "combined"]);
+        .keywords(&["json", "combined"])
+        .teach("\"combined\"", "Use `combined` for tools that read logs of nginx or Apache. JSON has more fields");
         TO = option("to", Path("file"), Value("\"stdout\""), "where the lines go").shown_as("`\"stdout\"`, or file")
             .keywords(&["stdout"])
             .teach("\"/var/log/sluicegate/access.log\"", "Use `stdout` in containers and under systemd. Name a file if `logrotate` or `sluicegate replay` reads it");
@@ -454,8 +456,10 @@ pub mod spans {
 
         ENABLED: bool = option("enabled", Boolean, Value("true"), "`false`: as if the table were missing");
         TO = option("to", Text("URL"), Required, "the collector")
-            .secrecy(Secrecy::SecretQuery);
-        SAMPLE = option("sample", Sample, Value("1"), "fraction of the requests without a trace that get spans");
+            .secrecy(Secrecy::SecretQuery)
+            .teach("\"http://127.0.0.1:4318\"", "Use the address at which your collector receives OTLP over HTTP");
+        SAMPLE = option("sample", Sample, Value("1"), "fraction of the requests without a trace that get spans")
+            .teach("0.01", "Lower it if the spans of a busy gateway fill your storage");
         SERVICE = option("service", Text("string"), Value("\"sluicegate\""), "`service.name`");
         HEADERS = option("headers", Map(&Text("string")), Absent, "headers for the collector").shown_as("table")
             .secrecy(Secrecy::Secret);

@@ -57,7 +57,8 @@ rows! {
     )
     .called(&["keepalive"]);
     PROTOCOL: WireProtocol = option("protocol", Words(WireProtocol::LABELS), Value("\"auto\""), "protocol of the servers")
-        .guide("upstreams.md#http2-to-servers");
+        .guide("upstreams.md#http2-to-servers")
+        .teach("\"http1\"", "Set it if an `https` server offers HTTP/2 but handles it badly. For gRPC without TLS, write `h2c://` in the URL");
     PROXY_PROTOCOL: Option<ProxyVersion> = option("proxy_protocol", Words(ProxyVersion::LABELS), Absent, "connections begin with a PROXY header")
         .guide("upstreams.md#proxy-protocol-to-servers");
     RESOLVE_EVERY: Duration = option(
@@ -89,8 +90,10 @@ rows! {
         .teach("100", "Set it to what one server can process at once, so that more requests wait in the gateway instead of slowing the server down");
     MAX_CONNECTIONS: Option<u32> = option("max_connections", integer(1, 10_000_000), Absent, "connections per server")
         .metric("sluicegate_upstream_connections")
-        .called(&["max_conns", "maxconn"]);
-    TOTAL = option("total", Table(&total::TABLE), Absent, "bounds of all servers together");
+        .called(&["max_conns", "maxconn"])
+        .teach("200", "Set it if a server accepts only so many connections, such as one with a thread for each");
+    TOTAL = option("total", Table(&total::TABLE), Absent, "bounds of all servers together")
+        .teach("{ max_in_flight = 500 }", "Use it if something that all servers share has a bound, such as a database");
     MAX_WAITING: usize = option(
         "max_waiting",
         integer(0, 1_000_000),
@@ -148,7 +151,8 @@ rows! {
         .teach("{ attempts = 3 }", "Set it if requests may be repeated and one of several servers fails now and then");
     TLS = option("tls", Table(&tls::TABLE), Described("the system's CAs"), "how `https` servers are verified")
         .guide("upstreams.md#tls-to-servers")
-        .called(&["ssl_certificate", "ssl_certificate_key"]);
+        .called(&["ssl_certificate", "ssl_certificate_key"])
+        .teach("{ ca = \"ca.pem\", server_name = \"app.internal\" }", "Set it if your servers have certificates of your own CA, or other names than in their URLs");
 }
 
 /// Options of `upstream.servers`.
@@ -345,10 +349,12 @@ pub mod tls {
         table("upstream.tls");
 
         CA = option("ca", Path("file"), Value("\"\""), "trust only these CAs and server certificates, PEM")
-            .weaker(Weaker::Removed);
+            .weaker(Weaker::Removed)
+            .teach("\"ca.pem\"", "Set it if a CA of your own has signed the certificates of the servers");
         CERT = option("cert", Path("file"), Value("\"\""), "the gateway's own certificate, PEM; needs `key`");
         KEY = option("key", Path("file"), Value("\"\""), "the key of `cert`, PEM");
-        SERVER_NAME = option("server_name", Text("string"), Value("\"\""), "name for SNI and verification");
+        SERVER_NAME = option("server_name", Text("string"), Value("\"\""), "name for SNI and verification")
+            .teach("\"app.internal\"", "Set it if `servers` lists addresses, and the certificate has a name");
         VERIFY: bool = option("verify", Boolean, Value("true"), "`false` accepts any certificate")
             .weaker(Weaker::Less);
     }

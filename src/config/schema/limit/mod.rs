@@ -186,17 +186,20 @@ rows! {
         .metric("sluicegate_limit_decisions_total")
         .weaker(Weaker::Less)
         .unset("0")
-        .called(&["warmup", "warm_up_period"]);
+        .called(&["warmup", "warm_up_period"])
+        .teach("\"30s\"", "Set it for servers whose caches are cold after a pause, so that a burst does not overload them");
     DISTINCT = option("distinct", KEY_PARTS, Absent, "count different values of this source, not requests (`sliding_log`, `fixed_window`, `calendar`)")
         .guide("distinct.md")
         .metric("sluicegate_limit_decisions_total")
         .ends(End::Exhausted)
         .weaker(Weaker::Added)
-        .called(&["unique", "count_distinct"]);
+        .called(&["unique", "count_distinct"])
+        .teach("\"form:user\"", "Use it to limit how many accounts, files or values a client tries, however often it tries each");
     BAN = option("ban", Table(&ban::TABLE), Absent, "refuse a key that is refused often for longer")
         .guide("bans.md")
         .metric("sluicegate_limit_bans_total")
-        .ends(End::Banned);
+        .ends(End::Banned)
+        .teach("{ after = 10, within = \"1m\", for = \"10m\" }", "Use it against clients that ignore 429 and continue to send, such as scanners");
     USAGE: Option<Duration> = option("usage", duration(DAY, USAGE_MAX), Absent, "keep what each key used on each day for this long, for `sluicegate usage`")
         .guide("../operating/usage-reports.md")
         .metric("sluicegate_usage_lost_total")
@@ -299,7 +302,8 @@ rows! {
         .metric("sluicegate_rejections_total")
         .ends(End::MaxDelayed)
         .teach("\"2s\"", "Set it if clients would rather wait than get 429, for example batch jobs");
-    NODELAY = option("nodelay", OfAlgorithm, Value("false"), "forward the requests that would wait at once");
+    NODELAY = option("nodelay", OfAlgorithm, Value("false"), "forward the requests that would wait at once")
+        .teach("true", "Turn it on if you want the bound of a queue without the wait, as with `nodelay` of nginx");
     DELAY_AFTER = option("delay_after", OfAlgorithm, Value("0"), "units of the queue that are forwarded at once; only requests after them wait")
         .metric("sluicegate_limit_decisions_total")
         .weaker(Weaker::More)
@@ -336,14 +340,18 @@ pub mod ban {
             .weaker(Weaker::More)
             .teach("10", "Choose more than a client that respects `Retry-After` can reach");
         WITHIN: Option<Duration> = option("within", duration(1, BAN_MAX), Required, "the time in which they have to happen")
-            .weaker(Weaker::Less);
+            .weaker(Weaker::Less)
+            .teach("\"5m\"", "Choose a time in which a client that waits as told cannot be refused so often");
         FOR: Option<Duration> = option("for", duration(SECOND, BAN_MAX), Required, "how long the first ban lasts")
             .weaker(Weaker::Less)
-            .called(&["duration", "bantime"]);
+            .called(&["duration", "bantime"])
+            .teach("\"10m\"", "Begin with minutes, because a wrong ban hurts more than a wrong refusal");
         GROW: i64 = option("grow", integer(1, GROW_MAX), Value("1"), "each further ban lasts this many times as long")
-            .weaker(Weaker::Less);
+            .weaker(Weaker::Less)
+            .teach("2", "Set it so that clients that come back after a ban stay away longer each time");
         AT_MOST: Option<Duration> = option("at_most", duration(SECOND, BAN_MAX), Described("`\"1d\"`, or `for` if that is longer"), "the longest ban; after as long without one, bans are forgotten")
-            .weaker(Weaker::Less);
+            .weaker(Weaker::Less)
+            .teach("\"7d\"", "Set it together with `grow`, to the longest ban that you would justify to a customer");
     }
 }
 
@@ -364,7 +372,8 @@ pub mod lease {
             .metric("sluicegate_lease_requests_total")
             .teach("\"50ms\"", "Lower it if several gateways should share a hot key more exactly; raise it if Redis still gets too many calls");
         HOT_AFTER: params::Rate = option("hot_after", Rate, Value("\"200/s\""), "a key with more decisions in this gateway has leases")
-            .metric("sluicegate_store_hot_keys");
+            .metric("sluicegate_store_hot_keys")
+            .teach("\"500/s\"", "Lower it to take load off Redis earlier; raise it to keep more keys exact");
     }
 }
 

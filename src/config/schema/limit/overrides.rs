@@ -36,7 +36,8 @@ rows! {
         Described("the limit's"),
         "the `in_flight` of this key",
     )
-    .shown_as("as the option, `\"unlimited\"` or 0");
+    .shown_as("as the option, `\"unlimited\"` or 0")
+    .teach("20", "Use `0` to block a key, and `unlimited` for your own monitoring");
     UNTIL = option("until", Text("time"), Absent, "when the entry ends; from then on, the next one that matches applies, or the limit's own numbers")
         .shown_as("`\"2026-12-31T00:00:00Z\"`")
         .teach("\"2026-12-31T00:00:00Z\"", "Set it for an exception that should end by itself, such as a launch or a trial");

@@ -20,7 +20,8 @@ rows! {
         .weaker(Weaker::Added);
     USER = option("user", PATTERNS, Absent, "identity of the client").shown_as("patterns")
         .weaker(Weaker::Added)
-        .of_clients(ClientData::Values);
+        .of_clients(ClientData::Values)
+        .teach("[\"alice\", \"bob\"]", "Use it for a different limit for some users that `auth` has verified");
     CLIENT = option("client", list_from(1, &Text("address")), Absent, "address of the client")
         .shown_as("addresses, networks, sets")
         .weaker(Weaker::Added)
@@ -54,7 +55,8 @@ rows! {
     COOKIE = option("cookie", Map(&PATTERNS), Absent, "cookies by name").shown_as("table of patterns")
         .weaker(Weaker::Added)
         .secrecy(Secrecy::Secret)
-        .of_clients(ClientData::Values);
+        .of_clients(ClientData::Values)
+        .teach("{ plan = \"free\" }", "Use it only for cookies that your application signs, because clients can send any value");
     QUERY = option("query", Map(&PATTERNS), Absent, "query parameters by name").shown_as("table of patterns")
         .weaker(Weaker::Added)
         .secrecy(Secrecy::SecretByKey)
@@ -72,7 +74,8 @@ rows! {
     TLS = option("tls", Map(&PATTERNS), Absent, "`subject` or `san` of the client certificate")
         .shown_as("table of patterns")
         .weaker(Weaker::Added)
-        .of_clients(ClientData::Values);
+        .of_clients(ClientData::Values)
+        .teach("{ subject = \"CN=app*\" }", "Use it if the certificates of clients say what kind of client they are");
     JSONRPC = option("jsonrpc", Map(&PATTERNS), Absent, "`method` of a JSON-RPC call in the body")
         .shown_as("table of patterns")
         .guide("calls.md#conditions")
