@@ -55,3 +55,27 @@ fn slow_bodies_take_no_memory_from_others() {
     assert_eq!(gateway.client().fetch(&post("/", large.len() as u64, JSON), &large).status(), 200);
     drop(slow);
 }
+
+/// One client gets half of the memory for large bodies at most, however many of them it leaves unfinished.
+#[test]
+fn a_client_with_unfinished_bodies_leaves_memory_to_others() {
+    const SENT: usize = 900_000;
+    let upstream = Upstream::text("in");
+    let gateway = start(&upstream);
+    let begin = |source: [u8; 4]| {
+        let mut client = gateway.client_from(source);
+        client.send(post("/", SENT as u64 + 9, JSON) + START + &"x".repeat(SENT - START.len()));
+        client
+    };
+    let large = format!("{START}{}\"}}", "x".repeat(SENT));
+    let fetch = |source| gateway.client_from(source).fetch(&post("/", large.len() as u64, JSON), &large).status();
+    let mut unfinished: Vec<Client> = (0..60).map(|_| begin([127, 0, 0, 1])).collect();
+    // The client itself is refused, because the limit treats its bodies as too long.
+    while fetch([127, 0, 0, 1]) == 200 {
+        unfinished.push(begin([127, 0, 0, 1]));
+        assert!(unfinished.len() < 120, "one client has all of the memory");
+    }
+    assert_eq!(fetch([127, 0, 0, 2]), 200);
+    let _others: Vec<Client> = (3..13).map(|last| begin([127, 0, 0, last])).collect();
+    assert_eq!(fetch([127, 0, 0, 2]), 200);
+}

@@ -1,6 +1,7 @@
 //! HTTP/1.1 between the client, the gateway and the upstream server: messages, connections, timeouts, upgrades, and
 //! comparisons of our parsers with those of hyper, and of what limits read with what servers get.
 
+mod busy_connections;
 mod connections;
 mod early_refusals;
 mod exchange;

@@ -52,17 +52,27 @@ fn trusted_proxies_of_a_part_of_the_config_close_what_depends_on_the_address() {
 #[test]
 fn a_location_inside_another_one_has_the_redirects_of_the_one_around() {
     let (app, other) = ("proxy_pass http://127.0.0.1:3000", "proxy_pass http://127.0.0.1:3001");
-    for (outer, inner, exit) in [
-        (format!("{app};"), format!("{app};"), 0),
-        (format!("{app};"), format!("{other};"), 3),
-        (format!("{app}/a/;"), format!("{app}/a/;"), 3),
-        (format!("{app};"), format!("{other}; proxy_redirect default;"), 0),
-        (format!("{app}; proxy_redirect off;"), format!("{other};"), 0),
-        ("return 204;".to_owned(), format!("{other};"), 0),
+    let (of_app, of_other) = ("\"http://127.0.0.1:3000/\" = \"/\"", "\"http://127.0.0.1:3001/\" = \"/\"");
+    // Without comments. `None`: headers stay as they are.
+    for (outer, inner, expected) in [
+        (format!("{app};"), format!("{app};"), Some(of_app)),
+        (format!("{app};"), format!("{other};"), Some(of_app)),
+        (format!("{app};"), "set $up 127.0.0.1:3001; proxy_pass http://$up;".to_owned(), Some(of_app)),
+        ("set $up 127.0.0.1:3000; proxy_pass http://$up;".to_owned(), format!("{other};"), Some(of_other)),
+        (format!("{app}/a/;"), format!("{app}/a/;"), Some("\"http://127.0.0.1:3000/a/\" = \"/\"")),
+        (format!("{app};"), format!("{other}; proxy_redirect default;"), Some(of_other)),
+        (format!("{app}; proxy_redirect default;"), format!("{other};"), Some(of_app)),
+        (format!("{app}; proxy_redirect off;"), format!("{other};"), None),
+        ("return 204;".to_owned(), format!("{other};"), Some(of_other)),
     ] {
         let server = format!("server {{ listen 8080; location / {{ {outer} location /a/ {{ {inner} }} }} }}");
         let (found, code) = imported(&server);
-        assert_eq!(code, exit, "{server}\n{found}");
+        let (_, route) = found.split_once("\npath = \"/a/\"\n").unwrap_or_else(|| panic!("{server}\n{found}"));
+        let route = route.split("[[route]]").next().unwrap();
+        let pairs = expected.map_or_else(|| "false".to_owned(), |pair| format!("{{ {pair} }}"));
+        let line = format!("rewrite_location = {pairs}");
+        let written = route.lines().find(|line| line.starts_with("rewrite_location"));
+        assert_eq!((written, code), (Some(line.as_str()), 0), "{server}\n{found}");
     }
 }
 

@@ -202,3 +202,32 @@ fn headers_are_added_with_the_statuses_of_nginx() {
         assert_eq!(code, 3, "{found}");
     }
 }
+
+/// A server whose port a firewall may close to clients of another one is not served at the other one.
+#[test]
+fn a_server_at_a_port_that_a_firewall_may_hide_is_closed() {
+    let serve = |listen: &str, name: &str, port: u16| {
+        let listens: String = listen.split(' ').map(|address| format!("listen {address}; ")).collect();
+        format!("server {{ {listens}server_name {name}.test; location / {{ proxy_pass http://127.0.0.1:{port}; }} }} ")
+    };
+    for (one, other, closed) in [
+        ("80", "8080", vec!["other"]),
+        ("443", "80", vec![]),
+        ("8080", "9090", vec!["one", "other"]),
+        ("8080", "127.0.0.1:9090", vec!["other"]),
+        ("80 8080", "8080", vec!["other"]),
+        ("80", "8080 443", vec![]),
+        ("127.0.0.1:8080", "127.0.0.1:9090", vec![]),
+    ] {
+        let text = serve(one, "one", 3001) + &serve(other, "other", 3002);
+        let (found, code) = imported(&text);
+        let is_closed = |port: u16| found.contains(&format!("# upstream = \"127.0.0.1-{port}\""));
+        let expected = [closed.contains(&"one"), closed.contains(&"other")];
+        assert_eq!(([is_closed(3001), is_closed(3002)], code), (expected, 3), "{one} and {other}\n{found}");
+    }
+    // A redirect protects nothing.
+    let (found, _) = imported(
+        &(serve("80", "one", 3001) + "server { listen 8080; server_name r.test; return 301 https://one.test/; }"),
+    );
+    assert!(!found.contains("status = 501"), "{found}");
+}

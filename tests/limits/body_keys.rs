@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::support::client::{Client, post};
 use crate::support::gateway::Gateway;
+use crate::support::limiting::RedisServer;
 use crate::support::scenario::scenario;
 use crate::support::upstream::Upstream;
 use crate::support::wait_until;
@@ -237,4 +238,48 @@ fn the_largest_body_follows_the_config() {
     let mut large: Client = gateway.client();
     large.send(chunked("/", FORM, &["user=a", "&x=12345"]));
     assert_eq!(large.read_response("POST").status(), 413);
+}
+
+/// Limits that read nothing of the body refuse before it arrives: in memory always, and with Redis once it has refused
+/// the key. The limits that read the body are charged nothing.
+#[test]
+fn other_limits_refuse_before_the_body_arrives() {
+    let server = RedisServer::start(&[]);
+    for redis in [None, Some(&server)] {
+        let upstream = Upstream::text("in");
+        // Redis must count refusals of a limit with `ban`, so the gateway does not remember those.
+        let ban = if redis.is_none() { "ban = { after = 2, within = \"1h\", for = \"1h\" }\n" } else { "" };
+        let key = format!("rate = \"2/day\"\nkey = \"header:x-key\"\nmissing = \"skip\"\n{ban}");
+        let gateway = scenario()
+            .store(redis)
+            .upstream(&upstream)
+            .limit_of("key", &key)
+            .lines("overrides = [{ key = [\"blocked\"], rate = 0 }]")
+            .limit_of("needed", "rate = \"9/day\"\nkey = \"header:x-needed\"\nmissing = \"refuse\"\nwhen = { header = { x-strict = \"*\" } }")
+            .limit_of("user", "rate = \"3/day\"\nkey = \"form:user\"")
+            .start();
+        let fetch = |key: &str| gateway.post("/", &format!("{FORM}x-key: {key}\r\n"), "user=anna").status();
+        assert_eq!([fetch("a"), fetch("a"), fetch("a")], [200, 200, 429]);
+        // Nothing of these bodies ever arrives.
+        let refused = |fields: &str| {
+            let mut client = gateway.client();
+            client.send(post("/", 9, &format!("{FORM}{fields}")));
+            client.read_response("POST").status()
+        };
+        assert_eq!(refused("x-key: a\r\n"), 429);
+        assert_eq!(refused("x-key: blocked\r\n"), 429);
+        assert_eq!(refused("x-strict: 1\r\n"), 403);
+        let mut client = gateway.client();
+        client.send(post("/", 9, &format!("{FORM}x-key: a\r\nexpect: 100-continue\r\n")));
+        assert_eq!(client.read_response("POST").status(), 429);
+        // Each of them is a refusal as any other, and is counted.
+        assert!(
+            gateway
+                .metric("limit_decisions_total", &[("route", "app"), ("limit", "key"), ("decision", "deny")])
+                .unwrap()
+                >= 3.0
+        );
+        // The third request of the user passes: what was refused has charged nothing.
+        assert_eq!([fetch("b"), fetch("b")], [200, 429]);
+    }
 }

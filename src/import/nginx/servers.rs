@@ -251,7 +251,7 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
             outer: scope,
             compress: shared.compress,
             inner_regex: None,
-            outer_pass: None,
+            redirects: None,
         };
         let (known, unreachable) = (&self.known, &mut self.unreachable);
         let steps = read_steps(&mut context, site, scope, &mut hosts, is_default, known, unreachable)?;

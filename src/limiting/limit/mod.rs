@@ -344,6 +344,20 @@ impl Limit {
         self.has_key_in_body() || self.when.reads_body() || self.cost.reads_body() || self.requests_usage()
     }
 
+    /// Returns whether the body of the request may change what the limit charges, or whether it applies. `facts`: those
+    /// without the body.
+    pub fn depends_on_body(&self, facts: &Facts) -> bool {
+        let is_estimated = matches!(self.cost, Cost::Reserved(_)) && facts.body_length.is_none();
+        is_estimated || self.reads_body_of(facts.server_path)
+    }
+
+    /// Returns whether a refusal of the limit alone refuses the request: no other limit decides in its place, and the
+    /// request does not wait for a place in a queue.
+    pub fn decides_alone(&self) -> bool {
+        let has_others = self.after.is_some() || self.candidate_of.is_some() || self.forwards_excess();
+        self.mode == Mode::Enforce && !has_others && !self.rule.has_queue()
+    }
+
     /// Returns whether the limit does not apply to the request, whatever is in its body: it lacks another part of the key.
     pub fn skips_whatever_body(&self, keys: &impl SourceValues) -> bool {
         let is_absent = |part: &KeyPart| {

@@ -4,10 +4,12 @@
 //! - `split_checks`: separates checks for the store from outcomes that are known already.
 //! - `candidates`: tries limits in place of another one (`candidate_of`).
 //! - `leased_checks`: decides hot keys from units that were debited in advance.
+//! - `known_refusals`: finds refusals that need no store.
 //! - `without_store`: decides while the store is unavailable.
 //! - `refund`: refunds units without a receipt.
 
 mod candidates;
+mod known_refusals;
 mod leased_checks;
 mod refund;
 mod split_checks;

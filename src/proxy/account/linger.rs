@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::ends::End;
 use crate::limiting::charges::guard::LeaseGuard;
-use crate::proxy::connection::connection_count::CountedConnection;
+use crate::proxy::connection::connection_count::{ConnectionBounds, CountedConnection};
 use crate::proxy::context::ClientConnection;
 use crate::route::Timeouts;
 
@@ -66,7 +66,7 @@ impl Linger {
             return Ok(None);
         }
         let view = self.client.worker.view();
-        let server = &view.snapshot.config.server;
-        self.client.ticket.count_lingering(server.max_connections, server.max_connections_per_ip).map(Some)
+        let bounds = ConnectionBounds::of(&view.snapshot.config.server, self.client.peer);
+        self.client.ticket.count_lingering(bounds).map(Some)
     }
 }

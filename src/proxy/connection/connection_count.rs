@@ -1,19 +1,43 @@
 //! How many client connections there are, over all workers and per client (`max_connections`,
-//! `max_connections_per_ip`). The addresses of an IPv6 /64 are one client, because a single host may have all of them.
+//! `max_connections_per_ip`). A client may have seven times as many as it leaves free, so that none can shut out others.
 
+use crate::config::ServerSettings;
 use crate::ends::End;
-use crate::net::client_network;
-use std::collections::HashMap;
+use crate::proxy::connection::client_counts::ClientCounts;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Fewer connections are not divided among clients.
+const DIVIDED_FROM: usize = 100;
+/// The most connections of a client for each one that it leaves free.
+const SHARE: usize = 7;
+
+/// How many connections there may be.
+#[derive(Clone, Copy)]
+pub struct ConnectionBounds {
+    pub max: usize,
+    pub max_per_ip: usize,
+    /// The peer has connections for many clients, and may have all of them.
+    pub is_proxy: bool,
+}
+
+impl ConnectionBounds {
+    /// Returns the bounds for connections of `peer`.
+    pub fn of(server: &ServerSettings, peer: IpAddr) -> ConnectionBounds {
+        ConnectionBounds {
+            max: server.max_connections,
+            max_per_ip: server.max_connections_per_ip,
+            is_proxy: server.client_address.trusted.contains(peer),
+        }
+    }
+}
 
 /// The number of connections over all workers.
 #[derive(Default)]
 pub struct ConnectionCount {
     pub(super) all: AtomicUsize,
-    /// The counts by [`client_network`].
-    by_client: Mutex<HashMap<IpAddr, usize>>,
+    by_client: Mutex<ClientCounts>,
     /// Connections that are closing to make room for others, and that still count.
     pub(super) closing: AtomicUsize,
     /// New connections that a worker without an idle one has refused: the other workers close as many.
@@ -30,10 +54,9 @@ impl CountedConnection {
     pub(super) fn new(
         count: &Arc<ConnectionCount>,
         peer: IpAddr,
-        max: usize,
-        max_per_ip: usize,
+        bounds: ConnectionBounds,
     ) -> Result<CountedConnection, End> {
-        count.add_connection(peer, max, max_per_ip)?;
+        count.add_connection(peer, bounds)?;
         Ok(CountedConnection { count: count.clone(), peer })
     }
 }
@@ -45,34 +68,68 @@ impl Drop for CountedConnection {
 }
 
 impl ConnectionCount {
-    fn add_connection(&self, peer: IpAddr, max: usize, max_per_ip: usize) -> Result<(), End> {
-        if self.all.fetch_add(1, Ordering::Relaxed) >= max.saturating_add(self.closing.load(Ordering::Relaxed)) {
+    fn add_connection(&self, peer: IpAddr, bounds: ConnectionBounds) -> Result<(), End> {
+        let max = bounds.max.saturating_add(self.closing.load(Ordering::Relaxed));
+        let others = self.all.fetch_add(1, Ordering::Relaxed);
+        let added = self.add_for_client(peer, bounds, max.checked_sub(others + 1));
+        if added.is_err() {
             self.all.fetch_sub(1, Ordering::Relaxed);
-            return Err(End::MaxConnections);
         }
+        added
+    }
+
+    /// Counts a connection for its client. `left`: how many more there may then be, if there may be this one.
+    fn add_for_client(&self, peer: IpAddr, bounds: ConnectionBounds, left: Option<usize>) -> Result<(), End> {
+        let left = left.ok_or(End::MaxConnections)?;
         let mut by_client = self.by_client.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = by_client.entry(client_network(peer)).or_default();
-        if *count >= max_per_ip {
-            self.all.fetch_sub(1, Ordering::Relaxed);
+        let own = by_client.of(peer);
+        if own >= bounds.max_per_ip {
             return Err(End::MaxConnectionsPerIp);
         }
-        *count += 1;
+        let is_divided = bounds.max >= DIVIDED_FROM && !bounds.is_proxy;
+        if is_divided && own >= left.saturating_mul(SHARE) {
+            return Err(End::MaxConnections);
+        }
+        by_client.add(peer, 1);
         Ok(())
     }
 
     pub(super) fn of(&self, peer: IpAddr) -> usize {
-        self.by_client.lock().unwrap_or_else(PoisonError::into_inner).get(&client_network(peer)).copied().unwrap_or(0)
+        self.by_client.lock().unwrap_or_else(PoisonError::into_inner).of(peer)
     }
 
     fn remove_connection(&self, peer: IpAddr) {
         self.all.fetch_sub(1, Ordering::Relaxed);
-        let mut by_client = self.by_client.lock().unwrap_or_else(PoisonError::into_inner);
-        let client = client_network(peer);
-        if let Some(count) = by_client.get_mut(&client) {
-            *count -= 1;
-            if *count == 0 {
-                by_client.remove(&client);
-            }
-        }
+        self.by_client.lock().unwrap_or_else(PoisonError::into_inner).subtract(peer, 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_client_has_all_connections_but_a_proxy() {
+        let open = |peers: &[u8], bounds: ConnectionBounds| {
+            let count = Arc::<ConnectionCount>::default();
+            let mut open = Vec::new();
+            let most = |peer: &u8| {
+                let ip = IpAddr::from([192, 0, 2, *peer]);
+                while let Ok(connection) = CountedConnection::new(&count, ip, bounds) {
+                    open.push(connection);
+                }
+                count.of(ip)
+            };
+            let counts: Vec<usize> = peers.iter().map(most).collect();
+            drop(open);
+            assert_eq!((count.all.load(Ordering::Relaxed), count.of(IpAddr::from([192, 0, 2, 1]))), (0, 0));
+            counts
+        };
+        let bounds = ConnectionBounds { max: 800, max_per_ip: usize::MAX, is_proxy: false };
+        assert_eq!(open(&[1, 2, 3, 4], bounds), [700, 87, 11, 1]);
+        assert_eq!(open(&[1, 2], ConnectionBounds { max_per_ip: 600, ..bounds }), [600, 175]);
+        assert_eq!(open(&[1, 2], ConnectionBounds { is_proxy: true, ..bounds }), [800, 0]);
+        // So few connections are not divided.
+        assert_eq!(open(&[1, 2], ConnectionBounds { max: DIVIDED_FROM - 1, ..bounds }), [DIVIDED_FROM - 1, 0]);
     }
 }

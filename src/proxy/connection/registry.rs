@@ -13,7 +13,7 @@ use slab::Slab;
 
 use crate::ends::End;
 use crate::net::client_network;
-use crate::proxy::connection::connection_count::{ConnectionCount, CountedConnection};
+use crate::proxy::connection::connection_count::{ConnectionBounds, ConnectionCount, CountedConnection};
 use crate::proxy::connection::phase::{GoAway, Phase};
 use crate::proxy::connection::state::ConnectionState;
 use crate::proxy::connection::timeouts::Ticks;
@@ -69,21 +69,15 @@ impl ConnectionRegistry {
         })
     }
 
-    /// Registers a connection of `peer`. If there are `max` connections already, an idle one closes. Returns whether
-    /// one does.
+    /// Registers a connection of `peer`. If there are too many already, an idle one closes. Returns whether one does.
     ///
     /// # Errors
-    /// There are `max` connections already and none is idle, or `max_per_ip` of that client.
-    pub fn register(
-        self: &Rc<Self>,
-        peer: IpAddr,
-        max: usize,
-        max_per_ip: usize,
-    ) -> Result<(ConnectionTicket, bool), End> {
-        let mut counted = CountedConnection::new(&self.count, peer, max, max_per_ip);
-        let makes_room = matches!(counted, Err(End::MaxConnections)) && self.make_room(max);
+    /// There are too many connections already and none is idle, or too many of that client.
+    pub fn register(self: &Rc<Self>, peer: IpAddr, bounds: ConnectionBounds) -> Result<(ConnectionTicket, bool), End> {
+        let mut counted = CountedConnection::new(&self.count, peer, bounds);
+        let makes_room = matches!(counted, Err(End::MaxConnections)) && self.make_room(bounds.max);
         if makes_room {
-            counted = CountedConnection::new(&self.count, peer, max, max_per_ip);
+            counted = CountedConnection::new(&self.count, peer, bounds);
         }
         let counted = counted?;
         let state = Rc::new(ConnectionState::new(self.ticks.clone()));
@@ -294,7 +288,8 @@ impl ConnectionTicket {
     /// There are `max_per_ip` connections of that client already.
     pub fn recount_for(&mut self, client: IpAddr, max_per_ip: usize) -> Result<(), End> {
         if client_network(client) != client_network(self.counted.peer) {
-            self.counted = CountedConnection::new(&self.connections.count, client, usize::MAX, max_per_ip)?;
+            let bounds = ConnectionBounds { max: usize::MAX, max_per_ip, is_proxy: true };
+            self.counted = CountedConnection::new(&self.connections.count, client, bounds)?;
         }
         self.registered.peer.set(client);
         Ok(())
@@ -303,9 +298,9 @@ impl ConnectionTicket {
     /// Counts what lingers beside other requests of the connection, for the same address.
     ///
     /// # Errors
-    /// There are `max` connections already, or `max_per_ip` of that address.
-    pub fn count_lingering(&self, max: usize, max_per_ip: usize) -> Result<CountedConnection, End> {
-        CountedConnection::new(&self.connections.count, self.counted.peer, max, max_per_ip)
+    /// There are too many connections already, or too many of that address.
+    pub fn count_lingering(&self, bounds: ConnectionBounds) -> Result<CountedConnection, End> {
+        CountedConnection::new(&self.connections.count, self.counted.peer, bounds)
     }
 }
 
@@ -329,13 +324,17 @@ mod tests {
         (ConnectionRegistry::new(count.clone()), count)
     }
 
+    fn at_most(max: usize) -> ConnectionBounds {
+        ConnectionBounds { max, max_per_ip: usize::MAX, is_proxy: false }
+    }
+
     fn ip(last: u8) -> IpAddr {
         IpAddr::from([192, 0, 2, last])
     }
 
     /// Opens a connection that is idle after a request.
     fn open_idle(registry: &Rc<ConnectionRegistry>, peer: IpAddr, max: usize) -> ConnectionTicket {
-        let (ticket, _) = registry.register(peer, max, usize::MAX).map_err(|_| "full").unwrap();
+        let (ticket, _) = registry.register(peer, at_most(max)).map_err(|_| "full").unwrap();
         ticket.connection().enter_phase(Phase::Head, KEEPALIVE);
         ticket.connection().begin_request(true).end();
         ticket.connection().request_ended(KEEPALIVE);
@@ -357,11 +356,11 @@ mod tests {
         }
         registry.check_timers(9_000);
         // A connection that is new is not idle.
-        let (first, closes) = registry.register(ip(9), 6, 99).ok().unwrap();
+        let (first, closes) = registry.register(ip(9), at_most(6)).ok().unwrap();
         assert!(!closes && closing(&tickets).is_empty());
         let mut new = vec![first];
         for _ in 0..2 {
-            let (ticket, closes) = registry.register(ip(9), 6, 99).ok().unwrap();
+            let (ticket, closes) = registry.register(ip(9), at_most(6)).ok().unwrap();
             new.push(ticket);
             assert_eq!((closing(&tickets), closes), (vec![1], true));
             tickets.remove(1);
@@ -376,10 +375,10 @@ mod tests {
         let idle = open_idle(&registry, ip(1), 2);
         let _request = busy.connection().begin_request(true);
         registry.check_timers(5_000);
-        let (_new, closes) = registry.register(ip(2), 2, 99).ok().unwrap();
+        let (_new, closes) = registry.register(ip(2), at_most(2)).ok().unwrap();
         assert!(closes && !busy.connection().is_over() && idle.connection().is_over());
         assert_eq!(count.closing.load(Ordering::Relaxed), 1);
-        assert!(matches!(registry.register(ip(2), 2, 99), Err(End::MaxConnections)));
+        assert!(matches!(registry.register(ip(2), at_most(2)), Err(End::MaxConnections)));
         drop(idle);
         assert_eq!(count.closing.load(Ordering::Relaxed), 0);
     }
@@ -389,7 +388,7 @@ mod tests {
         let (registry, count) = registry();
         let idle = open_idle(&registry, ip(1), 1);
         registry.check_timers(5_000);
-        let (new, _) = registry.register(ip(2), 1, 99).ok().unwrap();
+        let (new, _) = registry.register(ip(2), at_most(1)).ok().unwrap();
         let _request = idle.connection().begin_request(true);
         registry.check_timers(5_100);
         assert_eq!((count.closing.load(Ordering::Relaxed), registry.count_of_all_workers()), (0, 2));
@@ -403,7 +402,7 @@ mod tests {
         let idle = open_idle(&registry, ip(1), 1);
         idle.connection().set_multiplexed(KEEPALIVE);
         registry.check_timers(5_000);
-        let _new = registry.register(ip(2), 1, 99).ok().unwrap();
+        let _new = registry.register(ip(2), at_most(1)).ok().unwrap();
         idle.connection().begin_goaway(KEEPALIVE);
         registry.check_timers(5_100);
         assert_eq!(count.closing.load(Ordering::Relaxed), 1);
@@ -415,29 +414,29 @@ mod tests {
     #[test]
     fn a_connection_that_has_ended_makes_no_room() {
         let (registry, count) = registry();
-        let silent = |from| (0..3).map(|_| registry.register(ip(from), 3, 99).ok().unwrap().0).collect::<Vec<_>>();
+        let silent = |from| (0..3).map(|_| registry.register(ip(from), at_most(3)).ok().unwrap().0).collect::<Vec<_>>();
         let first = silent(1);
         registry.check_timers(SILENT_MS);
         // One of them closes, and the others are selected.
-        drop((registry.register(ip(2), 3, 99).ok().unwrap(), first));
+        drop((registry.register(ip(2), at_most(3)).ok().unwrap(), first));
         let _fresh = silent(3);
-        assert!(matches!(registry.register(ip(2), 3, 99), Err(End::MaxConnections)));
+        assert!(matches!(registry.register(ip(2), at_most(3)), Err(End::MaxConnections)));
         assert_eq!(count.closing.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn connections_without_a_request_close_last_and_not_at_once() {
         let (registry, _) = registry();
-        let silent = registry.register(ip(1), 2, 99).ok().unwrap().0;
+        let silent = registry.register(ip(1), at_most(2)).ok().unwrap().0;
         silent.connection().enter_phase(Phase::Handshake, KEEPALIVE);
         let idle = open_idle(&registry, ip(1), 2);
-        assert!(matches!(registry.register(ip(2), 2, 99), Ok((_, true))));
+        assert!(matches!(registry.register(ip(2), at_most(2)), Ok((_, true))));
         assert!(idle.connection().is_over() && !silent.connection().is_over());
         drop(idle);
-        assert!(registry.register(ip(3), 1, 99).is_err());
+        assert!(registry.register(ip(3), at_most(1)).is_err());
         assert!(!silent.connection().is_cut());
         registry.check_timers(SILENT_MS);
-        assert!(registry.register(ip(3), 1, 99).is_ok());
+        assert!(registry.register(ip(3), at_most(1)).is_ok());
         assert!(silent.connection().is_cut());
     }
 
@@ -446,17 +445,21 @@ mod tests {
         let (registry, count) = registry();
         let other = ConnectionRegistry::new(count.clone());
         let idle = open_idle(&registry, ip(1), 1);
-        assert!(other.register(ip(2), 1, 99).is_err());
+        assert!(other.register(ip(2), at_most(1)).is_err());
         registry.check_timers(5_000);
         assert!(idle.connection().is_over());
-        assert!(other.register(ip(2), 1, 99).is_ok());
+        assert!(other.register(ip(2), at_most(1)).is_ok());
     }
 
     #[test]
     fn the_addresses_of_a_network_are_one_client() {
         let (registry, count) = registry();
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
-        let register = |text: &str| registry.register(address(text), 99, 2).map(|(ticket, _)| ticket);
+        let register = |text: &str| {
+            registry
+                .register(address(text), ConnectionBounds { max_per_ip: 2, ..at_most(99) })
+                .map(|(ticket, _)| ticket)
+        };
         let (first, mut second) = (register("2001:db8::1").ok().unwrap(), register("2001:db8::2").ok().unwrap());
         assert!(matches!(register("2001:db8:0:0:ffff::3"), Err(End::MaxConnectionsPerIp)));
         let other = register("2001:db8:0:1::1").ok().unwrap();

@@ -19,7 +19,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use crate::ends::End;
 use crate::proxy::connection::body::discard::{data_length, discard_within};
 use crate::proxy::connection::body_copy::BodyCopy;
-use crate::proxy::connection::body_memory::{BodyMemory, BodyPermit, GatheredBody};
+use crate::proxy::connection::body_memory::{BodyPermit, GatheredBody};
 use crate::proxy::connection::min_rate::MinRate;
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::request_state::RequestWait;
@@ -317,13 +317,13 @@ impl Upload {
         frames.rev().for_each(|frame| self.ahead.push_front(frame));
     }
 
-    /// Reads the body to its end. Returns `None` as soon as more than `max` bytes have arrived, or more than `memory`
-    /// has room for. The next reader still gets the whole body.
+    /// Reads the body to its end. Returns `None` as soon as more than `max` bytes have arrived, or more than `permit`
+    /// gets memory for. The next reader still gets the whole body.
     ///
     /// # Errors
     /// The body did not arrive completely.
-    pub async fn read_ahead(&mut self, max: usize, memory: &Arc<BodyMemory>) -> Result<Option<Bytes>, UploadState> {
-        let (mut body, mut trailers) = (GatheredBody::new(memory), None);
+    pub async fn read_ahead(&mut self, max: usize, permit: BodyPermit) -> Result<Option<Bytes>, UploadState> {
+        let (mut body, mut trailers) = (GatheredBody::new(permit), None);
         let whole = loop {
             match poll_fn(|cx| self.poll(cx)).await {
                 None => break true,

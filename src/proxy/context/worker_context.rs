@@ -14,7 +14,7 @@ use crate::config::{ListenerSettings, ServerSettings};
 use crate::ends::End;
 use crate::heap::HeapTrimmer;
 use crate::net::ListenAddr;
-use crate::proxy::connection::connection_count::ConnectionCount;
+use crate::proxy::connection::connection_count::{ConnectionBounds, ConnectionCount};
 use crate::proxy::connection::phase::Phase;
 use crate::proxy::connection::registry::{ConnectionRegistry, ConnectionTicket};
 use crate::proxy::connection::request_state::RequestWait;
@@ -66,7 +66,7 @@ impl WorkerContext {
     pub fn register_connection(&self, peer: IpAddr, listener: &str) -> Option<ConnectionTicket> {
         let view = self.state.view();
         let server = &view.snapshot.config.server;
-        let result = self.connections.register(peer, server.max_connections, server.max_connections_per_ip);
+        let result = self.connections.register(peer, ConnectionBounds::of(server, peer));
         let (ticket, makes_room) = result.map_err(|end| self.report_rejected(end, listener, peer, server)).ok()?;
         if makes_room {
             let max_connections = server.max_connections;
@@ -103,8 +103,9 @@ impl WorkerContext {
                 listener,
                 peer,
                 format_args!(
-                    "max_connections = {max_connections} is reached and no connection is idle: closing new ones; \
-                     raise it under [server]"
+                    "max_connections = {max_connections} is reached, or the part of it that one client may have, and no \
+                     connection is idle: closing new ones; raise it under [server], or list a proxy of many clients in \
+                     trusted_proxies"
                 ),
             ),
         }

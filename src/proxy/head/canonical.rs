@@ -61,7 +61,9 @@ pub fn canonicalize_host(parts: &Parts, last: &LastHost, policy: &mut FaultPolic
     // If a difference passes, the target takes precedence over the header (RFC 9112, section 3.2.2).
     let Some(read) = parse_authority(authority.as_str().as_bytes()) else {
         policy.report(End::HostInvalid)?;
-        return Ok(field);
+        let text = HeaderValue::from_str(authority.as_str()).ok().filter(|_| !parts.headers.contains_key(HOST));
+        // If it passes, the server gets it as it would over HTTP/1.1, and not the name of its own address.
+        return Ok(text.map_or(field, |text| CanonicalHost { text, len: 0, port: None, changed: true }));
     };
     let default = if parts.uri.scheme_str() == Some("https") { 443 } else { 80 };
     let port = read.port;

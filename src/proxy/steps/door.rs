@@ -83,6 +83,12 @@ pub trait LimitDoor<'a> {
         Ok(None)
     }
 
+    /// Returns whether `limit`, whose `evaluation` this is, certainly refuses the request before its body is read. Only
+    /// doors that have to read the body know that.
+    fn knows_refusal(&self, _limit: &Limit, _evaluation: &Evaluation, _facts: &Facts<'_>) -> bool {
+        false
+    }
+
     /// Decides `limits`, with one element of `evaluations` for each.
     fn decide(&self, limits: &[Arc<Limit>], evaluations: Vec<Evaluation>, ask: Ask) -> impl Future<Output = Verdict> {
         self.limiter().decide_until(ask.op, limits, evaluations, ask.holds, ask.until)

@@ -36,6 +36,12 @@ impl<'f> EvaluatedLimits<'f> {
         let evaluations = door.evaluate(&limits.as_ref()[indexes], &facts);
         EvaluatedLimits { facts, first, evaluations }
     }
+
+    /// Leaves out the limits that have decided already.
+    fn skip_decided(&mut self, earlier: &Verdict) {
+        let places = earlier.checks.iter().filter_map(|checked| checked.limit.checked_sub(self.first));
+        places.for_each(|place| self.evaluations[place] = Evaluation::NotApplicable);
+    }
 }
 
 /// The decision of limits, before it is applied to the request. `N` is the note of the door.
@@ -68,7 +74,8 @@ pub async fn apply_limits<'a, D: Door<'a>>(
     let earlier = door.admission_mut().verdict.take();
     let mut facts = request_facts(door, routed, needs_claims);
     facts.body = body.facts();
-    let limits = EvaluatedLimits::evaluate(door, route, first..route.limits.len(), facts);
+    let mut limits = EvaluatedLimits::evaluate(door, route, first..route.limits.len(), facts);
+    earlier.iter().for_each(|earlier| limits.skip_decided(earlier));
     let decision = decide_limits(door, route, limits, Ask::HOLD, earlier).await;
     match record_decision(door, route, routed.identity, decision) {
         Ok(None) => {}
@@ -256,7 +263,7 @@ async fn await_token_keys<'a, D: Door<'a>>(door: &D, needs_claims: bool) {
     }
 }
 
-/// Reads the request body if a limit that applies to the request reads it.
+/// Reads the request body if a limit that applies to the request reads it, and no other limit refuses the request.
 async fn read_key_body<'a, D: Door<'a>>(
     door: &mut D,
     routed: RoutedRequest<'_>,
@@ -264,10 +271,47 @@ async fn read_key_body<'a, D: Door<'a>>(
 ) -> Result<KeyBody, Refusal> {
     let route = routed.route;
     let Some(max) = route.key_body.and_then(|max| usize::try_from(max).ok()) else { return Ok(KeyBody::None) };
-    if !needs_key_body(route, &request_facts(door, routed, needs_claims)) {
-        return Ok(KeyBody::None);
+    let earlier = door.admission_mut().verdict.take();
+    let (is_needed, decision) = {
+        let facts = request_facts(door, routed, needs_claims);
+        let is_needed = needs_key_body(route, &facts);
+        let refusing = if is_needed { find_refusing(door, route, facts) } else { None };
+        match refusing {
+            // Boxed, so that the future of a request that is admitted is not larger for it.
+            Some(limits) => (true, Ok(Box::pin(decide_limits(door, route, limits, Ask::HOLD, earlier)).await)),
+            None => (is_needed, Err(earlier)),
+        }
+    };
+    match decision {
+        Err(earlier) => door.admission_mut().verdict = earlier,
+        // If they admit the request after all, because a unit became free meanwhile, the others decide without them.
+        Ok(decision) => {
+            if let Err(refusal) = record_decision(door, route, routed.identity, decision) {
+                return Err(refuse_calls(door, route, KeyBody::None, refusal).await);
+            }
+        }
     }
-    door.read_key_body(route, max).await
+    if is_needed { door.read_key_body(route, max).await } else { Ok(KeyBody::None) }
+}
+
+/// Finds the limits that certainly refuse a request before its body is read. `None` if there are none.
+fn find_refusing<'f, 'a, D: Door<'a>>(door: &D, route: &Route, facts: Facts<'f>) -> Option<EvaluatedLimits<'f>> {
+    let first = route.auth_limit_count();
+    let limits = &route.limits[first..];
+    if limits.iter().all(|limit| limit.depends_on_body(&facts)) {
+        return None;
+    }
+    let mut found = EvaluatedLimits::evaluate(door, route, first..route.limits.len(), facts);
+    let mut has_any = false;
+    for (limit, evaluation) in limits.iter().zip(&mut found.evaluations) {
+        let is_base = || limits.iter().any(|other| other.after.as_ref() == Some(&limit.name));
+        let refuses = door.knows_refusal(limit, evaluation, &found.facts) && !is_base();
+        if !refuses {
+            *evaluation = Evaluation::NotApplicable;
+        }
+        has_any |= refuses;
+    }
+    has_any.then_some(found)
 }
 
 /// Returns whether a limit that applies to the request reads the body.

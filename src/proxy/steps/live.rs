@@ -52,6 +52,10 @@ impl<'a> LimitDoor<'a> for RequestContext<'a> {
         self.client.worker.process.delay_slots.reserve(limits, evaluations, max_delayed)
     }
 
+    fn knows_refusal(&self, limit: &Limit, evaluation: &Evaluation, facts: &Facts<'_>) -> bool {
+        self.limiter().knows_refusal(limit, evaluation, facts)
+    }
+
     fn add_wait(&self, begun: Instant) {
         self.account.add_wait(begun);
     }

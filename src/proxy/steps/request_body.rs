@@ -12,6 +12,7 @@ use crate::ends::End;
 use crate::limiting::settlement::include_usage;
 use crate::limiting::source::{BodyFacts, BodyKind, UnreadableBody};
 use crate::proxy::account::request_context::{ClientBody, Received, RequestContext};
+use crate::proxy::connection::body_memory::BodyPermit;
 use crate::proxy::connection::upload::Upload;
 use crate::proxy::head::headers;
 use crate::proxy::render::call_ids::CallIds;
@@ -121,8 +122,8 @@ async fn read_ahead(
     max: usize,
 ) -> Result<Option<Bytes>, Refusal> {
     let (deadline, begun) = (request.account.deadline(), Instant::now());
-    let memory = &request.client.worker.process.body_memory;
-    let read = deadline.run_within(upload.read_ahead(max, memory)).await;
+    let permit = BodyPermit::new(&request.client.worker.process.body_memory, request.identity.ip);
+    let read = deadline.run_within(upload.read_ahead(max, permit)).await;
     deadline.disarm();
     request.account.add_wait(begun);
     let end = match read {

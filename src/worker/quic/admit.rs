@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use quinn_proto::Incoming;
 
 use crate::ends::End;
+use crate::proxy::connection::connection_count::ConnectionBounds;
 use crate::proxy::connection::registry::ConnectionTicket;
 use crate::proxy::server::http3::connection::serve_connection;
 use crate::proxy::server::http3::handshake::Handshake;
@@ -82,7 +83,10 @@ impl QuicListener {
     fn register(&self, peer: IpAddr, is_proven: bool, max: usize) -> Option<ConnectionTicket> {
         match is_proven {
             true => self.worker.register_connection(peer, self.state.name()),
-            false => self.worker.connections.register(UNPROVEN, max, usize::MAX).ok().map(|(ticket, _)| ticket),
+            false => {
+                let bounds = ConnectionBounds { max, max_per_ip: usize::MAX, is_proxy: false };
+                self.worker.connections.register(UNPROVEN, bounds).ok().map(|(ticket, _)| ticket)
+            }
         }
     }
 }

@@ -28,6 +28,7 @@ COLORS = [get("/a/x", {} if color is None else {"x-color": color}) for color in 
 AGENTS = [get("/a/x", {} if agent is None else {"user-agent": agent}) for agent in (None, "abot", "ABOT", "x", "")]
 CLIENTS = [get("/a/x", None, address) for address in (2, 3, 9)]
 COOKIES = [get("/", {"cookie": text}) for text in ("v=b", "x=1; V=B;z=1", "v=bb", "xv=b", "a=v=b", "v = b", "v=", "v=c; x=v")] + [get("/")]
+REDIRECTS = [get(f"{path}?s=302&l={to}") for path in ("/", "/a/", "/a/x/", "/a/y/", "/b/", "/b/x/", "/b/y/", "/b/y/z/", "/b/c/", "/v/", "/v/w/") for to in ("/", "/a/1", "/b/1", "/v/1")]
 PASSWORD = {"authorization": "Basic YWxpY2U6c2VjcmV0"}
 
 EXACT = {
@@ -103,6 +104,12 @@ EXACT = {
     "pass-pattern-location": (UPSTREAMS + "map $http_x_color $to_@N@ { default one_@N@; red two_@N@; }====location ~ ^/a { proxy_pass http://$to_@N@; } location / { return 200 fixed; }",
                               COLORS + PATHS),
     "empty": ("location / { return 200; } location /a { return 404; } location /b { return 204; } location /z { default_type a/b; return 201; }", PATHS),
+    # `Location` headers of the server: those of a location inside go by the location around, unless nothing is known there.
+    "redirects-inherited": (f"set $up @UP@; set $other @OTHER@; location / {{ {PASS} location /a/ {{ proxy_pass http://$up; }} location /b/ {{ proxy_pass http://@UP@/b/; "
+                            "location /b/c/ { proxy_pass http://@UP@/a/; } } } location /v/ { proxy_pass http://$up; location /v/w/ { proxy_pass http://@UP@/v/; } }", REDIRECTS),
+    "redirects-written": (f"proxy_redirect http://@UP@/ /of-server/; location / {{ {PASS} }} location /a/ {{ {PASS} proxy_redirect default; location /a/x/ {{ proxy_pass http://@UP@/b/; }} "
+                          f"location /a/y/ {{ {PASS} proxy_redirect off; }} }} location /b/ {{ {PASS} proxy_redirect off; location /b/x/ {{ {PASS} }} "
+                          f"location /b/y/ {{ proxy_pass http://@UP@/b/; proxy_redirect default; location /b/y/z/ {{ {PASS} }} }} }}", REDIRECTS),
     # Types of `return` by extension
     "types": ("location = /x.html { return 200 fixed; } location = /y.jpg { return 200 fixed; } location = /z.json { default_type a/b; return 200 fixed; } location / { return 404; }",
               [get("/x.html"), get("/y.jpg"), get("/z.json")]),

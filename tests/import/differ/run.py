@@ -90,7 +90,9 @@ class Handler(socketserver.BaseRequestHandler):
                 if query.get("h") == "1":
                     lines += ["Cache-Control: no-store", "Vary: Cookie", "Set-Cookie: a=1", "Set-Cookie: b=2", "Server: app", "X-Accel-Expires: 5", "X-App: 1", "ETag: \"x\"",
                               "Content-Security-Policy: default-src 'self'", "Strict-Transport-Security: max-age=1"]
-                if 300 < status < 304 or query.get("h") == "2":
+                if "l" in query:
+                    lines.append(f"Location: http://{host}{query['l']}")
+                elif 300 < status < 304 or query.get("h") == "2":
                     lines += [f"Location: http://{host}/after{'?x' if query.get('h') == '2' else ''}"]
                 bodiless = method == "HEAD" or status in (204, 304)
                 if status not in (204, 304):

@@ -177,17 +177,17 @@ fn compile_route(
     let response_headers = edit::compile_response_edit(section);
     let body_bounds = BodyBounds::read(section, context.defaults);
     let max_in_flight = section.get(&route::MAX_IN_FLIGHT);
+    let request_trailers = section.get(&route::REQUEST_TRAILERS);
     let breaker = compile_route_breaker(section, action.as_ref());
     let priority = section.read(&route::PRIORITY).and_then(Priority::from_number).unwrap_or_default();
     let timeouts = compile_timeouts(section, &context.defaults.timeouts);
-    let refuse = compile_refuse(section);
     let error_pages = compile_error_pages(section, context.defaults.error_pages.as_ref(), context.page_files);
     let ratelimit_headers = read_dialects(section, &route::RATELIMIT_HEADERS);
     let compress = compress::compile_compress(section, &route::compress::TABLE, &context.defaults.compress);
     let cors = cors::read_cors(section, context.defaults.cors.as_ref());
-    let upgrades = bodies::compile_upgrades(section);
+    let (refuse, upgrades) = (compile_refuse(section), bodies::compile_upgrades(section));
+    let parsing = compile_parsing(section, context.defaults.strictness, matcher.as_ref());
     let matcher = matcher?;
-    let parsing = compile_parsing(section, context.defaults.strictness, &matcher);
     let name_place = name.as_ref().map(|at| at.place);
     let path = section.read_string(&route::PATH).unwrap_or_else(|| route::PATH.default_str().to_owned());
     let name = name.map_or_else(|| derive_name(matcher.hosts.first(), &path), |at| at.value);
@@ -228,7 +228,7 @@ fn compile_route(
         refuse: shared.refusals.share_value(refuse),
         error_pages,
         ratelimit_headers,
-        request_trailers: section.get(&route::REQUEST_TRAILERS),
+        request_trailers,
         cors,
         split: split.map(Box::new),
         mirror: mirror.map(Box::new),
@@ -246,10 +246,10 @@ fn join_limits(section: &Section, mut of_auth: Vec<Arc<Limit>>, of_route: Vec<Ar
 }
 
 /// Compiles how strictly the route reads requests.
-fn compile_parsing(section: &Section, inherited: Strictness, matcher: &Matcher) -> ParsingRules {
+fn compile_parsing(section: &Section, inherited: Strictness, matcher: Option<&Matcher>) -> ParsingRules {
     let strictness = section.get(&route::STRICTNESS).unwrap_or(inherited);
     let rules = ParsingRules::new(strictness, section.read(&route::ENCODED_SLASHES));
-    let accepts_trace = matcher.methods.contains(&Method::TRACE);
+    let accepts_trace = matcher.is_some_and(|matcher| matcher.methods.contains(&Method::TRACE));
     ParsingRules { keeps_repeated_slashes: !section.get(&route::MERGE_SLASHES), accepts_trace, ..rules }
 }
 

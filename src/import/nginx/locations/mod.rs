@@ -30,11 +30,11 @@ use crate::import::nginx::redirects::is_response;
 use crate::import::nginx::review::review_block;
 use crate::import::nginx::scope::{Scope, is_rewriting};
 use crate::import::nginx::sizes::translate_size;
-use crate::import::nginx::upstreams::passes::translate_pass;
+use crate::import::nginx::upstreams::passes::{RedirectPairs, find_redirects, translate_pass};
 use crate::import::nginx::upstreams::{UpstreamBlocks, parse_duration_ms};
 use crate::import::paths::{Location, LocationMatcher};
 use crate::import::syntax::{Directive, shorten};
-use crate::import::text::format_duration;
+use crate::import::text::{format_duration, format_pairs};
 
 /// State that all locations of a server share.
 pub struct Context<'a, 'o> {
@@ -60,13 +60,8 @@ pub struct Context<'a, 'o> {
     /// The comment on a regular expression inside of another location, which may take requests of the server's regular
     /// expressions.
     pub inner_regex: Option<usize>,
-    /// The `proxy_pass` of the location around.
-    pub outer_pass: Option<&'a Directive>,
-}
-
-/// Returns whether the URL of a `proxy_pass` has a path.
-fn has_path(url: &str) -> bool {
-    url.split_once("://").is_some_and(|(_, rest)| rest.contains('/'))
+    /// How the location around maps `Location` headers, which the locations inside of it inherit.
+    pub redirects: Option<RedirectPairs>,
 }
 
 impl<'a> Context<'a, '_> {
@@ -93,9 +88,9 @@ impl<'a> Context<'a, '_> {
         body.redirects_to_slash = block.redirects_to(&matcher);
         let (first, mut overriding) = (found.len(), None);
         let within = LocationBlock::read(at.inner(), Some((block, &matcher)))?;
-        let pass = at.inner().iter().find(|directive| directive.name == "proxy_pass");
-        let outer_pass = self.outer_pass;
-        self.outer_pass = pass.or(outer_pass);
+        // The comments on what is left out are those of the location itself.
+        let redirects = find_redirects(at.inner(), &matcher, &scope, self.redirects.as_ref(), |_| ());
+        let outer_redirects = std::mem::replace(&mut self.redirects, redirects);
         for inner in at.inner().iter().filter(|inner| inner.name == "location") {
             if matches!(matcher, LocationMatcher::Regex { .. }) {
                 let why = "a location inside a regular expression is not available";
@@ -111,7 +106,7 @@ impl<'a> Context<'a, '_> {
             }
             self.translate_location(inner, &within, &scope, found)?;
         }
-        self.outer_pass = outer_pass;
+        self.redirects = outer_redirects;
         // The regular expression may take requests of all these routes, and before those of the server.
         if let Some(number) = overriding {
             body.close(number);
@@ -217,7 +212,7 @@ impl<'a> Context<'a, '_> {
         let mut rewrite: Vec<String> = Vec::new();
         let pass = block.iter().find(|directive| matches!(directive.name.as_str(), "proxy_pass" | "grpc_pass"));
         if let Some(directive) = pass {
-            rewrite = self.translate_forwarding(directive, matcher, scope, forward, &mut body);
+            rewrite = self.translate_forwarding((directive, block), matcher, scope, forward, &mut body);
         } else if body.closed.is_none() {
             let location = FileLocation { at, block, matcher, scope, site: self.site, outer: self.outer };
             self.translate_files(&location, &forward, &mut body);
@@ -310,23 +305,17 @@ impl<'a> Context<'a, '_> {
     /// Translates `proxy_pass` with its headers. Returns the parts of `rewrite`. `forward`: those of a `rewrite` of nginx.
     fn translate_forwarding(
         &mut self,
-        at: &Directive,
+        (at, block): (&Directive, &[Directive]),
         matcher: &LocationMatcher,
         scope: &Scope,
         forward: Vec<String>,
         body: &mut RouteBody,
     ) -> Vec<String> {
         let mut rewrite = Vec::new();
-        if let Some(around) = self.outer_pass
-            && at.name == "proxy_pass"
-            && scope.list("proxy_redirect").is_empty()
-            && (around.args != at.args || has_path(at.arg(0)))
-        {
-            let why = "nginx maps the Location headers of this server by the `proxy_pass` of the location around, and \
-                       Sluicegate by this one; add `proxy_redirect default` to have the same";
-            body.add_remark(self.out.remarks.add(at, why));
-        }
         if let Some((target, path)) = translate_pass(at, matcher, self.upstreams, scope, self.out, body) {
+            if !target.is_grpc {
+                self.translate_redirects(block, matcher, scope, body);
+            }
             rewrite.extend(path);
             rewrite.extend(forward);
             let (facts, name) = (self.facts, self.server_name);
@@ -334,6 +323,23 @@ impl<'a> Context<'a, '_> {
             translate_hidden_headers(scope, target.is_grpc, &mut body.response);
         }
         rewrite
+    }
+
+    /// Translates how nginx maps `Location` headers of the server, which it does by default.
+    fn translate_redirects(
+        &mut self,
+        block: &[Directive],
+        matcher: &LocationMatcher,
+        scope: &Scope,
+        body: &mut RouteBody,
+    ) {
+        let (inherited, out) = (self.redirects.as_ref(), &mut *self.out);
+        let pairs = find_redirects(block, matcher, scope, inherited, |at| {
+            body.add_remark(out.remarks.add(at, "left out: only texts without variables are available"));
+        });
+        if let Some(pairs) = pairs.filter(|pairs| !pairs.is_empty()) {
+            body.lines.push(format!("rewrite_location = {}", format_pairs(&pairs)));
+        }
     }
 
     /// Translates a location that serves files. `forward`: the options of a `rewrite` of nginx.

@@ -1,6 +1,6 @@
 //! Finds servers that clients could reach through the gateway, but not in nginx. In nginx a server belongs to its
-//! addresses. Routes belong to all listeners, so a server behind client certificates, or at a private address, would be
-//! open at the other addresses. Such servers are closed.
+//! addresses. Routes belong to all listeners, so a server behind client certificates, at a private address, or at a port
+//! that a firewall may close, would be open at the other addresses. Such servers are closed.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -51,8 +51,15 @@ pub fn find_exposure(
                 "clients reach {address} without the certificate that this server requires; {REMEDY}"
             ));
         }
-        if !is_own && !own.iter().any(|(own, _)| is_wider(own, &address)) {
+        let wider: Vec<&str> =
+            own.iter().map(|(own, _)| own.as_str()).filter(|own| is_own || is_wider(own, &address)).collect();
+        if wider.is_empty() {
             return Some(format!("clients at {address} do not reach this server in nginx; {REMEDY}"));
+        }
+        if !is_own && !site.only_redirects && !wider.iter().any(|own| is_open(own, &address)) {
+            return Some(format!(
+                "clients at {address} may not reach this server in nginx, as a firewall can close its port to them; {REMEDY}"
+            ));
         }
     }
     None
@@ -66,6 +73,13 @@ fn is_wider(own: &str, other: &str) -> bool {
         std::cmp::Ordering::Equal => own_level != Reach::Private || own_ip == other_ip,
         std::cmp::Ordering::Less => false,
     }
+}
+
+/// Returns whether no firewall stands between clients that reach the second address and the port of the first one. Ports
+/// besides those of websites may be closed to some of them.
+fn is_open(own: &str, other: &str) -> bool {
+    let port = |address: &str| address.parse::<SocketAddr>().ok().map(|socket| socket.port());
+    find_reach(other).0 == Reach::Local || matches!(port(own), Some(80 | 443)) || port(own) == port(other)
 }
 
 /// Which clients reach an address.
@@ -92,7 +106,23 @@ fn find_reach(address: &str) -> (Reach, Option<IpAddr>) {
 
 #[cfg(test)]
 mod tests {
-    use super::is_wider;
+    use super::{is_open, is_wider};
+
+    #[test]
+    fn a_firewall_can_hide_ports_besides_those_of_websites() {
+        for (own, other, expected) in [
+            ("[::]:80", "[::]:8080", true),
+            ("[::]:443", "[::]:80", true),
+            ("[::]:8080", "[::]:80", false),
+            ("[::]:8080", "[::]:8443", false),
+            ("[::]:8080", "10.0.0.1:8080", true),
+            ("[::]:8080", "10.0.0.1:80", false),
+            ("[::]:8080", "127.0.0.1:80", true),
+            ("127.0.0.1:8080", "unix:/run/x.sock", true),
+        ] {
+            assert_eq!(is_open(own, other), expected, "{own} {other}");
+        }
+    }
 
     #[test]
     fn wider_addresses_hide_nothing_from_narrower_ones() {

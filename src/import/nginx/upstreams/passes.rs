@@ -1,4 +1,4 @@
-//! Translates `proxy_pass` with its path, and `proxy_redirect`.
+//! Translates `proxy_pass` with its path, and finds what `proxy_redirect` maps.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,6 @@ use crate::import::nginx::scope::Scope;
 use crate::import::nginx::upstreams::{PassTarget, UpstreamBlocks, define_target};
 use crate::import::paths::LocationMatcher;
 use crate::import::syntax::Directive;
-use crate::import::text::format_pairs;
 use crate::text::quote_literal;
 
 /// Translates the `proxy_pass` of a location. Returns its target, and the rewrite to the path that nginx would send.
@@ -31,9 +30,6 @@ pub fn translate_pass(
         }
     };
     body.action = RouteAction::Upstream(target.upstream.clone());
-    if !target.is_grpc {
-        translate_redirects(at, matcher, &target, scope, out, body);
-    }
     if let Some((_, path)) = captured {
         return Some((target, Some(format!("path = {}", quote_literal(&path)))));
     }
@@ -80,46 +76,67 @@ fn split_captured_path(at: &Directive, matcher: &LocationMatcher) -> Option<(Dir
     (!authority.contains('$')).then_some((pass, path))
 }
 
-/// Translates `proxy_redirect`, which nginx has by default: how `Location` of the server starts for the client.
-fn translate_redirects(
-    at: &Directive,
+/// How the `Location` headers of a server start, and how they start for the client.
+pub type RedirectPairs = Vec<(String, String)>;
+
+/// Finds how nginx maps `Location` headers in a location: by its own `proxy_redirect`, or like the location around it,
+/// or by a `proxy_redirect` of the server, or by its own `proxy_pass`. `inherited`: what the location around has. Returns
+/// `None` if there is nothing of that, so that locations inside go by their own `proxy_pass`. `remark` gets each
+/// directive that is left out.
+pub fn find_redirects(
+    block: &[Directive],
     matcher: &LocationMatcher,
-    target: &PassTarget,
     scope: &Scope,
-    out: &mut ImportedConfig,
-    body: &mut RouteBody,
-) {
-    let text = at.arg(0);
-    let by_default = match (&target.path, matcher) {
-        // nginx does not know the server before the request.
-        _ if at.is_expanded || text.contains('$') => None,
-        (None, _) => Some((format!("{text}/"), "/".to_owned())),
-        (Some(_), LocationMatcher::Exact(path) | LocationMatcher::Prefix { path, .. }) => {
-            Some((text.to_owned(), path.clone()))
-        }
-        (Some(_), _) => None,
-    };
-    let mut pairs: Vec<(String, String)> = Vec::new();
+    inherited: Option<&RedirectPairs>,
+    mut remark: impl FnMut(&Directive),
+) -> Option<RedirectPairs> {
+    let pass = block.iter().find(|directive| directive.name == "proxy_pass");
+    let by_pass = pass.and_then(|pass| map_by_pass(pass, matcher));
+    let has_own = block.iter().any(|directive| directive.name == "proxy_redirect");
+    if let Some(inherited) = inherited.filter(|_| !has_own) {
+        return Some(inherited.clone());
+    }
     let directives = scope.list("proxy_redirect");
     if directives.is_empty() {
-        pairs.extend(by_default.clone());
+        return by_pass.map(|pair| vec![pair]);
     }
+    let mut pairs = RedirectPairs::new();
     for directive in directives {
         match directive.args.as_slice() {
             [word] if word == "off" => {
                 pairs.clear();
                 break;
             }
-            [word] if word == "default" => pairs.extend(by_default.clone()),
+            [word] if word == "default" => pairs.extend(by_pass.clone()),
             [from, to] if is_start(from) && is_start(to) => pairs.push((from.clone(), to.clone())),
-            _ => body.add_remark(out.remarks.add(directive, "left out: only texts without variables are available")),
+            _ => remark(directive),
         }
     }
     let mut earlier = HashSet::new();
     pairs.retain(|(from, _)| earlier.insert(from.clone()));
-    if !pairs.is_empty() {
-        body.lines.push(format!("rewrite_location = {}", format_pairs(&pairs)));
+    Some(pairs)
+}
+
+/// Returns how nginx maps `Location` headers by a `proxy_pass`, unless something else says it.
+fn map_by_pass(at: &Directive, matcher: &LocationMatcher) -> Option<(String, String)> {
+    let text = at.arg(0);
+    // nginx does not know the server before the request.
+    if at.is_expanded || text.contains('$') {
+        return None;
     }
+    match (has_path(text), matcher) {
+        (false, _) => Some((format!("{text}/"), "/".to_owned())),
+        (true, LocationMatcher::Exact(path) | LocationMatcher::Prefix { path, .. }) => {
+            Some((text.to_owned(), path.clone()))
+        }
+        (true, _) => None,
+    }
+}
+
+/// Returns whether the URL of a `proxy_pass` has a path.
+fn has_path(url: &str) -> bool {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    rest.strip_prefix("unix:").map_or_else(|| rest.contains('/'), |socket| socket.contains(':'))
 }
 
 /// Returns whether a text can be the start of a `Location`.
