@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::time::Duration;
 
+use http::HeaderValue;
 use hyper::body::Body;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
@@ -14,6 +15,9 @@ use crate::tls::trust::Trust;
 
 /// A client for requests with bodies of one type. It keeps one idle connection for each host.
 pub type HttpsClient<B> = Client<HttpsConnector<HttpConnector>, B>;
+
+/// The `User-Agent` of these requests. ACME servers may refuse requests without it (RFC 8555, section 6.1).
+pub const OWN_USER_AGENT: HeaderValue = HeaderValue::from_static(concat!("sluicegate/", env!("CARGO_PKG_VERSION")));
 
 /// How long an idle connection is kept.
 const IDLE: Duration = Duration::from_secs(10);

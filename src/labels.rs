@@ -26,7 +26,7 @@ macro_rules! labels {
             #[allow(dead_code, reason = "not every enum has its texts in a list")]
             pub const LABELS: &[&str] = &[$($label),*];
 
-            pub fn label(self) -> &'static str {
+            pub const fn label(self) -> &'static str {
                 match self { $($Name::$Variant => $label),* }
             }
         }

@@ -96,6 +96,12 @@ impl IpSet {
         self.by_prefix.iter().any(|(len, nets)| IpNet::new(ip, *len).is_ok_and(|net| nets.contains(&net.network())))
     }
 
+    /// Returns whether this network itself is in the set.
+    pub fn has_network(&self, network: IpNet) -> bool {
+        let slot = self.by_prefix.binary_search_by_key(&network.prefix_len(), |(len, _)| *len);
+        slot.is_ok_and(|slot| self.by_prefix[slot].1.contains(&network.network()))
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = IpNet> + '_ {
         let nets = self.by_prefix.iter().flat_map(|(len, nets)| nets.iter().map(|net| IpNet::new(*net, *len)));
         nets.filter_map(Result::ok)
@@ -124,8 +130,6 @@ impl IpSet {
 /// A named set of the config (`[set.NAME]`).
 #[derive(Debug, Default, PartialEq)]
 pub struct NamedSet {
-    /// The items that are networks.
-    pub networks: IpSet,
     /// All items as written.
     pub strings: HashSet<String>,
 }
@@ -148,13 +152,21 @@ pub fn to_reachable(mut addr: SocketAddr) -> SocketAddr {
     addr
 }
 
-/// Parses `10.0.0.1`, `10.0.0.0/8` or `2001:db8::/32`. Returns `None` if there are host bits after the prefix.
+/// Parses `10.0.0.1`, `10.0.0.0/8` or `2001:db8::/32`. A network of mapped addresses, such as `::ffff:10.0.0.0/104`, is
+/// an IPv4 network, as their clients have IPv4 addresses. Returns `None` if there are host bits after the prefix.
 pub fn parse_network(text: &str) -> Option<IpNet> {
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Some(IpNet::from(ip.to_canonical()));
     }
-    text.parse::<IpNet>().ok().filter(|net| net.addr() == net.network())
+    let net = text.parse::<IpNet>().ok().filter(|net| net.addr() == net.network())?;
+    match (net.addr().to_canonical(), net.prefix_len().checked_sub(MAPPED_LEN)) {
+        (ip @ IpAddr::V4(_), Some(len)) => IpNet::new(ip, len).ok(),
+        _ => Some(net),
+    }
 }
+
+/// Length of the prefix of mapped addresses, `::ffff:0:0/96`.
+const MAPPED_LEN: u8 = 96;
 
 /// Returns the address under which the gateway counts a client, whichever address it has at the moment: its IPv4
 /// address, or the /64 network in which an IPv6 client chooses its addresses.
@@ -194,6 +206,15 @@ impl Nat64 {
         match ip.to_canonical() {
             IpAddr::V6(ip) => self.0.iter().find_map(|prefix| prefix.find_ipv4(ip)).map_or(ip.into(), IpAddr::V4),
             ip => ip,
+        }
+    }
+
+    /// Returns whether the clients in this network have IPv4 addresses, so that no request comes from it.
+    pub fn has_translated(&self, net: &IpNet) -> bool {
+        match net {
+            IpNet::V6(net) if net.prefix_len() == net.max_prefix_len() => self.client_of(net.addr().into()).is_ipv4(),
+            IpNet::V6(net) => self.0.iter().any(|Nat64Prefix(prefix)| prefix.contains(net)),
+            IpNet::V4(_) => false,
         }
     }
 }
@@ -290,6 +311,35 @@ mod tests {
         assert_ne!(client("2001:db8::1"), client("2001:db8:0:1::1"));
         assert_eq!(client("::ffff:192.0.2.1"), client("192.0.2.1"));
         assert_ne!(client("192.0.2.1"), client("192.0.2.2"));
+    }
+
+    #[test]
+    fn networks_of_mapped_addresses_are_ipv4() {
+        for (written, network) in [
+            ("::ffff:1.2.3.0/120", Some("1.2.3.0/24")),
+            ("::ffff:0:0/96", Some("0.0.0.0/0")),
+            ("::ffff:1.2.3.4", Some("1.2.3.4/32")),
+            ("::ffff:1.2.3.4/128", Some("1.2.3.4/32")),
+            ("::ffff:1.2.3.4/120", None),
+            ("::/0", Some("::/0")),
+            ("::fffe:0:0/95", Some("::fffe:0:0/95")),
+            ("2001:db8::/96", Some("2001:db8::/96")),
+        ] {
+            let found = parse_network(written).map(|net| net.to_string());
+            assert_eq!(found.as_deref(), network, "{written}");
+        }
+    }
+
+    #[test]
+    fn networks_behind_a_translator_have_no_client_of_their_own() {
+        let has = |net: &str| Nat64::default().has_translated(&parse_network(net).unwrap());
+        for net in ["64:ff9b::1.2.3.4", "64:ff9b::/96", "64:ff9b::102:300/120"] {
+            assert!(has(net), "{net}");
+        }
+        // A peer with a forged address keeps it.
+        for net in ["64:ff9b::10.0.0.1", "64:ff9b::/64", "::/0", "1.2.3.4", "2001:db8::/96"] {
+            assert!(!has(net), "{net}");
+        }
     }
 
     /// The addresses are those of RFC 6052, section 2.4.

@@ -90,6 +90,16 @@ pub fn unit_ms(unit: &str) -> Option<u64> {
     })
 }
 
+/// Formats a duration as the config has it, in the largest unit that divides it: `0s`, `90s`, `10min`, `1d`.
+pub fn format_duration(ms: u64) -> String {
+    let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s")];
+    match units.into_iter().find(|(length, _)| ms > 0 && ms.is_multiple_of(*length)) {
+        Some((length, unit)) => format!("{}{unit}", ms / length),
+        None if ms == 0 => "0s".to_owned(),
+        None => format!("{ms}ms"),
+    }
+}
+
 /// Formats a time span: `430 ms`, `12 s`, `3 min 5 s`, `5 h 2 min`, `3 d 4 h`.
 pub fn format_span(ms: i64) -> String {
     let (seconds, minutes, hours) = (ms / 1000, ms / 60_000, ms / 3_600_000);
@@ -104,6 +114,11 @@ pub fn format_span(ms: i64) -> String {
         3_600_000..86_400_000 => join(hours, "h", minutes % 60, "min"),
         _ => join(hours / 24, "d", hours % 24, "h"),
     }
+}
+
+/// Formats a number of things: `1 limit`, `2 limits`.
+pub fn format_count(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

@@ -16,4 +16,5 @@ mod tidy {
     mod reach;
     mod size;
     mod source;
+    mod taught;
 }

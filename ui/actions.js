@@ -100,10 +100,12 @@ async function changeBudget(result, target, refresh, blocks) {
   refresh();
 }
 
+// The budget of an override without its end.
+const budgetOf = ({ text }) => showText(text, 80).replace(/ until .*$/, "");
+
 // An override in words, such as `blocked until 12:30:00 (ticket 17)`.
 function describeOverride({ text, until, note }) {
-  const budget = showText(text, 80).replace(/ until .*$/, "");
-  return `${budget}${until ? ` until ${showTime(until)}` : ""}${note ? ` (${showText(note, 200)})` : ""}`;
+  return `${budgetOf({ text })}${until ? ` until ${showTime(until)}` : ""}${note ? ` (${showText(note, 200)})` : ""}`;
 }
 
 // The buttons about a key, for this login. `override`: that of the key, if any.

@@ -87,8 +87,15 @@ function showProblem(result, error, jump) {
     ...(diff ? [el("details", {}, el("summary", {}, "Show the difference, with secrets"), el("pre", { tabindex: "0" }, showLines(diff)))] : []));
 }
 
+// What the files have to do with the active config.
+function describeFiles({ pinned, generation, last_reload: reload }) {
+  if (isNumber(pinned)) return `not active: after a rollback, the config of generation ${pinned} is active in place of them. To activate the files, save a change of one, or return to their generation`;
+  if (reload && reload.result === "failure") return `have mistakes, which are below, so generation ${generation} stays active`;
+  return "have the active config";
+}
+
 function reloadPanel(refresh) {
-  const status = facts("facts", [["generation", "In force"], ["hash", "Hash of the files"], ["watch", "Edits are noticed by"], ["last", "Last reload"]]);
+  const status = facts("facts", [["generation", "Active"], ["hash", "Hash of the config"], ["files", "Files"], ["watch", "Edits are noticed by"], ["last", "Last reload"]]);
   const mistakes = el("div");
   const result = outcome();
   const run = async (dry) => {
@@ -109,6 +116,7 @@ function reloadPanel(refresh) {
     const reload = found.last_reload;
     status.set("generation", `generation ${found.generation}, loaded ${showTime(found.loaded_at)} (${showAgo(found.loaded_at)})`);
     status.set("hash", showText(found.hash, 80));
+    status.set("files", describeFiles(found));
     status.set("watch", found.watch === "events" ? "events of the system" : "polling");
     status.set("last", reload ? `${showText(reload.result)}, ${showAgo(reload.at)}, by ${showText(reload.trigger)}` : "none since the start");
     const list = (reload && (reload.diagnostics || reload.warnings)) || [];
@@ -116,21 +124,35 @@ function reloadPanel(refresh) {
   } };
 }
 
+// A text that was not saved when the login ended by itself: { name, text, masked, tag }.
+let draft = null;
+const forgetDraft = () => { draft = null; };
+
 // A file as text, saved under the precondition that nobody else changed it.
 function filePanel(refresh) {
   const result = outcome();
-  const select = el("select", { name: "file", onchange: () => open() });
+  const select = el("select", { name: "file", onchange: async () => {
+    const wanted = select.value;
+    select.value = name;
+    if (!(await mayDiscard())) return;
+    select.value = wanted;
+    open();
+  } });
   const editor = lineEditor("Text of the file");
   const { area } = editor;
   const buttons = el("div", { class: "row" },
     el("button", { type: "button", onclick: () => save(true) }, "Check"),
     el("button", { type: "button", onclick: () => save(false) }, "Save and apply"),
-    el("button", { type: "button", onclick: () => open() }, "Discard changes"));
+    el("button", { type: "button", onclick: async () => {
+      if (await mayDiscard()) open();
+    } }, "Discard changes"));
   const note = el("p", { class: "quiet" });
   let masked = null;
   const reveal = el("button", { type: "button", hidden: true, onclick: () => {
     try {
+      const isSaved = !isChanged();
       editor.setText(masked.restore(area.value));
+      if (isSaved) saved = area.value;
     } catch (error) {
       showProblem(result, error);
       return;
@@ -142,6 +164,12 @@ function filePanel(refresh) {
   let tag = null;
   let files = [];
   let editable = false;
+  // The file that is shown, and its text in the editor when it was loaded or saved.
+  let name = "";
+  let saved = "";
+  const isChanged = () => area.value !== saved;
+  const describeChange = () => `Your changes of ${showText(name, 200)} are not saved.`;
+  const mayDiscard = async () => !isChanged() || confirmAction("Discard your changes?", describeChange(), "Discard");
   const path = () => `/-/config/files/${encodeURIComponent(select.value)}`;
   async function open() {
     try {
@@ -149,6 +177,7 @@ function filePanel(refresh) {
       tag = response.headers.get("etag");
       masked = maskSecrets((await response.json()).pieces);
       editor.setText(masked.shown);
+      [name, saved] = [select.value, area.value];
       reveal.hidden = masked.count === 0;
       const file = files.find((one) => one.name === select.value) || {};
       const writable = editable && file.writable;
@@ -157,8 +186,18 @@ function filePanel(refresh) {
       setText(note, writable ? "" : editable ? "This file cannot be written." : "Read-only: set edit = true in [admin] to edit here.");
       result.node.replaceChildren();
     } catch (error) {
+      select.value = name || select.value;
       showProblem(result, error);
     }
+  }
+  // Shows the text that was not saved when the login ended.
+  function restoreDraft() {
+    if (name !== draft.name || area.readOnly) return;
+    ({ masked, tag } = draft);
+    editor.setText(draft.text);
+    reveal.hidden = !masked || masked.count === 0;
+    result.show("warn", "This is your text from before the login ended. It is not saved.");
+    forgetDraft();
   }
   const put = async (dry) => {
     const headers = { "content-type": "application/toml", ...(tag ? { "if-match": tag } : {}) };
@@ -166,7 +205,6 @@ function filePanel(refresh) {
   };
   const jump = (found) => (found.file && found.line && found.file.split("/").pop() === select.value.split("/").pop() ? () => editor.jump(found.line) : null);
   async function save(dry) {
-    const name = showText(select.value, 200);
     try {
       // What would change is known before the question, and a mistake prevents it.
       const checked = await (await put(true)).json();
@@ -176,9 +214,11 @@ function filePanel(refresh) {
       }
       const lines = showDiff(checked.changes && checked.changes.length ? checked.changes : checked.diff);
       const effect = [el("p", {}, lines.length ? "The gateway writes the file and applies at once:" : "The gateway writes the file. It has the active config."), diffList(lines)];
-      if (!(await confirmAction(`Save ${name}?`, effect, "Save and apply"))) return;
+      if (!(await confirmAction(`Save ${showText(name, 200)}?`, effect, "Save and apply"))) return;
+      const text = area.value;
       const response = await put(false);
       const answer = await response.json();
+      saved = text;
       tag = response.headers.get("etag") || tag;
       showOutcome(result, `Applied in ${showDuration(answer.applied_ms)}: generation ${answer.generation} is active.`, answer);
       refresh();
@@ -191,10 +231,15 @@ function filePanel(refresh) {
       showProblem(result, error, jump);
     }
   }
-  return { node, async load() {
+  return { node, unsaved: () => (isChanged() ? describeChange() : null), keepDraft() {
+    if (isChanged()) draft = { name, text: area.value, masked, tag };
+  }, async load() {
     ({ files, editable } = await getJson("/-/config/files"));
     select.replaceChildren(...files.map((file) => el("option", { value: file.name }, showText(file.name, 200))));
-    if (files.length) await open();
+    if (draft && files.some((file) => file.name === draft.name)) select.value = draft.name;
+    if (files.length === 0) node.replaceChildren(el("h2", {}, "Files"), el("p", {}, "The gateway was started without a config file, so there is nothing to edit."));
+    else await open();
+    if (draft) restoreDraft();
   } };
 }
 
@@ -204,9 +249,13 @@ function historyPanel(refresh) {
   const node = section("History", list, result.node);
   let tag = null;
   const roll = async (generation) => {
-    if (!(await confirmAction(`Return to generation ${generation}?`, `The gateway applies the config of generation ${generation} in place of the active one.`, "Return"))) return;
     try {
       const headers = { "content-type": "application/json", ...(tag ? { "if-match": tag } : {}) };
+      // What would change is known before the question, and a mistake prevents it.
+      const preview = await sendJson("POST", "/-/rollback?dry_run=1", { generation }, { headers });
+      const lines = showDiff(preview.changes && preview.changes.length ? preview.changes : preview.diff);
+      const effect = [el("p", {}, `The gateway applies the config of generation ${generation} in place of the active one. ${lines.length ? "This changes:" : "Both have the same settings."}`), diffList(lines)];
+      if (hasLeft(result) || !(await confirmAction(`Return to generation ${generation}?`, effect, "Return"))) return;
       const answer = await sendJson("POST", "/-/rollback", { generation }, { headers });
       showOutcome(result, `Generation ${answer.generation} is active.`, answer);
       refresh();
@@ -263,8 +312,9 @@ function configScreen(main) {
   (async () => {
     for (const [panel, role] of panels) {
       if (role && !session.allows(role)) continue;
-      await panel.load().then(() => main.append(panel.node), () => {});
+      await panel.load().then(() => main.append(panel.node), (error) => main.append(el("p", { class: "quiet" }, `A part of this screen cannot be loaded: ${error.message}`)));
     }
   })();
-  return { close() {} };
+  const [file] = panels[0];
+  return { close() {}, unsaved: () => (file.unsaved ? file.unsaved() : null), keepDraft: () => file.keepDraft && file.keepDraft() };
 }

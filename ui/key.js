@@ -160,8 +160,8 @@ function showKey(first, target) {
     numbers.set("left", known ? `${showNumber(found.remaining)} of ${showNumber(found.policy.quota)}` : "\u2013", known ? "" : found.rate_not_known ? "requests of this key state its rate" : "an override applies, without numbers");
     numbers.set("reset", known ? (found.reset_ms === 0 ? "is full" : `in ${showDuration(found.reset_ms)}`) : "\u2013");
     // An override has a budget of its own.
-    numbers.set("budget", found.override ? showText(found.override.text, 80).replace(/ until .*$/, "") : showBudget(about));
-    numbers.set("override", found.override ? describeOverride(found.override) : "none", found.override ? `from the ${OVERRIDE_SOURCES[found.override.source] || "config"}` : "");
+    numbers.set("budget", found.override ? budgetOf(found.override) : showBudget(about));
+    numbers.set("override", found.override ? describeOverride(found.override) : "none", found.override ? [`from the ${OVERRIDE_SOURCES[found.override.source] || "config"}`, describeSetting(found.override) && `set ${describeSetting(found.override)}`].filter(Boolean).join(", ") : "");
     const { ban } = found;
     if (ban) numbers.set("ban", ban.banned ? `for ${showDuration(ban.left_ms)} more` : "none", ban.banned ? `${count(ban.bans, "ban")} so far` : `after ${count(ban.refusals_left, "more refusal")}`);
     technical.set("name", showText(found.state_key || "not shown, because the key is a hash", 300));

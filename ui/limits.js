@@ -121,7 +121,7 @@ function limitScreen(main, [name]) {
   const finder = el("div");
   const form = el("form", { class: "row", onsubmit: (event) => event.preventDefault(), onchange: () => top.load(undefined, true) }, by, window);
   const banner = el("div");
-  main.replaceChildren(trail(["Limits", "#/limits"]), el("h1", { tabindex: "-1" }, `Limit ${showText(name, 80)}`), el("p", { class: "under" }), banner, result.node, rates.node,
+  main.replaceChildren(trail(["Limits", "#/limits"]), el("h1", { tabindex: "-1" }, `Limit ${showText(name, 80)}`), el("p", { class: "under" }), el("p", {}, el("a", { href: overridesLink(name) }, "Overrides and bans of this limit")), banner, result.node, rates.node,
     section(null, form, top.node), finder, whatIfForm(name), section("Settings", settings.node));
   const show = (event) => {
     const row = event.limits.list.find((limit) => limit.limit === name);

@@ -6,6 +6,7 @@ const SCREENS = [
   { path: "customers", name: "Customers", icon: "M12 12a4 4 0 100-8 4 4 0 000 8zM4 21c0-4 4-6 8-6s8 2 8 6", open: customersScreen },
   { path: "limits", icon: "M4 20V10M10 20V4M16 20v-8M22 20H2", name: "Limits", open: (main, parts) => (parts.length === 0 ? limitsScreen(main) : parts[1] === "key" ? keyScreen(main, [parts[0], ...parts.slice(2)]) : limitScreen(main, parts)) },
   { path: "live", name: "Live", icon: "M4 6h16M4 12h10M4 18h13", open: tapScreen },
+  { path: "overrides", name: "Overrides", icon: "M5 4h14v16l-7-4-7 4zM9 9h6", open: overridesScreen },
   { path: "routes", name: "Routes", icon: "M5 19a2 2 0 100-4 2 2 0 000 4zM19 9a2 2 0 100-4 2 2 0 000 4zM7 17h6a4 4 0 000-8h4", open: routesScreen },
   { path: "upstreams", name: "Upstreams", icon: "M4 4h16v6H4zM4 14h16v6H4zM8 7h.1M8 17h.1", open: upstreamsScreen },
   { path: "gateways", name: "Gateways", icon: "M12 3v5M12 16v5M3 12h5M16 12h5M8 8h8v8H8z", open: gatewaysScreen },
@@ -15,6 +16,8 @@ const SCREENS = [
 
 const main = document.getElementById("main");
 let screen = null;
+// The address of the screen.
+let address = "";
 let isLoggingIn = false;
 
 // Announces changes of state to screen readers, one in ten seconds at most, and never numbers.
@@ -41,6 +44,29 @@ function closeScreen() {
   screen = null;
 }
 
+// What would be lost with the screen; null if nothing.
+const unsaved = () => (screen && screen.unsaved ? screen.unsaved() : null);
+
+// Asks before something is lost. Resolves to true if nothing is, or the operator does not mind.
+async function mayLeave() {
+  const what = unsaved();
+  return !what || confirmAction("Leave without saving?", what, "Discard and leave");
+}
+
+// Shows the screen of the address, which a link, the history or the operator has changed.
+async function followAddress() {
+  const dialog = document.getElementById("dialog");
+  if (dialog.open) dialog.close();
+  if (unsaved()) {
+    const wanted = location.hash;
+    // The address stays that of the screen until the operator has answered.
+    history.pushState(null, "", address);
+    if (!(await mayLeave())) return;
+    history.replaceState(null, "", wanted);
+  }
+  showScreen(true);
+}
+
 function parseAddress() {
   const parts = location.hash.replace(/^#\/?/, "").replace(/\?.*$/, "").split("/").filter((part) => part !== "");
   try {
@@ -59,6 +85,7 @@ function showScreen(focus) {
     if (link.dataset.path === found.path) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
+  address = location.hash;
   screen = found.open(main, found.path === path ? parts : []);
   toggleMore(false);
   const title = main.querySelector("h1");
@@ -95,6 +122,7 @@ function start() {
 
 session.onLoginNeeded = () => {
   if (isLoggingIn) return;
+  if (screen && screen.keepDraft) screen.keepDraft();
   askLogin(session.token ? "Your login has ended." : null);
 };
 
@@ -139,7 +167,11 @@ function buildNavigation() {
     list.append(el("li", {}, el("a", { href: `#/${one.path}`, "data-path": one.path }, svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, svg("path", { d: one.icon })), one.name)));
   }
   document.getElementById("more").addEventListener("click", (event) => toggleMore(event.currentTarget.getAttribute("aria-expanded") === "false"));
-  document.getElementById("logout").addEventListener("click", () => askLogin("You are logged out in this tab."));
+  document.getElementById("logout").addEventListener("click", async () => {
+    if (!(await mayLeave())) return;
+    forgetDraft();
+    askLogin("You are logged out in this tab.");
+  });
   // The address of the page is the screen, so the link must not change it.
   document.getElementById("skip").addEventListener("click", (event) => {
     event.preventDefault();
@@ -169,8 +201,11 @@ async function begin() {
   await useCode();
   // A link with a code may be opened in a tab that shows the login.
   window.addEventListener("hashchange", async () => {
-    if (!(await useCode())) showScreen(true);
+    if (!(await useCode())) await followAddress();
     else if (!isLoggingIn) start();
+  });
+  window.addEventListener("beforeunload", (event) => {
+    if (unsaved()) event.preventDefault();
   });
   setInterval(showAge, 1000);
   if (!isLoggingIn) start();

@@ -98,6 +98,7 @@ function nowScreen(main) {
     traffic.attach(tile, line.node);
     return line;
   });
+  numbers.attach("changes", el("a", { href: "#/overrides" }, "List"));
   const chart = pastChart((past) => sparklines.forEach((line) => line.update(past[line.series])));
   const top = topKeys({ caption: "Most refused keys of the last minute", query: () => "by=refused&window=1m&n=10" });
   keys.append(top.node);

@@ -79,7 +79,7 @@ async function addOverride(result, limit, parts, size, { length = "", reason = "
     const idle = size === "0" ? whyNoBlock(about, limits) : null;
     if (idle) throw new Error(idle);
     const { pinned } = await getJson("/-/status");
-    if (isNumber(pinned)) throw new Error(`Generation ${pinned} is active in place of the files. An edit would activate the files: correct them first.`);
+    if (isNumber(pinned)) throw new Error(`Generation ${pinned} is active in place of the files, after a rollback. An edit would activate the other config that the files have. Correct the files first, or choose a live override.`);
     const { name, line } = await findOrigin((options.overrides || options[leading]).origin);
     const path = `/-/config/files/${encodeURIComponent(name)}`;
     const file = await request("GET", path);

@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::RETRY_AFTER;
+use http::header::{RETRY_AFTER, USER_AGENT};
 use http::{Request, Response};
 use http_body_util::{BodyExt, Limited};
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use tokio::time::timeout;
 
 use crate::config::AcmeSettings;
-use crate::https_client::{HttpsClient, Schemes, build_client, join_causes};
+use crate::https_client::{HttpsClient, OWN_USER_AGENT, Schemes, build_client, join_causes};
 
 /// Time limit of a request including its response.
 const REQUEST: Duration = Duration::from_secs(30);
@@ -58,8 +58,9 @@ impl AcmeClient {
 impl HttpClient for AcmeClient {
     fn request(
         &self,
-        request: Request<BodyWrapper<Bytes>>,
+        mut request: Request<BodyWrapper<Bytes>>,
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
+        request.headers_mut().insert(USER_AGENT, OWN_USER_AGENT);
         let (answer, retry_after) = (self.client.request(request), self.retry_after.clone());
         let whole = async move {
             let (mut parts, body) = answer.await.map_err(|error| AcmeClientError::Failed(error.into()))?.into_parts();

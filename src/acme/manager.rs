@@ -382,7 +382,7 @@ impl AcmeAccountState {
             None => return false,
             Some(Err(panic)) => {
                 metrics.tls.order_counter(OrderResult::Unreachable).inc();
-                tracing::error!("an order was given up, which is a mistake in this program: {panic}");
+                tracing::error!("an order was given up, which is a bug in this program: {panic}");
                 return false;
             }
         };

@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -47,6 +48,13 @@ labels! {
     /// The gateway keeps it in memory until it stops: also if the state file has no space for the overrides of the
     /// limit, or could not be written.
     Memory = "memory",
+}
+
+/// An active entry as it is written.
+pub struct LiveEntry {
+    pub limit: String,
+    pub field: Vec<u8>,
+    pub value: Vec<u8>,
 }
 
 /// Result of a change by the admin API.
@@ -161,6 +169,44 @@ impl LiveOverrides {
         let good = &self.known.borrow().good;
         let entry = |limit: &Arc<Limit>| Some((limit.name.clone(), good.get(&limit.name)?.clone()));
         config.limits.iter().filter_map(entry).filter(|(_, raw)| !raw.is_empty()).collect()
+    }
+
+    /// Returns up to `most` entries of the limits that are `wanted`, by their names and then by their fields as they are
+    /// written, from the first one `after` an entry.
+    pub fn list_page(
+        &self,
+        wanted: impl Fn(&str) -> bool,
+        after: Option<(&str, &[u8])>,
+        most: usize,
+    ) -> Vec<LiveEntry> {
+        let good = &self.known.borrow().good;
+        let first = after.map_or("", |(limit, _)| limit);
+        let limits = good.range::<str, _>((Bound::Included(first), Bound::Unbounded));
+        let entries = limits.filter(|(name, _)| wanted(name)).flat_map(|(name, raw)| {
+            let start = match after {
+                Some((limit, field)) if limit == name => Bound::Excluded(field),
+                _ => Bound::Unbounded,
+            };
+            let fields = raw.range::<[u8], _>((start, Bound::Unbounded));
+            fields.map(move |(field, value)| LiveEntry {
+                limit: name.clone(),
+                field: field.clone(),
+                value: value.clone(),
+            })
+        });
+        entries.take(most).collect()
+    }
+
+    /// Returns the value of an entry as it is written.
+    pub fn find_value(&self, limit: &str, field: &[u8]) -> Option<Vec<u8>> {
+        self.known.borrow().good.get(limit)?.get(field).cloned()
+    }
+
+    /// Returns how many entries each of the limits that are `wanted` has; those without any are left out.
+    pub fn count_entries(&self, wanted: impl Fn(&str) -> bool) -> Vec<(String, usize)> {
+        let good = &self.known.borrow().good;
+        let counts = good.iter().filter(|(name, raw)| !raw.is_empty() && wanted(name));
+        counts.map(|(name, raw)| (name.clone(), raw.len())).collect()
     }
 
     /// Applies known overrides to the limits of a config. Entries that no longer fit their limit are dropped; the next

@@ -101,6 +101,7 @@ impl AdminServer {
         if let Some((_, before)) = self.open.replace((addr, task)) {
             before.abort();
         }
+        self.context.limits.store_link().gateways().set_display_name(&bound);
         self.context.shared.set_admin_addr(bound);
         Ok(())
     }

@@ -67,6 +67,11 @@ impl PageRequest {
         self.note_change(if dry_run { format!("dry run: {summary}") } else { summary.to_owned() });
     }
 
+    /// Reports for the audit log the limit that was changed, if the path does not name it.
+    pub fn note_limit(&self, limit: Option<&str>) {
+        self.note.borrow_mut().limit = limit.map(str::to_owned);
+    }
+
     /// Reports for the audit log the key that was changed, as logs show it.
     pub fn note_key(&self, key: Option<&str>) {
         self.note.borrow_mut().key = key.map(str::to_owned);

@@ -71,6 +71,7 @@ pub async fn show_status(request: PageRequest) -> Result<AdminResponse, Problem>
     let snapshot = request.context.current.load();
     let state = &request.context.shared;
     let status = json!({
+        "host": request.context.limits.store_link().gateways().display_name(),
         "version": env!("CARGO_PKG_VERSION"),
         "lifecycle": state.lifecycle().label(),
         "uptime_seconds": state.uptime().as_secs(),
@@ -88,6 +89,7 @@ pub async fn show_status(request: PageRequest) -> Result<AdminResponse, Problem>
             "gateways": request.context.metrics.gateways.alive.get(),
         },
         "rejected_overrides": count_rejected_overrides(&snapshot.config, &request.context.metrics),
+        "rejected_set_rows": count_rejected_set_rows(&snapshot.config),
         "problems": list_current_problems(&request.context),
     });
     Ok(json_response(status.to_string()))
@@ -96,6 +98,12 @@ pub async fn show_status(request: PageRequest) -> Result<AdminResponse, Problem>
 /// Returns how many overrides are skipped because of a mistake, by limit, where there are any.
 fn count_rejected_overrides(config: &Config, metrics: &Metrics) -> Value {
     let counts = config.limits.iter().map(|limit| (limit.name.clone(), count_rejected(limit, metrics)));
+    counts.filter(|(_, count)| *count > 0).map(|(name, count)| (name, Value::from(count))).collect()
+}
+
+/// Returns how many rows of the files of sets are skipped because of a mistake, by set, where there are any.
+fn count_rejected_set_rows(config: &Config) -> Value {
+    let counts = config.set_files.iter().map(|file| (file.name.clone(), file.rejected.count));
     counts.filter(|(_, count)| *count > 0).map(|(name, count)| (name, Value::from(count))).collect()
 }
 

@@ -14,7 +14,7 @@ use crate::limiting::clock;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::jwt::remote_keys::KeyStatus;
 use crate::telemetry::metrics::Metrics;
-use crate::text::format_span;
+use crate::text::{format_count, format_span};
 
 /// Number of seconds for which an event, such as an eviction, is reported.
 const RECENT_S: u64 = 600;
@@ -126,6 +126,17 @@ fn judge_overrides(event: &Value, problems: &mut Problems) {
             format!("{} {what} skipped ({names}): the log says which.", count(&overrides["rejected"], "override"));
         problems.warn("overrides_skipped", what, "#/limits");
     }
+    let rows = overrides["rejected_set_rows"].as_u64().unwrap_or(0);
+    if rows > 0 {
+        let names = join_names(&overrides["rejected_sets"], rows);
+        let what = if rows == 1 { "has an error and is" } else { "have errors and are" };
+        let rows = count(&overrides["rejected_set_rows"], "row");
+        problems.warn(
+            "set_rows_skipped",
+            format!("{rows} of sets {what} skipped ({names}): the log says which."),
+            "#/config",
+        );
+    }
 }
 
 fn judge_servers(event: &Value, problems: &mut Problems) {
@@ -183,8 +194,8 @@ fn judge_config(event: &Value, problems: &mut Problems) {
     }
     if let Some(generation) = event["pinned"].as_u64() {
         let text = format!(
-            "A rollback keeps generation {generation} active in place of the files. The next change of the files, or \
-             a reload, activates them."
+            "After a rollback, the config of generation {generation} is active in place of the files. To \
+             activate the files, save a change of one, or return to their generation."
         );
         problems.warn("pinned", text, "#/config");
     }
@@ -243,8 +254,7 @@ fn show_ago(seconds_ago: &Value) -> String {
 }
 
 fn count(number: &Value, one: &str) -> String {
-    let number = number.as_u64().unwrap_or(0);
-    format!("{number} {one}{}", if number == 1 { "" } else { "s" })
+    format_count(number.as_u64().unwrap_or(0), one)
 }
 
 fn cut_name(name: &str) -> String {
@@ -364,10 +374,16 @@ mod tests {
                 json!({ "overrides": { "rejected": 1, "rejected_limits": ["daily"] } }),
                 vec!["warn overrides_skipped 1 override has a mistake and is skipped (daily) #/limits"],
             ),
+            (
+                json!({ "overrides": { "rejected_set_rows": 2, "rejected_sets": ["bad"] } }),
+                vec!["warn set_rows_skipped 2 rows of sets have errors and are skipped (bad) #/config"],
+            ),
             (json!({ "lifecycle": "draining" }), vec!["warn draining The gateway is stopping #/now"]),
             (
                 json!({ "pinned": 1 }),
-                vec!["warn pinned A rollback keeps generation 1 active in place of the files. #/config"],
+                vec![
+                    "warn pinned After a rollback, the config of generation 1 is active in place of the files. #/config",
+                ],
             ),
             (
                 json!({ "token_keys": [{ "section": "jwt.auth", "usable": false, "fault": "refused" }] }),

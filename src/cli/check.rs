@@ -17,6 +17,7 @@ use crate::limiting::store::Stores;
 use crate::limiting::store::memory::MemoryStore;
 use crate::limiting::store::probe::probe_store;
 use crate::telemetry::metrics::Metrics;
+use crate::text::format_count;
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 pub enum ReportFormat {
@@ -60,9 +61,9 @@ pub fn check_config(path: &Path, options: CheckOptions) -> ExitCode {
                     of_store.iter().for_each(|warning| eprintln!("warning: {warning}"));
                     format!(
                         "ok: {}, {}, {}",
-                        count_of(routes, "route"),
-                        count_of(limits, "limit"),
-                        count_of(upstreams, "upstream")
+                        format_count(routes as u64, "route"),
+                        format_count(limits as u64, "limit"),
+                        format_count(upstreams as u64, "upstream")
                     )
                 }
                 ReportFormat::Json => json!({
@@ -96,12 +97,6 @@ fn ask_store(config: &Config) -> Result<Vec<String>, String> {
     let stores = Stores::new(Arc::new(MemoryStore::new(config.store.max_keys)), &metrics);
     LocalSet::new().block_on(&runtime, async {
         let store = stores.open(&config.store);
-        probe_store(&store, limit, &config.store.prefix).await
+        probe_store(&store, limit, &config.store, &metrics.store.health).await
     })
-}
-
-/// Formats a count with its noun: `1 route`, `2 routes`.
-fn count_of(count: usize, noun: &str) -> String {
-    let ending = if count == 1 { "" } else { "s" };
-    format!("{count} {noun}{ending}")
 }

@@ -12,6 +12,7 @@ use crate::cli::report_bad_config;
 use crate::config;
 use crate::config::Config;
 use crate::reload::diff::Diff;
+use crate::text::format_count;
 
 /// Exit code of `--exit-code` if the configs differ.
 const DIFFERENT: u8 = 3;
@@ -48,12 +49,12 @@ pub fn run_diff(options: &DiffOptions) -> ExitCode {
         .to_string(),
         ReportFormat::Text if diff.is_empty() => "no difference in effect".to_owned(),
         ReportFormat::Text => {
-            let ending = if total == 1 { "" } else { "s" };
+            let differences = format_count(total as u64, "difference");
             let mut lines: Vec<String> = diff.lines().collect();
             lines.push(match weaker {
-                0 => format!("{total} difference{ending}"),
-                1 => format!("{total} difference{ending}; 1 weakens protection"),
-                _ => format!("{total} difference{ending}; {weaker} weaken protection"),
+                0 => differences,
+                1 => format!("{differences}; 1 weakens protection"),
+                _ => format!("{differences}; {weaker} weaken protection"),
             });
             lines.join("\n")
         }

@@ -13,7 +13,7 @@ use crate::cli::reference::list_names;
 const EXAMPLES: &[(&str, &str)] = &[
     ("sluicegate demo", "see it work; nothing else is needed"),
     ("sluicegate proxy --to http://127.0.0.1:3000 --limit '10/s burst 100 by ip'", ""),
-    ("sluicegate check -c sluicegate.toml", "every mistake, with line and column"),
+    ("sluicegate check -c sluicegate.toml", "every error, with line and column"),
     ("sluicegate run -c sluicegate.toml", "edits of the file apply while it runs"),
     ("sluicegate replay -c sluicegate.toml access.log.gz", "what its limits would have done"),
     ("sluicegate reload -c sluicegate.toml", "load it again, and report the result"),

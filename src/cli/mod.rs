@@ -143,7 +143,8 @@ enum Command {
     Tap(live::tap::TapOptions),
     /// Watch which keys a running gateway refuses most
     Top(live::top::TopOptions),
-    /// Show, reset, refund, block or unblock one key of a limit at a running gateway, or give it another budget
+    /// Show, reset, refund, block or unblock one key of a limit at a running gateway, give it another budget, or list
+    /// what was changed
     #[command(after_help = operate::key::HELP)]
     Key(operate::key::KeyOptions),
     /// Show what all limits know about one customer: what is used and left, refusals, overrides and bans

@@ -16,7 +16,7 @@ use crate::limiting::algorithm::SPECS;
 /// The page of the manual that has every option.
 const PAGE: &str = "docs/reference/options.md";
 
-/// The folder in which the Debian package installs the manual. Elsewhere, paths are those of the source.
+/// The folder in which the Debian package installs the manual. Elsewhere, paths are those of the source code.
 const INSTALLED: &str = "/usr/share/doc/sluicegate";
 
 pub const HELP: &str = "\
@@ -93,8 +93,10 @@ fn describe_entry(entry: &OptionEntry) -> String {
     if let Some(end) = option.end {
         rows.push(("reason", format!("{} in metrics and logs, when it refuses a request", end.label())));
     }
-    let root = if Path::new(INSTALLED).join(PAGE).exists() { format!("{INSTALLED}/") } else { String::new() };
-    rows.push(("manual", format!("{root}{PAGE}#{}", entry.anchor())));
+    let is_installed = Path::new(INSTALLED).join(PAGE).exists();
+    let root = if is_installed { format!("{INSTALLED}/") } else { String::new() };
+    let origin = if is_installed || Path::new(PAGE).exists() { "" } else { " in the source code" };
+    rows.push(("manual", format!("{root}{PAGE}#{}{origin}", entry.anchor())));
     if !option.guide.is_empty() {
         // From a link of the options page to a path from the root of the project.
         let path = match option.guide.strip_prefix("../") {

@@ -15,38 +15,38 @@ use crate::replay::report::plot::draw_outcome;
 use crate::{config, replay};
 
 const HELP: &str = "\
-Logs: the common and combined formats of nginx and Apache (also with the virtual host in front, nginx's
-$request_time and $msec at the end, or [$msec] for the time); JSON lines of Sluicegate, Caddy, Traefik and nginx
-(escape=json); and logs of HAProxy (httplog), Nginx Proxy Manager, AWS load balancers and CloudFront. The start of each
-line says which it is. Plain or gzip. Several logs are merged by time.
+Logs: the common and combined formats of nginx and Apache, also with the virtual host in front, and with nginx's
+$request_time and $msec at the end, or [$msec] for the time. JSON lines of Sluicegate, Caddy, Traefik and nginx
+(escape=json). Logs of HAProxy (httplog), Nginx Proxy Manager, AWS load balancers and CloudFront. The gateway
+recognizes the format by the start of each line. Logs may be compressed with gzip. Several logs are merged by
+time.
 
-Not in the log: most logs hold no header fields but User-Agent and Referer (the common format and HAProxy not even
-these; Caddy logs all, Traefik and nginx those in their JSON), no cookies, tokens, certificates and bodies, and masked query values only as ***. A limit that reads one of these, in its key or in
-`when`, is not evaluated for the requests that this concerns; so are limits before or `after` it. A request counts as
-\"not evaluated\" unless another limit refuses it. A host counts as absent where a log has none; see --host.
+Not in the log: most logs contain no cookies, tokens, certificates or bodies, and *** in place of some query
+values. Of the headers, most contain only User-Agent and Referer; the common format and HAProxy contain none,
+Caddy all, Traefik and nginx those in their JSON. If a limit reads such a value, in its key or in `when`, it is
+not evaluated for these requests, and neither are limits before or `after` it. A request counts as \"not
+evaluated\" unless another limit refuses it. If a log has no host, see --host.
 
-Time: limits are asked when a request starts. Our own log tells start and duration. nginx logs at the end,
-so with $request_time the start is that much earlier, without it start and end are one; Apache logs the
-start, and its end is not known. Lines up to 1 min out of order are put in order by their starts; what
-comes later counts at the time reached. Where a log has whole seconds the requests of one second count as
-simultaneous: fewer would be refused live.
+Time: limits decide when a request starts. Our own log has start and duration. nginx logs the end, so the start
+is $request_time earlier, or the same without it. Apache logs the start. Lines that are up to 1 min out of order
+are sorted by their starts; later ones count at the time reached. If a log has whole seconds, all requests of
+one second count as simultaneous, so fewer would be refused live.
 
-Precision: what runs at once (concurrency) is told only by starts and ends in milliseconds: our own log, or
-nginx's $msec and $request_time. Requests that took less than a second are not shown to such a limit where
-stamps are whole seconds; when they are more than a tenth it is not judged.
+Precision: to replay limits on requests in progress (concurrency), a log needs starts and ends in milliseconds,
+as in our own log, or with $msec and $request_time of nginx. With whole seconds, such a limit does not see
+requests that took less than a second. If these are more than a tenth, it is not judged.
 
-End: charges of charge_on and refund_on go back at the end of the request by its logged status (499: the
-client left); what is in flight for a concurrency limit is given back then too, and a lease never runs out
-before. Without durations requests end at once. Charges stay where the log cannot tell: settle, and
-connect_error. A request that had to wait for its turn in the queue of a leaky_bucket ends as much later;
-max_delayed is not applied.
+End: when a request ends, charge_on and refund_on refund its charge by the logged status (499: the client
+disconnected), and its slot of a concurrency limit is released. Without durations, requests end at once. A
+charge stays if the log does not have what decides about it: settle, and connect_error. A request that waits in
+the queue of a leaky_bucket ends as much later. max_delayed is not applied.
 
-Tightest numbers: the least with which a limit would have refused nobody, were it the only one of its routes:
-requests that other limits refused count, too.
-{numbers}Keys with numbers of their own (overrides) do not count for them.
+Tightest numbers: the smallest with which a limit would have refused nobody, if it were the only limit of its
+routes. Requests that other limits refused count too.
+{numbers}Keys with overrides do not count for them.
 
-Exit codes: 0 ok, 1 a log cannot be read, has lines and no good one, none that a route takes, or none that can be
-evaluated, 2 bad config or usage.";
+Exit codes: 0 ok; 1 a log cannot be read, or the logs have no valid line, no request, none that a route matches, or
+none that can be evaluated; 2 bad config or usage.";
 
 fn replay_help() -> String {
     let mut numbers: Vec<(&str, Vec<&str>)> = Vec::new();

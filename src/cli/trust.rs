@@ -215,7 +215,7 @@ To trust it, run what applies, then restart the client:
   Node.js          NODE_EXTRA_CA_CERTS={path}
   Python           SSL_CERT_FILE={path}; for the requests library REQUESTS_CA_BUNDLE={path}
 
-Never copy ca.key, the file beside the certificate: with it, anyone can impersonate your development sites.
+Never copy ca.key, the file next to the certificate: with it, anyone can impersonate your development sites.
 "
     )
 }

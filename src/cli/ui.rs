@@ -83,7 +83,7 @@ fn read_code(addr: &str, page: &str, reply: &AdminReply) -> Result<(String, Stri
     match (reply.status, answer["code"].as_str()) {
         (200 | 201, Some(code)) if code.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte)) => {
             let seconds = answer["expires_in_seconds"].as_u64().unwrap_or_default();
-            let note = format!("the link works once, within {seconds} s; whoever opens it first is logged in");
+            let note = format!("the link works once, within {seconds} s; the first browser that opens it is logged in");
             Ok((format!("{page}#code={code}"), note))
         }
         (401, _) => Err(format!("{addr} rejects the token in the config; pass the gateway's config with -c FILE")),

@@ -1,7 +1,7 @@
 //! Rewrites rates, durations and key parts of other programs, such as `10r/s`, `1m30s` and `$binary_remote_addr`, to
 //! ours. Called by `values` for texts that are wrong; the result becomes the help of the diagnostic.
 
-use crate::text::unit_ms;
+use crate::text::{format_duration, unit_ms};
 
 /// Names of key parts in other programs, in lower case.
 const KEY_NAMES: [(&[&str], &str); 8] = [
@@ -87,9 +87,7 @@ pub fn rewrite_duration(text: &str) -> Option<String> {
         total_ms = total_ms.checked_add(whole.parse::<u64>().ok()?.checked_mul(one_ms)?)?.checked_add(fraction)?;
         rest = after[unit.len()..].trim_start();
     }
-    let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms")];
-    let (length, unit) = units.into_iter().find(|(length, _)| total_ms > 0 && total_ms.is_multiple_of(*length))?;
-    Some(format!("{}{unit}", total_ms / length))
+    (total_ms > 0).then(|| format_duration(total_ms))
 }
 
 /// Returns the key part that `text` seems to mean.
@@ -144,9 +142,9 @@ mod tests {
         for (text, duration) in [
             ("1m30s", Some("90s")),
             ("1.5s", Some("1500ms")),
-            ("1h30m", Some("90m")),
+            ("1h30m", Some("90min")),
             ("1 m 30 s", Some("90s")),
-            ("0.5h", Some("30m")),
+            ("0.5h", Some("30min")),
             ("24h0m", Some("1d")),
             ("0s0s", None),
             ("1m30", None),

@@ -23,6 +23,7 @@ mod examples;
 mod habits;
 mod hints;
 mod origin;
+mod pattern_look;
 mod reader;
 mod recorded;
 pub mod schema;
@@ -66,6 +67,7 @@ use crate::envoy::rules::RateLimitDomains;
 use crate::geo::GeoDatabase;
 use crate::labels::labels;
 use crate::limiting::key::shown_key::KeyDisplay;
+use crate::limiting::limit::address_set::SetFile;
 use crate::limiting::limit::cost::Cost;
 use crate::limiting::limit::{Limit, LimitTable};
 use crate::limiting::source::jwt::TokenVerifier;
@@ -74,6 +76,7 @@ use crate::limiting::store::settings::StoreSettings;
 use crate::net::{ListenAddr, NamedSet, SocketAccess};
 use crate::overload::OverloadRule;
 pub use crate::route::Strictness;
+use crate::route::client_facts::ClientFact;
 use crate::route::cors::CorsPolicy;
 use crate::route::decide::DecideTable;
 use crate::route::error_pages::ErrorPages;
@@ -181,6 +184,8 @@ pub struct Config {
     pub limits: Arc<LimitTable>,
     /// The named sets, by name, for the diff. Sets of very many items are left out.
     pub sets: BTreeMap<String, Arc<NamedSet>>,
+    /// The files of named sets.
+    pub set_files: Vec<SetFile>,
     /// The options as they are written, for the effective config and the diff.
     pub written: WrittenConfig,
     /// SHA-256 over all files read, in hex.
@@ -424,6 +429,8 @@ pub struct ServerSettings {
     pub forwarded_headers: ForwardedHeaders,
     /// `None` if the access log is off.
     pub access_log: Option<Arc<AccessLogSettings>>,
+    /// The facts that `AccessLogSettings::facts` names, in the same order.
+    pub log_facts: Vec<ClientFact>,
     /// `None` if spans are off.
     pub spans: Option<Arc<SpanSettings>>,
     /// True if responses carry the request id.

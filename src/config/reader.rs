@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::config::diagnostics::report::{Diagnostic, MistakeKind, Place};
+use crate::config::hints::foreign_words::find_foreign_word;
 use crate::config::schema::row::{ConfigOption, Row};
 use crate::config::schema::value_type::ValueType;
 use crate::config::schema::{self, Schema};
@@ -19,6 +20,7 @@ use crate::config::values::TextFault;
 use crate::config::{closest, examples, hints, values};
 use crate::labels::LabelSet;
 use crate::limiting::algorithm::params::Rate;
+use crate::text::format_duration;
 use crate::upstream::Fraction;
 
 pub struct Section<'a> {
@@ -360,7 +362,9 @@ impl OptionValue for Duration {
         if range.contains(&value) {
             return Some(value);
         }
-        section.report_fault(key, node, &format!("it must be from {:?} to {:?}", range.start(), range.end()), "")
+        let bound = |bound: &Duration| format_duration(u64::try_from(bound.as_millis()).unwrap_or(u64::MAX));
+        let what = format!("it must be from {} to {}", bound(range.start()), bound(range.end()));
+        section.report_fault(key, node, &what, "")
     }
 }
 
@@ -427,7 +431,7 @@ pub fn find_choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, TextFa
         return Ok(*value);
     }
     let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-    let help = match closest::find_closest(text, names.iter().copied()) {
+    let help = match closest::find_closest(text, names.iter().copied()).or_else(|| find_foreign_word(text, &names)) {
         Some(word) => format!("did you mean \"{word}\"? One of {}", names.join(", ")),
         None => format!("one of {}", names.join(", ")),
     };

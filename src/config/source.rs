@@ -1,11 +1,12 @@
 //! The texts that a config consists of: the file, its includes, and the files of sets and secrets. Collects their
 //! contents, their hash and every mistake of the load.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 
 use crate::config::closest;
@@ -16,8 +17,10 @@ use crate::config::diagnostics::report::{Diagnostic, Place, Report, SourceText};
 use crate::config::texts::TextOverlay;
 use crate::config::unreadable;
 use crate::config::unreadable::{FILE_SIZE_MAX, Unreadable};
+use crate::config::values;
 use crate::limiting::limit::when::Pattern;
-use crate::names::TextFault;
+use crate::names::{TextFault, invalid_text};
+use crate::net::Nat64;
 
 /// What the first line of a private key in PEM contains.
 const PRIVATE_KEY: &str = "PRIVATE KEY-----";
@@ -55,6 +58,8 @@ pub struct SourceTexts {
     pub(in crate::config) private_files: RefCell<Vec<(PathBuf, PrivateFile)>>,
     /// Folders that routes serve.
     pub(in crate::config) served_folders: RefCell<Vec<(Place, PathBuf)>>,
+    /// `nat64` of the config.
+    nat64: OnceCell<Nat64>,
     /// Keys that were read; a test compares them with the reference config.
     seen: RefCell<BTreeSet<(&'static str, &'static str)>>,
 }
@@ -131,6 +136,36 @@ impl SourceTexts {
         }
     }
 
+    /// Sets the translators behind which [`SourceTexts::parse_network`] accepts no network.
+    pub fn set_nat64(&self, nat64: Nat64) {
+        let _ = self.nat64.set(nat64);
+    }
+
+    /// Parses an address or a network of clients or proxies.
+    ///
+    /// # Errors
+    /// The text is not one, or no request can come from it.
+    pub fn parse_network(&self, text: &str) -> Result<IpNet, TextFault> {
+        values::parse_cidr(text).and_then(|net| self.check_network(net))
+    }
+
+    /// Checks that requests can come from a network.
+    ///
+    /// # Errors
+    /// It is behind a translator, so its clients have IPv4 addresses.
+    pub fn check_network(&self, net: IpNet) -> Result<IpNet, TextFault> {
+        if !self.nat64.get().is_some_and(|nat64| nat64.has_translated(&net)) {
+            return Ok(net);
+        }
+        let shown = if net.prefix_len() == net.max_prefix_len() { net.addr().to_string() } else { net.to_string() };
+        invalid_text(
+            format!(
+                "no request comes from `{shown}`: it is behind NAT64, whose clients have their IPv4 addresses here"
+            ),
+            "write the IPv4 address or network of the clients (`nat64` in [server] has the prefixes)",
+        )
+    }
+
     pub fn mark_key_seen(&self, section: &'static str, key: &'static str) {
         self.seen.borrow_mut().insert((section, key));
     }
@@ -165,12 +200,12 @@ impl SourceTexts {
         std::path::absolute(&path).unwrap_or(path)
     }
 
-    /// Reads a file, and watches it even if it cannot be read.
+    /// Reads a file that is text, without a byte order mark, and watches it even if it cannot be read.
     ///
     /// # Errors
     /// Why it cannot be read.
     pub fn read_file(&self, path: &Path) -> Result<String, Unreadable> {
-        self.read_text(path, |bytes| String::from_utf8(bytes).map_err(|error| Unreadable::not_utf8(path, &error)))
+        self.read_text(path, |bytes| unreadable::decode_text(path, bytes))
     }
 
     /// Reads a file with certificates or keys in PEM in the same way. What stands between them is a comment, in any encoding.
@@ -193,7 +228,7 @@ impl SourceTexts {
         self.watch_path(path.to_owned());
         if let Some(text) = self.overlay.text(path) {
             self.add_to_digest(text.as_bytes());
-            return Ok(text.to_owned());
+            return Ok(unreadable::without_mark(text.to_owned()));
         }
         let bytes = unreadable::read_bytes(path, FILE_SIZE_MAX)?;
         self.add_to_digest(&bytes);

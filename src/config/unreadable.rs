@@ -100,10 +100,25 @@ pub fn open_file(path: &Path) -> std::io::Result<File> {
 /// # Errors
 /// Why it cannot be read.
 pub fn read_rows(path: &Path) -> Result<String, Unreadable> {
-    String::from_utf8(read_bytes(path, ROWS_SIZE_MAX)?).map_err(|error| Unreadable::not_utf8(path, &error))
+    decode_text(path, read_bytes(path, ROWS_SIZE_MAX)?)
 }
 
-/// Decodes a file in PEM. The mark that some editors write before a text is left out.
+/// Decodes a file that is text. The mark that some editors write before a text is left out, because it would become a
+/// part of the first item.
+///
+/// # Errors
+/// The file is not UTF-8.
+pub fn decode_text(path: &Path, bytes: Vec<u8>) -> Result<String, Unreadable> {
+    let text = String::from_utf8(bytes).map_err(|error| Unreadable::not_utf8(path, &error))?;
+    Ok(without_mark(text))
+}
+
+/// Removes the byte order mark from a text.
+pub fn without_mark(text: String) -> String {
+    text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text)
+}
+
+/// Decodes a file in PEM, without a byte order mark.
 ///
 /// # Errors
 /// The file is no text, and has no PEM in it.
@@ -123,7 +138,7 @@ pub fn decode_pem(path: &Path, bytes: Vec<u8>) -> Result<String, Unreadable> {
             }),
         }
     })?;
-    Ok(text.trim_start_matches('\u{feff}').to_owned())
+    Ok(without_mark(text))
 }
 
 /// Reads a regular file of at most `max` bytes.

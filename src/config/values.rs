@@ -137,6 +137,10 @@ pub fn parse_cidr(text: &str) -> Result<IpNet, TextFault> {
     }
     match text.parse::<IpNet>() {
         Ok(net) => invalid_text(format!("`{text}` has bits set after the prefix"), format!("write `{}`", net.trunc())),
+        Err(_) if ["all", "any", "*"].contains(&text) => invalid_text(
+            format!("`{text}` is not an address or network"),
+            "write \"0.0.0.0/0\" and \"::/0\" for every address",
+        ),
         Err(_) => invalid_text(
             format!("`{text}` is not an address or network"),
             "like \"192.0.2.7\", \"10.0.0.0/8\" or \"2001:db8::/32\"",

@@ -57,13 +57,13 @@ use crate::control::handover::{
 };
 use crate::control::listeners::Listeners;
 use crate::control::process_overload::OverloadMonitor;
-use crate::control::reload::override_files::follow_override_files;
-use crate::control::reload::{Fetchers, Reloader};
+use crate::control::reload::override_files::{follow_override_files, list_override_files};
+use crate::control::reload::{Fetchers, Reloader, set_files};
 use crate::control::resolve::HostnameUpdater;
 use crate::control::signals::StopSignals;
 pub use crate::control::source::ConfigSource;
 use crate::control::store_state::StoreState;
-use crate::control::watch::WatchHandle;
+use crate::control::watch::{WatchHandle, WatchedFiles};
 use crate::ends::{Counted, End};
 use crate::limiting::decision::ErrorKind;
 use crate::limiting::store::Stores;
@@ -77,6 +77,7 @@ use crate::reload::change::ChangeJob;
 use crate::reload::history::HistoryEntry;
 use crate::reload::job::{ReloadFailure, ReloadJob, ReloadOrder, ReloadOutcome, ReloadResult, Trigger};
 use crate::reload::loader::Loader;
+use crate::reload::open_files::OpenFiles;
 use crate::snapshot::{AdaptiveMetrics, BreakerMetrics, CurrentSnapshot, Fleet, PersistentState, Snapshot};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::sampled::{libraries, stderr};
@@ -140,7 +141,7 @@ async fn run_control_loop(source: ConfigSource) -> Result<(), Error> {
     let mut usr1 = signal(SignalKind::user_defined1()).map_err(system_error("cannot listen for signals"))?;
     let config = source.load_config().map_err(Error::Config)?;
     raise_descriptor_limit(&config);
-    let files = config.files.clone();
+    let files = watched_files(&config);
     let path = request_handover(&config).map_err(|(path, error)| Error::Handover { path, error })?;
     let is_foreign = matches!(path, HandoverPath::Foreign);
     let (old_process, received) = match path {
@@ -267,7 +268,7 @@ async fn start_gateway(
         &metrics,
         &current,
         (overrides.clone(), link.clone(), ledger.clone()),
-        (store_state, loader.clone()),
+        (store_state, loader.clone(), shared.open_files.clone()),
     );
     if let Some(settings) = &snapshot.config.server.access_log {
         workers.access_log.open_target(settings);
@@ -301,6 +302,7 @@ fn take_first_snapshot(
     state.drop_unused(&snapshot);
     metrics.record_config(&snapshot.config.hash, snapshot.generation, snapshot.loaded_at);
     acme::export_expiry(&snapshot.config, metrics);
+    set_files::report_rows(&snapshot.config, &metrics.store);
     snapshot
 }
 
@@ -363,14 +365,15 @@ fn spawn_store_tasks(
     metrics: &Metrics,
     current: &CurrentSnapshot,
     (overrides, link, ledger): (Rc<LiveOverrides>, Rc<StoreLink>, Rc<UsageLedger>),
-    (state, loader): (Rc<StoreState>, Rc<Loader>),
+    (state, loader, open_files): (Rc<StoreState>, Rc<Loader>, Arc<OpenFiles>),
 ) {
     spawn_local(restart_on_panic(metrics.store.task_restarts.clone(), move || ledger.clone().run()));
     let inputs = (overrides, current.clone(), link);
     let run_overrides = move || inputs.0.clone().run(inputs.1.clone(), inputs.2.clone());
     spawn_local(restart_on_panic(metrics.store.task_restarts.clone(), run_overrides));
     let (files, of_files) = (metrics.store.clone(), current.clone());
-    let follow_files = move || follow_override_files(of_files.clone(), loader.clone(), files.clone());
+    let follow_files =
+        move || follow_override_files(of_files.clone(), (loader.clone(), open_files.clone()), files.clone());
     spawn_local(restart_on_panic(metrics.store.task_restarts.clone(), follow_files));
     let current = current.clone();
     spawn_local(restart_on_panic(metrics.store.task_restarts.clone(), move || state.clone().run(current.clone())));
@@ -407,12 +410,17 @@ async fn report_left_out() {
 /// Watches the files of the active config, and those of a failed load: one of them contains the mistake.
 fn watch_files_of(watch: Option<&WatchHandle>, reloader: &Reloader, outcome: &ReloadOutcome) {
     let Some(watch) = watch else { return };
-    let mut files = reloader.current.load().config.files.clone();
+    let mut files = watched_files(&reloader.current.load().config);
     if let ReloadOutcome::Failed { failure: ReloadFailure::Config(report), .. } = outcome {
         files
+            .config
             .extend(report.files().iter().filter(|file| !reloader.current.load().config.files.contains(file)).cloned());
     }
-    watch.watch_files(&files);
+    watch.watch_files(files);
+}
+
+fn watched_files(config: &Config) -> WatchedFiles {
+    WatchedFiles { config: config.files.clone(), overrides: list_override_files(config) }
 }
 
 /// Drains: readiness fails first, so that load balancers stop sending; then the listeners close; then requests get

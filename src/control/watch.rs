@@ -24,11 +24,20 @@ use crate::{config, descriptors};
 
 /// The control thread's handle of the watcher.
 pub struct WatchHandle {
-    files: watch::Sender<Vec<PathBuf>>,
+    files: watch::Sender<WatchedFiles>,
+}
+
+/// The files that are watched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WatchedFiles {
+    /// The files of the config. An edit reloads it.
+    pub config: Vec<PathBuf>,
+    /// Files with overrides, which are read by themselves. Events tell whether a program has them open.
+    pub overrides: Vec<PathBuf>,
 }
 
 struct Watcher {
-    files: watch::Receiver<Vec<PathBuf>>,
+    files: watch::Receiver<WatchedFiles>,
     jobs: mpsc::Sender<ReloadJob>,
     shared: Arc<SharedState>,
     /// Notified by events of the system, from a thread of `notify`.
@@ -61,7 +70,7 @@ const MAX_LINKS: usize = 40;
 
 impl WatchHandle {
     /// Watches `files` and sends a job when they may have changed.
-    pub fn start(files: Vec<PathBuf>, jobs: mpsc::Sender<ReloadJob>, shared: Arc<SharedState>) -> WatchHandle {
+    pub fn start(files: WatchedFiles, jobs: mpsc::Sender<ReloadJob>, shared: Arc<SharedState>) -> WatchHandle {
         let (sender, receiver) = watch::channel(files);
         let change = Arc::new(Notify::new());
         let mut watcher = Watcher {
@@ -86,12 +95,10 @@ impl WatchHandle {
     }
 
     /// Watches the files of the config loaded last, or of the one that failed to load.
-    pub fn watch_files(&self, files: &[PathBuf]) {
+    pub fn watch_files(&self, files: WatchedFiles) {
         self.files.send_if_modified(|known| {
-            let differs = known.as_slice() != files;
-            if differs {
-                *known = files.to_vec();
-            }
+            let differs = *known != files;
+            *known = files;
             differs
         });
     }
@@ -128,7 +135,7 @@ impl Watcher {
             tokio::select! {
                 () = change.notified() => self.wait_until_written().await,
                 _ = ticks.tick() => {
-                    if self.stamps == read_stamps(&self.files.borrow()) {
+                    if self.stamps == read_stamps(&self.files.borrow().config) {
                         continue;
                     }
                     // An event on its way says more about the write.
@@ -147,7 +154,7 @@ impl Watcher {
             }
             self.wait_for_emptied().await;
             self.watch_directories();
-            let files = self.files.borrow().clone();
+            let files = self.files.borrow().config.clone();
             self.stamps = read_stamps(&files);
             let Some(contents) = try_digest(&files) else {
                 // Their state is unknown: an edit may be among what could not be read.
@@ -179,7 +186,7 @@ impl Watcher {
         self.watch_directories();
         self.wait_until_written().await;
         self.wait_for_writer().await;
-        self.stamps = read_stamps(&self.files.borrow());
+        self.stamps = read_stamps(&self.files.borrow().config);
         self.submit_reload(true).await;
     }
 
@@ -189,7 +196,7 @@ impl Watcher {
         loop {
             let until = Instant::now() + QUIET_WAIT_MAX;
             while Instant::now() < until && timeout(QUIET_TIME, self.changed.notified()).await.is_ok() {}
-            let state = self.shared.open_files.find_open(&self.files.borrow(), std::time::Instant::now());
+            let state = self.shared.open_files.find_open(&self.files.borrow().config, std::time::Instant::now());
             match state {
                 OpenState::Closed => return,
                 OpenState::Open(left) => {
@@ -214,14 +221,14 @@ impl Watcher {
 
     /// Returns whether a file is empty that had contents when it was last looked at.
     fn has_emptied_file(&self) -> bool {
-        let stamps = read_stamps(&self.files.borrow());
+        let stamps = read_stamps(&self.files.borrow().config);
         stamps.iter().any(|(path, stamp)| is_emptied(self.stamps.get(path), stamp.as_ref()))
     }
 
     /// Waits while a program that can be seen has a file open for writing. Events do not tell of all: it may write under
     /// another name, and another program may have closed the file meanwhile. Returns whether there was one.
     async fn wait_for_writer(&mut self) -> bool {
-        let files = self.files.borrow().clone();
+        let files = self.files.borrow().config.clone();
         let report_at = Instant::now() + PAUSE_MAX;
         let (mut was_open, mut is_reported) = (false, false);
         while open_files::find_writer(&files).is_some() {
@@ -242,10 +249,10 @@ impl Watcher {
     /// Waits until the stamps of the files do not change for a while.
     async fn wait_until_stamps_stay(&self) {
         let until = Instant::now() + WRITE_MAX;
-        let mut before = read_stamps(&self.files.borrow());
+        let mut before = read_stamps(&self.files.borrow().config);
         while Instant::now() < until {
             tokio::time::sleep(POLL_QUIET_TIME).await;
-            let after = read_stamps(&self.files.borrow());
+            let after = read_stamps(&self.files.borrow().config);
             if after == before {
                 return;
             }
@@ -256,7 +263,7 @@ impl Watcher {
     /// Waits for the reload, so that events during it lead to a single check afterwards.
     async fn submit_reload(&mut self, verify: bool) {
         let (reply, outcome) = oneshot::channel();
-        let files = self.files.borrow().clone();
+        let files = self.files.borrow().config.clone();
         let order = ReloadOrder { trigger: Trigger::File, dry_run: false, verify, files, token: None };
         if self.jobs.send(ReloadJob { order, reply }).await.is_ok()
             && let Ok((_, contents)) = outcome.await
@@ -268,9 +275,10 @@ impl Watcher {
     /// Watches the directories that matter now.
     fn watch_directories(&mut self) {
         let Some(events) = &mut self.events else { return };
-        let dirs = watched_directories(&self.files.borrow());
+        let files = self.files.borrow().clone();
+        let dirs = [&files.config, &files.overrides].into_iter().flat_map(|files| watched_directories(files));
         let directories: HashMap<DirectoryId, PathBuf> =
-            dirs.into_iter().filter_map(|dir| Some((directory_id(&std::fs::metadata(&dir).ok()?), dir))).collect();
+            dirs.filter_map(|dir| Some((directory_id(&std::fs::metadata(&dir).ok()?), dir))).collect();
         self.armed.retain(|identity, dir| {
             let is_kept = directories.contains_key(identity);
             if !is_kept {

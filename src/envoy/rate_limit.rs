@@ -71,8 +71,52 @@ pub struct RateLimitResponse {
     pub statuses: Vec<DescriptorStatus>,
     #[prost(message, repeated, tag = "3")]
     pub response_headers_to_add: Vec<HeaderPair>,
+    #[prost(message, repeated, tag = "4")]
+    pub request_headers_to_add: Vec<HeaderPair>,
     #[prost(bytes = "bytes", tag = "5")]
     pub raw_body: Bytes,
+    /// Envoy keeps it with the request, as `envoy.filters.http.ratelimit`.
+    #[prost(message, optional, tag = "6")]
+    pub dynamic_metadata: Option<Metadata>,
+}
+
+/// `google.protobuf.Struct`, whose values are lists of texts here.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Metadata {
+    #[prost(message, repeated, tag = "1")]
+    pub fields: Vec<MetadataField>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct MetadataField {
+    #[prost(string, tag = "1")]
+    pub key: String,
+    #[prost(message, optional, tag = "2")]
+    pub value: Option<MetadataValue>,
+}
+
+/// `google.protobuf.Value`: a text or a list.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct MetadataValue {
+    #[prost(string, optional, tag = "3")]
+    pub text: Option<String>,
+    #[prost(message, optional, tag = "6")]
+    pub list: Option<MetadataList>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct MetadataList {
+    #[prost(message, repeated, tag = "1")]
+    pub values: Vec<MetadataValue>,
+}
+
+impl MetadataField {
+    /// Creates a field with a list of texts.
+    pub fn of_texts<'t>(key: &str, texts: impl Iterator<Item = &'t str>) -> MetadataField {
+        let values = texts.map(|text| MetadataValue { text: Some(text.to_owned()), list: None }).collect();
+        let list = MetadataValue { text: None, list: Some(MetadataList { values }) };
+        MetadataField { key: key.to_owned(), value: Some(list) }
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]

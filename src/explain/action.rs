@@ -7,16 +7,17 @@ use http::header::LOCATION;
 use crate::explain::explanation::{ActionReport, TimeoutReport};
 use crate::explain::walk::ExplainWalk;
 use crate::files::name::Candidate;
+use crate::limiting::decision::Op;
 use crate::proxy::account::request_context::RoutedRequest;
 use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::steps::dispatch::{AdmittedAction, redirect_client};
 use crate::proxy::steps::limits::hash_of_key;
 use crate::proxy::steps::request_body::check_announced_size;
-use crate::proxy::steps::serve_file::FileQuestion;
+use crate::proxy::steps::serve_file::{FileQuestion, preview_file};
 use crate::proxy::words::refusal::Refusal;
-use crate::route::Route;
 use crate::route::mirror::Mirror;
 use crate::route::split::Split;
+use crate::route::{Action, Route};
 
 /// Returns the action, and the status of the response if the gateway makes it.
 pub fn run_action(
@@ -67,6 +68,29 @@ pub fn run_action(
     })
 }
 
+/// Looks for the file that the request gets, and completes the report. Returns the status of the response, if it is
+/// known. Test cases do not depend on the files of a machine.
+pub async fn preview_files(
+    walk: &mut ExplainWalk<'_>,
+    routed: RoutedRequest<'_>,
+    report: &mut ActionReport,
+) -> Result<Option<u16>, Refusal> {
+    let Action::Files(folder) = &routed.route.action else { return Ok(None) };
+    if walk.context.op == Op::Peek {
+        let headers = &walk.parsed.parts.headers;
+        if let Some(preview) = preview_file(folder, routed, headers, !walk.context.is_live).await? {
+            if let Some(location) = preview.location.as_ref().and_then(|location| location.to_str().ok()) {
+                *report = describe_redirect(Some(location));
+            }
+            report.files = preview.file.iter().map(|path| path.display().to_string()).collect();
+            return Ok(Some(preview.status.as_u16()));
+        }
+        walk.note(format!("the folder {} cannot be opened here", folder.path.display()));
+    }
+    walk.note("the first of the files that exists is the response; none was opened");
+    Ok(None)
+}
+
 /// Says how the upstream of a request was chosen.
 fn note_split(walk: &mut ExplainWalk<'_>, routed: RoutedRequest<'_>, split: &Split) {
     let name = |index: usize| walk.context.config.upstreams.get(index).map_or("", |upstream| upstream.name.as_str());
@@ -96,9 +120,6 @@ pub fn describe_redirect(location: Option<&str>) -> ActionReport {
 
 /// Returns what depends on the upstream servers.
 pub fn describe_unknown(report: &ActionReport, offer: Option<&UpgradeOffer>) -> Option<String> {
-    if report.kind == "files" {
-        return Some("the first of the files that exists is the response; none was opened".to_owned());
-    }
     let name = report.upstream.as_ref()?;
     let offer =
         offer.map(|offer| format!(", and may switch to {}", String::from_utf8_lossy(offer.header_value().as_bytes())));

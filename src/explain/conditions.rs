@@ -36,7 +36,7 @@ fn describe_condition(
     let (source, expected, found) = match condition {
         Condition::Client { sets, nets, inside } => {
             let mut texts: Vec<String> = nets.iter().take(PATTERNS_MAX).map(|net| net.to_string()).collect();
-            texts.extend(sets.iter().map(|set| format!("a set of {}", set.strings.len())));
+            texts.extend(sets.iter().map(|set| format!("a set of {}", set.len)));
             let not = if *inside { "" } else { "not " };
             ("client".to_owned(), Some(format!("{not}{}", texts.join(", "))), Some(facts.client.to_string()))
         }

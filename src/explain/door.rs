@@ -30,7 +30,7 @@ use crate::proxy::head::canonical::LastHost;
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::{ValidatedHead, validate_head};
 use crate::proxy::steps::auth::forward::auth_response::remove_client_headers;
-use crate::proxy::steps::door::{Ask, Door, LimitDoor, Trace};
+use crate::proxy::steps::door::{Ask, ConnectionFacts, Door, LimitDoor, Trace};
 use crate::proxy::steps::forwarded_head::ReceivedFacts;
 use crate::proxy::steps::limits::apply_auth_limits;
 use crate::proxy::steps::request_body::{KeyBody, check_announced_size, find_readable_kind};
@@ -292,6 +292,17 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
 
     fn certificate(&self) -> Option<&ClientCertificate> {
         self.certificate.as_ref()
+    }
+
+    /// The name of the client is that of the URL. The client and the gateway agree on the rest in a handshake.
+    fn connection(&self) -> ConnectionFacts<'_> {
+        let of_tls = |text| Some(text).filter(|_| self.endpoint.is_https);
+        ConnectionFacts {
+            protocol: Some("PROTOCOL"),
+            tls: of_tls("TLS-VERSION"),
+            tls_cipher: of_tls("CIPHER"),
+            tls_name: self.endpoint.server_name.as_deref().filter(|_| self.endpoint.is_https),
+        }
     }
 
     async fn read_key_body(&mut self, route: &Route, max: usize) -> Result<KeyBody, Refusal> {

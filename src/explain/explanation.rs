@@ -307,7 +307,7 @@ pub struct ActionReport {
     /// The target that the upstream server gets.
     pub target: Option<String>,
     pub location: Option<String>,
-    /// The files that are tried, in order.
+    /// The file that the request gets. If the folder was not opened, the files that are tried, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
     pub timeouts: Vec<TimeoutReport>,

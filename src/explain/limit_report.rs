@@ -6,14 +6,16 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::explain::explanation::{LimitEffect, LimitReport, LimitState, TenantReport};
+use crate::explain::verdict::format_instant;
 use crate::explain::walk::MadeCharge;
 use crate::limiting::algorithm::fair::TenantShare;
 use crate::limiting::answer::{Answer, BanAnswer, NEVER};
+use crate::limiting::clock;
 use crate::limiting::decision::Check;
 use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::over::Over;
 use crate::limiting::limit::{Limit, Mode};
-use crate::limiting::overrides::table::{OverrideBudget, OverrideEntry};
+use crate::limiting::overrides::table::OverrideBudget;
 use crate::limiting::source::Facts;
 use crate::limiting::{ChainState, LimitResult, Outcome, Verdict};
 use crate::proxy::steps::response::problem::refusal_title;
@@ -109,19 +111,15 @@ impl LimitFacts<'_> {
         let names = limit.budget_names("", self.facts, true).ok();
         let values = names.and_then(|names| names.values);
         let own = values.and_then(|values| limit.overrides.find_at(&values, || self.facts.now_ms()));
-        let Some(OverrideEntry { budget, until_ms, note }) = own else { return };
-        let mut text = match budget {
-            OverrideBudget::Rule(rule) => {
-                report.rule = rule.describe();
-                rule.describe()
-            }
-            OverrideBudget::Blocked => "blocked".to_owned(),
-            OverrideBudget::Unlimited => "unlimited".to_owned(),
-        };
-        if let Some(until) = until_ms.and_then(|until_ms| Timestamp::from_millisecond(until_ms).ok()) {
+        let Some(entry) = own else { return };
+        if let OverrideBudget::Rule(rule) = &entry.budget {
+            report.rule = rule.describe();
+        }
+        let mut text = entry.describe_budget();
+        if let Some(until) = entry.until_ms.and_then(|until_ms| Timestamp::from_millisecond(until_ms).ok()) {
             let _ = write!(text, " until {until}");
         }
-        if let Some(note) = note {
+        if let Some(note) = entry.note {
             let _ = write!(text, " ({note})");
         }
         report.overridden = Some(text);
@@ -170,10 +168,10 @@ impl LimitFacts<'_> {
             ChainState::HandedOver => {
                 let next = self.limits.iter().find(|next| next.after.as_ref() == Some(&limit.name));
                 let next = next.map_or("", |next| &next.name);
-                let why = match outcome {
-                    Outcome::Blocked => "its override blocks the key",
-                    _ if outcome.answer().is_some_and(Answer::is_banned) => "the key is banned",
-                    _ => "it is exhausted",
+                let why = match outcome.answer().filter(|answer| answer.is_banned()) {
+                    _ if outcome == Outcome::Blocked => "its override blocks the key".to_owned(),
+                    Some(banned) => format!("the key is banned{}", until(banned.retry_ms)),
+                    None => "it is exhausted".to_owned(),
                 };
                 return (LimitEffect::HandsOver, format!("{why}, and the limit {next} decides instead"));
             }
@@ -206,11 +204,14 @@ impl LimitFacts<'_> {
         let limit = self.limit();
         let cost = self.check.map_or(1, |check| check.cost);
         match (outcome, state) {
-            (Outcome::Store(answer) | Outcome::Local(answer), Some(_)) if answer.is_banned() => {
-                let wait = if answer.retry_ms == NEVER { "never".to_owned() } else { format_wait(answer.retry_ms) };
-                match answer.ban {
-                    BanAnswer::Begun => format!("this refusal begins a ban of the key; passes in {wait}"),
-                    _ => format!("the key is banned; passes in {wait}"),
+            (Outcome::Store(answer) | Outcome::Local(answer), Some(state)) if answer.is_banned() => {
+                let ban = match answer.ban {
+                    BanAnswer::Begun => "this refusal begins a ban of the key",
+                    _ => "the key is banned",
+                };
+                match answer.retry_ms {
+                    NEVER => format!("{ban}, and it costs {cost}, more than the {} that can ever be left", state.quota),
+                    retry_ms => format!("{ban}{}; passes in {}", until(retry_ms), format_wait(retry_ms)),
                 }
             }
             (Outcome::Store(answer) | Outcome::Local(answer), Some(state)) if answer.retry_ms == NEVER => {
@@ -252,6 +253,12 @@ pub fn describe_state(answer: &Answer, check: &Check, remaining: Option<i64>, ou
         reset_ms: answer.reset_ms,
         source: if is_local { "local" } else { "store" }.to_owned(),
     }
+}
+
+/// Describes the time at which a ban lets the key pass; nothing if it never does.
+fn until(retry_ms: i64) -> String {
+    let instant = if retry_ms == NEVER { None } else { format_instant(clock::now_ms().saturating_add(retry_ms)) };
+    instant.map_or_else(String::new, |instant| format!(" until {instant}"))
 }
 
 /// Formats a wait with the precision that matters: `430 ms`, `12.5 s`, `3 h 2 min`.

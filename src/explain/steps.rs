@@ -55,9 +55,13 @@ pub async fn explain_request(
 /// Takes a request through all steps. Returns the status of the response if the gateway makes it.
 async fn handle_request(walk: &mut ExplainWalk<'_>) -> Result<Option<u16>, Refusal> {
     let mut arrival = arrive(walk)?;
+    if let Some(geo) = &walk.context.config.geo {
+        walk.note(format!("the country of the client is {} ([geo])", geo.find_country(arrival.identity.ip)));
+    }
     let response = match admit(walk, &mut arrival).await? {
         Passage::Admitted(Admitted { route, offer, .. }) => {
-            let (report, status) = action::run_action(walk, arrival.on(route))?;
+            let (mut report, status) = action::run_action(walk, arrival.on(route))?;
+            let file_status = action::preview_files(walk, arrival.on(route), &mut report).await?;
             if let Some(note) = action::describe_unknown(&report, offer.as_ref()) {
                 walk.note(note);
             }
@@ -69,7 +73,7 @@ async fn handle_request(walk: &mut ExplainWalk<'_>) -> Result<Option<u16>, Refus
                     None => format!("the server gets no {name}, because the request has no value for it"),
                 });
             }
-            return Ok(status);
+            return Ok(status.or(file_status));
         }
         Passage::HttpsRedirect(response) => {
             walk.note("the listener of this port redirects all requests (redirect_http)");

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::ends::End;
 use crate::explain::explanation::{
     ActionReport, ClientReport, ConditionReport, DescriptorReport, EntryReport, Explanation, HopReport, LimitEffect,
     LimitReport, MismatchReport, OtherRoute, PREFLIGHT, RateLimitReport, RequestReport, RewriteReport, StatusReport,
@@ -238,6 +239,10 @@ fn write_verdict(text: &mut String, verdict: &VerdictReport) {
     write_line(text, "verdict", &line);
     if let Some(ms) = retry_after_ms {
         let at = passes_at.as_ref().map_or_else(String::new, |at| format!(", at {at}"));
-        write_line(text, "", &format!("passes in {ms} ms{at}, if nothing else arrives"));
+        let what_counts = match reason.as_deref() == Some(End::Banned.label()) {
+            true => "and requests until then do not make the ban longer",
+            false => "if nothing else arrives",
+        };
+        write_line(text, "", &format!("passes in {ms} ms{at}, {what_counts}"));
     }
 }

@@ -103,6 +103,7 @@ pub fn describe_refusal(found: &Findings, route: Option<&Route>, refusal: &Refus
     report
 }
 
-fn format_instant(ms: i64) -> Option<String> {
+/// Formats a time, in ms since 1970.
+pub fn format_instant(ms: i64) -> Option<String> {
     jiff::Timestamp::from_millisecond(ms).ok().map(|instant| instant.to_string())
 }

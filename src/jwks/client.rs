@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Empty, Limited};
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use crate::https_client::{HttpsClient, Schemes, build_client, join_causes};
+use crate::https_client::{HttpsClient, OWN_USER_AGENT, Schemes, build_client, join_causes};
 use crate::jwks::schedule::lifetime_of;
 use crate::limiting::source::jwt::jwk::KeySet;
 use crate::limiting::source::jwt::remote_keys::{IssuerLocation, RemoteKeySettings};
@@ -81,7 +81,7 @@ impl KeyClient {
     async fn get(&self, url: &str) -> Result<(HeaderMap, Bytes), String> {
         let request = Request::get(url)
             .header(ACCEPT, "application/json, application/jwk-set+json")
-            .header(USER_AGENT, concat!("sluicegate/", env!("CARGO_PKG_VERSION")))
+            .header(USER_AGENT, OWN_USER_AGENT)
             .body(Empty::new())
             .map_err(|error| format!("{url}: {error}"))?;
         let response = self.0.request(request).await.map_err(|error| format!("{url}: {}", join_causes(&error)))?;

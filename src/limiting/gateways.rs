@@ -14,6 +14,7 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::limiting::algorithm::Rule;
+use crate::net::ListenAddr;
 use crate::telemetry::metrics::GatewayGauges;
 use arc_swap::ArcSwapOption;
 
@@ -28,14 +29,19 @@ const SILENCE: Duration = Duration::from_secs(3);
 /// Restarts beyond this number do not halve the share further: it is at its minimum by then.
 const HALVINGS_MAX: usize = 10;
 
+/// Port of the admin listener, if the config has none.
+const ADMIN_PORT: u16 = 9900;
+
 /// Name of this machine or container, empty if it has none.
-pub static HOST_NAME: LazyLock<String> =
+static HOST_NAME: LazyLock<String> =
     LazyLock::new(|| std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned());
 
 /// Number of gateways that share the store, as known to this process. One value per process, shared by all workers.
 pub struct Gateways {
     /// Random name under which this gateway reports to the store; chosen when it is first needed.
     name: OnceLock<String>,
+    /// Name that operators see.
+    display_name: Mutex<String>,
     /// The most gateways that reported at the same time within [`GATEWAYS_REMEMBERED`]; 1 until the first report.
     peak: AtomicI64,
     /// Minimum number of gateways, from the config.
@@ -79,6 +85,7 @@ impl Default for Gateways {
     fn default() -> Gateways {
         Gateways {
             name: OnceLock::new(),
+            display_name: Mutex::new(HOST_NAME.clone()),
             peak: AtomicI64::new(1),
             minimum: AtomicI64::new(1),
             history: Mutex::default(),
@@ -102,6 +109,17 @@ impl Gateways {
     /// Name under which this gateway reports to the store.
     pub fn name(&self) -> &str {
         self.name.get_or_init(|| format!("{:032x}", rand::random::<u128>()))
+    }
+
+    /// Name that operators see: that of the machine or container, and the address of the admin listener if it is not on
+    /// the default port. Gateways on one machine cannot have the same port, so their names differ.
+    pub fn display_name(&self) -> String {
+        self.display_name.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sets the name that operators see, by the address of the admin listener.
+    pub fn set_display_name(&self, admin: &ListenAddr) {
+        *self.display_name.lock().unwrap_or_else(PoisonError::into_inner) = name_gateway(&HOST_NAME, admin);
     }
 
     /// Takes over the name of the previous process, so that both count as one gateway. Ignored if `name` is not 32
@@ -210,6 +228,15 @@ impl Gateways {
     }
 }
 
+/// Returns the name of the gateway on the machine `host` with this admin listener.
+fn name_gateway(host: &str, admin: &ListenAddr) -> String {
+    match admin {
+        ListenAddr::Tcp(addr) if addr.port() == ADMIN_PORT => host.to_owned(),
+        ListenAddr::Tcp(addr) => format!("{host}:{}", addr.port()),
+        ListenAddr::Unix(path) => format!("{host}:{}", path.display()),
+    }
+}
+
 impl ReportHistory {
     /// Records `count` and returns the largest count within [`GATEWAYS_REMEMBERED`]. The store keeps such a maximum
     /// too, but loses it with its data.
@@ -259,10 +286,22 @@ mod tests {
     use prometheus::IntGauge;
 
     use super::*;
+    use crate::config;
 
     fn gateways() -> Arc<Gateways> {
         let gauge = |name| IntGauge::new(name, "test").unwrap();
         Arc::new(Gateways::new(GatewayGauges { alive: gauge("alive"), divisor: gauge("divisor") }))
+    }
+
+    #[test]
+    fn gateways_on_one_machine_have_different_names() {
+        let name = |admin: &str| name_gateway("edge-1", &ListenAddr::Tcp(admin.parse().unwrap()));
+        assert_eq!(name("127.0.0.1:9900"), "edge-1");
+        assert_eq!([name("0.0.0.0:9901"), name("[::1]:9902")], ["edge-1:9901", "edge-1:9902"]);
+        let socket = ListenAddr::Unix("/run/sluicegate/b.sock".into());
+        assert_eq!(name_gateway("edge-1", &socket), "edge-1:/run/sluicegate/b.sock");
+        let default = config::load_text("c", "[[route]]\nupstream = \"echo:\"\n").unwrap().admin.listen;
+        assert_eq!(name_gateway("edge-1", &default), "edge-1");
     }
 
     #[test]

@@ -97,7 +97,7 @@ fn create_ca(directory: &Path) -> Result<LocalCa, LocalCaError> {
     let certificate = certificate_path(directory);
     if fs::symlink_metadata(&certificate).is_ok() {
         return Err(LocalCaError {
-            what: format!("`{}` exists, but its key `ca.key` beside it is gone", certificate.display()),
+            what: format!("`{}` exists, but its key `ca.key` in the same directory is gone", certificate.display()),
             help: format!(
                 "restore `ca.key`, or remove the directory `{}` and trust the new CA with `sluicegate trust`",
                 directory.display()

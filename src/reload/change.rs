@@ -39,6 +39,7 @@ pub struct ConfigRollback {
     pub generation: u64,
     /// Accepted entity tags of the active config (`If-Match`); the current one must be among them.
     pub expected: Vec<String>,
+    pub dry_run: bool,
 }
 
 /// A change that was made, or need not be made.
@@ -56,7 +57,9 @@ pub struct ChangeOutcome {
 /// Why a change was not made.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeFault {
-    #[error("the config is not in a file, so it cannot be changed here")]
+    #[error(
+        "the gateway was started without a config file, so there is nothing to change here; start it with `-c FILE`"
+    )]
     NotInFiles,
     #[error("the config files cannot be changed here: set `edit = true` in [admin]")]
     Disabled,

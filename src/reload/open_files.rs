@@ -118,6 +118,12 @@ impl OpenFiles {
         list_open(&mut self.lock().open, files).next().map(|(path, _)| path.clone())
     }
 
+    /// Returns whether this file is open.
+    pub fn is_open(&self, file: &Path) -> bool {
+        let identity = identity_at(file);
+        list_open(&mut self.lock().open, &[file.to_owned()]).any(|(path, _)| identity_at(path) == identity)
+    }
+
     /// Forgets what was open in a directory that is no longer watched: nothing would report that it is closed.
     pub fn forget_directory(&self, directory: &Path) {
         self.lock().open.retain(|path, _| path.parent() != Some(directory));

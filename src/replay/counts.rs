@@ -1,10 +1,14 @@
 //! Counts of replayed requests by result. Filled by the replay, read by `text` and `json`.
 
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::net::IpAddr;
 
-use crate::net::is_private;
-use crate::replay::input::entry::{ClientOrigin, LoggedForwarding, ReplayEntry};
+use crate::limiting::usage::sketch::DistinctKeys;
+use crate::replay::input::entry::{ClientOrigin, ReplayEntry};
 use crate::replay::input::source::LogPlace;
+
+/// Fewer requests do not show that a private address is a proxy.
+pub const LINES_MIN: u64 = 100;
 
 #[derive(Default)]
 pub struct Counts {
@@ -28,13 +32,13 @@ pub struct Counts {
     /// Requests whose client is on the route's `allow` list.
     pub allowed: u64,
     pub no_host: u64,
-    /// Requests whose client is in their `X-Forwarded-For`.
+    /// Requests whose client is in a header that a trusted proxy wrote.
     pub forwarded: u64,
     /// Requests of a trusted proxy whose client the log does not have.
     pub unknown_client: u64,
-    /// Requests with an `X-Forwarded-For` of a proxy that is not trusted.
+    /// Requests of a proxy that is not trusted, with a header that names another client.
     pub untrusted_proxy: u64,
-    pub lone_peer: LonePeer,
+    pub other_addresses: OtherAddresses,
     /// Lines that contain a duration.
     pub durations: u64,
     /// Treated as ended early, because too many requests were in progress.
@@ -49,39 +53,41 @@ pub struct Counts {
     pub fine: bool,
 }
 
-/// Finds a private address that sends nearly all requests. Probably, it is a proxy that nobody has told the config
-/// about.
-#[derive(Default)]
-pub struct LonePeer {
-    /// Lines of requests, of which the last two counts are a majority vote: the address that it leads, and by how many
-    /// requests.
+/// Addresses in fields that are not known. If they are more than those at the starts of the same lines, the latter are
+/// probably proxies, and the former their clients.
+pub struct OtherAddresses {
+    /// Lines of requests, and those of them with such an address.
     lines: u64,
-    leader: Option<IpAddr>,
-    lead: u64,
+    named: u64,
+    peers: DistinctKeys,
+    others: DistinctKeys,
 }
 
-impl LonePeer {
-    /// Fewer lines say nothing.
-    const LINES_MIN: u64 = 100;
+impl OtherAddresses {
+    /// Number of addresses that are counted exactly, and bits of the registers for more.
+    const EXACT_MAX: usize = 4096;
+    const REGISTER_BITS: u32 = 12;
 
     fn count_line(&mut self, entry: &ReplayEntry) {
         self.lines += 1;
-        let is_candidate = entry.client_origin == ClientOrigin::Line
-            && matches!(entry.forwarded, LoggedForwarding::NotLogged | LoggedForwarding::Applied)
-            && is_private(entry.client);
-        if is_candidate && self.lead == 0 {
-            self.leader = Some(entry.client);
-        }
-        match is_candidate && self.leader == Some(entry.client) {
-            true => self.lead += 1,
-            false => self.lead = self.lead.saturating_sub(1),
-        }
+        let Some(other) = entry.other_address.filter(|_| entry.client_origin == ClientOrigin::Line) else { return };
+        self.named += 1;
+        let hash = |ip: IpAddr| BuildHasherDefault::<DefaultHasher>::default().hash_one(ip);
+        self.peers.add_key(hash(entry.client));
+        self.others.add_key(hash(other));
     }
 
-    /// Returns whether there is such an address: it has sent at least nine in ten requests, and it is found if it has
-    /// sent 19 in 20.
-    pub fn is_found(&self) -> bool {
-        self.lines > Self::LINES_MIN && self.lead * 10 >= self.lines * 9
+    /// Returns whether most lines probably name their client in such a field.
+    pub fn are_clients(&self) -> bool {
+        let count = |keys: &DistinctKeys| keys.estimate_count().0;
+        self.lines > LINES_MIN && self.named * 2 > self.lines && count(&self.others) > count(&self.peers)
+    }
+}
+
+impl Default for OtherAddresses {
+    fn default() -> OtherAddresses {
+        let keys = || DistinctKeys::new(OtherAddresses::EXACT_MAX, OtherAddresses::REGISTER_BITS);
+        OtherAddresses { lines: 0, named: 0, peers: keys(), others: keys() }
     }
 }
 
@@ -99,7 +105,7 @@ impl Counts {
         self.last_ms = now_ms;
         self.fine |= !entry.coarse;
         self.durations += u64::from(entry.duration_ms.is_some());
-        self.lone_peer.count_line(entry);
+        self.other_addresses.count_line(entry);
         match entry.client_origin {
             ClientOrigin::Line => {}
             ClientOrigin::Forwarded => self.forwarded += 1,
@@ -112,6 +118,11 @@ impl Counts {
     /// Returns the number of requests that matched a route and reached its limits.
     pub fn count_decided(&self) -> u64 {
         self.count_evaluated() + self.not_evaluated
+    }
+
+    /// Returns whether there was no request.
+    pub fn is_empty(&self) -> bool {
+        self.count_decided() + self.denied + self.unauthenticated + self.no_route + self.malformed == 0
     }
 
     /// Returns whether the clients of most requests are proxies, as far as the config knows.

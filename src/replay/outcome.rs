@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use http::HeaderName;
+
 use crate::replay::counts::Counts;
 use crate::replay::input::source::LogSource;
 use crate::replay::series::Series;
@@ -25,6 +27,8 @@ pub struct ReplayOutcome {
     pub tallies: Vec<Tally>,
     pub series: Series,
     pub top: usize,
+    /// Header in which trusted proxies name the client.
+    pub naming_header: HeaderName,
     /// Keys in use that were evicted because there were more than the store holds.
     pub forgotten: u64,
 }
@@ -32,6 +36,9 @@ pub struct ReplayOutcome {
 impl ReplayOutcome {
     /// Returns why no request was evaluated, if so.
     pub fn why_nothing_evaluated(&self) -> Option<String> {
+        if self.counts.is_empty() {
+            return Some("the logs contain no requests".to_owned());
+        }
         if self.counts.not_evaluated == 0 || self.counts.count_evaluated() > 0 {
             return None;
         }

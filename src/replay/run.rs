@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::config::Config;
+use crate::config::client_address::AddressHeader;
 use crate::ends::End;
 use crate::limiting::limit::{Limit, Mode};
 use crate::limiting::store::memory::MemoryStore;
@@ -78,7 +79,9 @@ pub fn run_replay(config: &Config, logs: &[PathBuf], options: &ReplayRequest) ->
     let Records { ends, mut counts, tallies, series, .. } = replay.records.into_inner();
     check_routed(&counts, &sources)?;
     counts.ended_early = ends.early;
-    Ok(ReplayOutcome { sources: sources.all, counts, tallies, series, top: options.top, forgotten })
+    let mut headers = config.server.client_address.headers.iter();
+    let naming_header = headers.next().unwrap_or(&AddressHeader::XForwardedFor).name().clone();
+    Ok(ReplayOutcome { sources: sources.all, counts, tallies, series, top: options.top, naming_header, forgotten })
 }
 
 impl Replay<'_> {

@@ -16,8 +16,9 @@ use crate::limiting::limit::charge_rules::{ChargeCondition, OutcomeSet};
 use crate::limiting::source::{Facts, Source};
 use crate::limiting::usage::hash_key;
 use crate::limiting::usage::sketch::{DistinctKeys, FrequentKeys};
+use crate::replay::counts::LINES_MIN;
 use crate::replay::in_progress::LoggedEnd;
-use crate::replay::input::entry::{ClientOrigin, ReplayEntry};
+use crate::replay::input::entry::{ProxySign, ReplayEntry};
 use crate::replay::logged_facts::LoggedFacts;
 use crate::replay::tightest::{NumberRefund, Tightest};
 use crate::telemetry::metrics::CandidateEffect;
@@ -35,6 +36,8 @@ pub struct Tally {
     pub longest_delay_ms: i64,
     /// Charges refunded because of how the request ended.
     pub returned: u64,
+    /// Requests of clients that may be proxies.
+    proxied: u64,
     /// Requests to routes whose `auth` lists the limit. They are not replayed.
     pub of_auth: u64,
     pub keys: DistinctKeys,
@@ -86,6 +89,7 @@ impl Tally {
             delayed: 0,
             longest_delay_ms: 0,
             returned: 0,
+            proxied: 0,
             of_auth: 0,
             keys: DistinctKeys::new(EXACT_MAX, REGISTER_BITS),
             refused_keys: DistinctKeys::new(EXACT_MAX, REGISTER_BITS),
@@ -105,8 +109,12 @@ impl Tally {
         self.seen += 1;
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(&check.key);
         self.keys.add_key(hash);
-        if entry.client_origin == ClientOrigin::Untrusted && self.limit.reads_address() {
-            self.tightest.mark_proxy(hash);
+        if let Some(sign) = entry.proxy_sign.filter(|_| self.limit.reads_address()) {
+            self.proxied += u64::from(sign != ProxySign::ThisMachine);
+            // A key without an address is not that of one client.
+            if sign == ProxySign::NamesClient || self.has_address_in_key() {
+                self.tightest.mark_proxy(hash, sign);
+            }
         }
         // A limit that follows another refuses in its place.
         if !answer.admitted && !check.role.base {
@@ -174,6 +182,17 @@ impl Tally {
     /// Returns whether the log shows enough about concurrency: for at least nine in ten requests.
     pub fn can_judge(&self) -> bool {
         self.missing.blurred * 10 <= self.seen + self.missing.blurred
+    }
+
+    /// Returns why the tightest number may be that of a proxy.
+    pub fn find_proxy(&self) -> Option<ProxySign> {
+        let is_most = !self.has_address_in_key() && self.proxied * 2 > self.seen;
+        let sign = self.tightest.find_proxy().or(is_most.then_some(ProxySign::Private));
+        sign.filter(|sign| *sign != ProxySign::Private || self.seen > LINES_MIN)
+    }
+
+    fn has_address_in_key(&self) -> bool {
+        self.limit.counted_key().sources().any(Source::reads_address)
     }
 
     /// Returns whether more than the tightest number may be needed.

@@ -5,12 +5,14 @@
 //! depend on the number. The final number therefore admits every request, and one less would have refused the request
 //! that raised it last.
 
-use std::collections::HashSet;
+use std::borrow::Cow;
+use std::collections::HashMap;
 
 use crate::limiting::algorithm::{Rule, State, Step};
 use crate::limiting::answer::Answer;
 use crate::limiting::decision::Check;
 use crate::limiting::partition::{Entry, Hashed, Partition};
+use crate::replay::input::entry::ProxySign;
 
 pub struct Tightest {
     /// The rule with the number reached so far.
@@ -23,8 +25,10 @@ pub struct Tightest {
     max_keys: usize,
     /// The key that raised the number last.
     decisive_key: Option<u64>,
-    /// Keys of addresses that may be proxies; at most `max_keys`.
-    proxies: HashSet<u64>,
+    /// Keys of clients that may be proxies; at most `max_keys`.
+    proxies: HashMap<u64, ProxySign>,
+    /// The sign of a key for which there was no room.
+    unmarked: Option<ProxySign>,
 }
 
 /// Refund of a request at its end.
@@ -39,7 +43,7 @@ pub enum NeededNumber {
     Nothing,
     Number(i64),
     /// No number would suffice; contains the reason.
-    None(&'static str),
+    None(Cow<'static, str>),
 }
 
 impl Tightest {
@@ -53,30 +57,32 @@ impl Tightest {
             keys: Partition::default(),
             max_keys,
             decisive_key: None,
-            proxies: HashSet::new(),
+            proxies: HashMap::new(),
+            unmarked: None,
         }
     }
 
     /// Records that the client of a request with this key may be a proxy, with many clients behind it.
-    pub fn mark_proxy(&mut self, key: u64) {
-        if self.proxies.len() < self.max_keys {
-            self.proxies.insert(key);
+    pub fn mark_proxy(&mut self, key: u64, sign: ProxySign) {
+        if let Some(known) = self.proxies.get_mut(&key) {
+            *known = sign.min(*known);
+        } else if self.proxies.len() < self.max_keys {
+            self.proxies.insert(key, sign);
+        } else {
+            self.unmarked = Some(sign);
         }
     }
 
-    /// Returns whether the number may be that of a proxy. If more keys were marked than are kept, any key may be one.
-    fn is_of_proxy(&self) -> bool {
-        let is_full = self.proxies.len() >= self.max_keys;
-        self.decisive_key.is_some_and(|key| is_full || self.proxies.contains(&key))
+    /// Returns why the number may be that of a proxy. If more keys were marked than are kept, any key may be one.
+    pub fn find_proxy(&self) -> Option<ProxySign> {
+        let key = self.decisive_key?;
+        self.proxies.get(&key).copied().or(self.unmarked)
     }
 
     pub fn needed_number(&self) -> NeededNumber {
         match self.impossible {
             _ if !self.taken => NeededNumber::Nothing,
-            _ if self.is_of_proxy() => NeededNumber::None(
-                "the client that needs most may be a proxy, because its requests have an X-Forwarded-For; list the proxies in `trusted_proxies`",
-            ),
-            Some(why) => NeededNumber::None(why),
+            Some(why) => NeededNumber::None(why.into()),
             None => NeededNumber::Number(self.number),
         }
     }

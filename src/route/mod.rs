@@ -45,6 +45,7 @@ use crate::auth::RouteAuth;
 use crate::files::FileFolder;
 use crate::labels::labels;
 use crate::limiting::limit::Limit;
+use crate::limiting::limit::address_set::AddressSet;
 use crate::limiting::limit::refuse::Refuse;
 use crate::limiting::source::PathParam;
 use crate::net::IpSet;
@@ -115,6 +116,8 @@ pub struct Route {
     pub name: String,
     pub matcher: Matcher,
     pub timeout_origins: TimeoutOrigins,
+    /// The sets of `deny` whose files have rows with errors. `deny` has their networks, too.
+    pub wrong_deny_sets: Vec<Arc<AddressSet>>,
 }
 
 impl Route {
@@ -155,6 +158,7 @@ impl Route {
             name: String::new(),
             matcher: Matcher { hosts: Vec::new(), path, methods: Vec::new(), headers: Vec::new() },
             timeout_origins: TimeoutOrigins::DEFAULT,
+            wrong_deny_sets: Vec::new(),
         }
     }
 
@@ -193,6 +197,7 @@ impl Route {
             params: _,
             // Only explanations show them.
             timeout_origins: _,
+            wrong_deny_sets: _,
         } = self;
         (
             (auth, allow, deny, rewrite, request_headers, response_headers),
@@ -296,6 +301,11 @@ pub struct HeaderEdit {
 }
 
 impl HeaderEdit {
+    /// Returns whether a header states a claim of a token.
+    pub fn states_claims(&self) -> bool {
+        self.stated.iter().any(|(_, text)| text.placeholders().any(ClientFact::is_claim))
+    }
+
     /// Returns whether the edits change this header.
     pub fn edits(&self, name: &HeaderName) -> bool {
         self.names().any(|edited| edited == name)

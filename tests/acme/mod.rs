@@ -4,4 +4,5 @@ pub mod certificates;
 mod dns;
 mod failures;
 mod reloads;
+mod renewal_info;
 mod unusual_servers;

@@ -172,9 +172,11 @@ fn offer_renewal_info(between: &PebbleProxy, document: &str) {
     ];
     let entries: Vec<String> = paths.iter().map(|(name, path)| format!("\"{name}\": \"{directory}/{path}\"")).collect();
     let json = "content_type = \"application/json\"";
+    // As RFC 8555 allows, nobody gets an answer without a `User-Agent`.
+    let header = "header = { user-agent = \"~ sluicegate/.*\" }\n";
     between.set_route(&format!(
-        "[[route]]\npath = \"= /dir\"\n[route.respond]\nstatus = 200\n{json}\nbody = '{{{}}}'\n\n\
-         [[route]]\nname = \"info\"\npath = \"/renewal-info/\"\n[route.respond]\nstatus = 200\n{json}\nbody = '{document}'\n",
+        "[[route]]\npath = \"= /dir\"\n{header}[route.respond]\nstatus = 200\n{json}\nbody = '{{{}}}'\n\n\
+         [[route]]\nname = \"info\"\npath = \"/renewal-info/\"\n{header}[route.respond]\nstatus = 200\n{json}\nbody = '{document}'\n",
         entries.join(", ")
     ));
 }

@@ -5,6 +5,7 @@ mod api;
 mod effective_config;
 mod floods;
 mod hashed_keys;
+mod live_list;
 mod malformed_requests;
 mod operators;
 mod overrides;

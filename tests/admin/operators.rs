@@ -319,7 +319,7 @@ fn a_customer_is_shown_over_all_limits() {
         assert!(text.contains(words), "{words}:\n{text}");
     }
     let unknown = run(&gateway, &["customer", "header:x-api-key=nobody"]);
-    assert!(unknown.contains("1 more limits have seen nothing of it"), "{unknown}");
+    assert!(unknown.contains("1 more limit has seen nothing of it (--all lists it)"), "{unknown}");
 }
 
 #[test]
@@ -369,7 +369,7 @@ fn a_rollback_goes_to_the_config_before() {
     assert!(done.contains("rolled back to the config of generation 1") && done.contains("daily"), "{done}");
     assert_eq!(run_json(&gateway, &["key", "show", "daily", "acme"])["policy"]["quota"], 100);
     let status = run(&gateway, &["status"]);
-    assert!(status.contains("! A rollback keeps generation"), "{status}");
+    assert!(status.contains("! After a rollback, the config of generation"), "{status}");
     let listed = gateway.admin("/-/status").json()["problems"].clone();
     let kinds: Vec<&Value> = listed.as_array().unwrap().iter().map(|problem| &problem["kind"]).collect();
     assert_eq!(kinds, ["pinned"], "{listed}");

@@ -188,14 +188,14 @@ fn many_mistakes_are_one_short_line_of_the_log_however_often_they_change() {
             .collect::<Vec<_>>()
     };
     wait_until("the mistakes are logged", || !lines().is_empty());
-    assert!(lines()[0].contains("4000 mistakes, the first 10: key-0-xxx"), "{}", lines()[0]);
+    assert!(lines()[0].contains("4000 errors, the first 10: key-0-xxx"), "{}", lines()[0]);
     assert!(lines()[0].len() < 4000, "{} bytes", lines()[0].len());
     spoil(4000);
     std::thread::sleep(2 * SOON);
     assert_eq!(lines().len(), 1, "another set of mistakes waits for ten seconds");
     assert_eq!(quota(&gateway, "a"), 5, "the entry without a mistake is active");
     wait_until("the new set of mistakes is logged", || lines().len() == 2);
-    assert!(lines()[1].contains("8000 mistakes"), "{}", lines()[1]);
+    assert!(lines()[1].contains("8000 errors"), "{}", lines()[1]);
 }
 
 #[test]

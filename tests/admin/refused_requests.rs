@@ -167,6 +167,10 @@ fn unused_series_are_left_out_if_the_config_says_so() {
     assert_eq!(families(&all), families(&used), "every family stays");
     assert!(lines(&all) > 5 * lines(&used), "{} and {} lines", lines(&all), lines(&used));
     assert_eq!(used.fetch(&get("/r7", "")).status(), 200);
+    // If scrapes take long, a scrape may get the text of the one before.
+    wait_until("the request is counted", || {
+        used.metrics().lines().any(|line| line.starts_with("sluicegate_requests_total{") && line.contains("\"r7\""))
+    });
     let metrics = used.metrics();
     let has = |family: &str, route: &str| {
         let is_series = |line: &&str| line.starts_with(family) && line.contains(&format!("route=\"{route}\""));
@@ -175,4 +179,7 @@ fn unused_series_are_left_out_if_the_config_says_so() {
     for family in ["sluicegate_requests_total{", "sluicegate_request_duration_seconds_count{"] {
         assert_eq!([has(family, "r7"), has(family, "r150")], [true, false], "{family}");
     }
+    let in_flight = metrics.lines().filter(|line| line.starts_with("sluicegate_requests_in_flight{")).count();
+    assert_eq!(in_flight, 1, "no request was in progress at a scrape");
+    assert!(metrics.contains("\nsluicegate_config_pinned 0\n"), "a state is shown, also if it is 0");
 }

@@ -7,6 +7,7 @@ mod corrections;
 mod dates;
 mod disagreeing_gateways;
 mod parameters;
+mod queue_flips;
 
 use std::collections::HashMap;
 

@@ -13,10 +13,15 @@ use crate::support::{wait_until, write_atomically};
 
 /// A gateway whose directory has the CA of the issuer.
 fn start(issuer: &Issuer, rest: &str) -> Gateway {
+    start_with(issuer, "", rest)
+}
+
+/// The same with options of `[server]`.
+fn start_with(issuer: &Issuer, server: &str, rest: &str) -> Gateway {
     let ca = issuer.ca();
     Gateway::launch(&[], move |dir| {
         fs::write(dir.join("issuer.pem"), ca).unwrap();
-        config_arguments(dir, &config("", rest))
+        config_arguments(dir, &config(server, rest))
     })
 }
 
@@ -66,6 +71,35 @@ fn an_issuer_rotates_its_keys_while_clients_try_unknown_ones() {
     let most = 2 + begin.elapsed().as_secs() as usize / 5;
     assert!(issuer.fetches() <= most, "{} fetches, at most {most}", issuer.fetches());
     assert_eq!(key_status(&gateway)[0]["usable"], true);
+}
+
+/// Nothing but a header or the log reads the token, so these have to notice that its key is new.
+#[test]
+fn headers_and_the_log_have_claims_after_the_keys_have_rotated() {
+    let [first, second] = ["a", "b"].map(SigningKey::new);
+    for is_header in [true, false] {
+        let issuer = Issuer::start(&[&first]);
+        let headers = if is_header { "request_headers.set = { x-sub = \"{jwt:sub}\" }\n" } else { "" };
+        let rest = format!(
+            "[[route]]\nupstream = \"echo:\"\n{headers}[jwt]\nissuer = \"{}\"\nca = \"issuer.pem\"\n",
+            issuer.url("id")
+        );
+        let server = if is_header { "" } else { "access_log = { format = \"sub={jwt:sub}\" }" };
+        let gateway = start_with(&issuer, server, &rest);
+        let has_claim = |key: &SigningKey, name: &str| {
+            let token = key.bearer(&json!({ "iss": issuer.url("id"), "sub": name }));
+            let body = gateway.fetch(&get("/", &token)).text();
+            if is_header {
+                body.contains(&format!("x-sub: {name}"))
+            } else {
+                gateway.stdout().contains(&format!("sub={name}"))
+            }
+        };
+        wait_until("the first key is known", || has_claim(&first, "anna"));
+        issuer.rotate(&[&second]);
+        wait_until("the second key is known", || has_claim(&second, "bert"));
+        assert!(issuer.fetches() <= 8, "{} fetches", issuer.fetches());
+    }
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Headers in which the gateway states who the client is: `request_headers.set` with placeholders.
+//! Headers and fields of the access log in which the gateway states who the client is: `request_headers.set`, `format`
+//! and `add` with placeholders.
 
 use std::process::Command;
 
@@ -15,6 +16,7 @@ use crate::support::gateway::{Gateway, config_arguments, program};
 use crate::support::tls::Trust;
 use crate::support::token::{SECRET, hs256};
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 const CERTIFICATE: &str = "request_headers.set = { x-client-dn = \"{tls_subject}\", x-client-san = \"san={tls_san}\", \
                            x-fingerprint = \"{tls_fingerprint}\", Client-Cert = \"{tls_cert}\", x-pem = \"{tls_cert_pem}\", \
@@ -104,6 +106,142 @@ fn the_server_gets_the_user_and_verified_claims() {
         let sent = upstream.requests().pop().unwrap_or_else(|| panic!("{target} {status}"));
         assert_eq!([sent.get("x-user"), sent.get("x-sub"), sent.get("x-both")], [user, sub, both], "{target} {fields}");
         assert!(!sent.head.contains("root"), "{}", sent.head);
+    }
+}
+
+/// The values of placeholders in headers and in the log are the same facts.
+#[test]
+fn the_log_has_the_facts_that_headers_state() {
+    let (ca, clients, upstream) = (Ca::new("test"), Ca::new("clients"), Upstream::text("in"));
+    let facts = ["tls_san", "tls_fingerprint", "jwt:plan", "jwt:/roles", "user", "tls_subject", "client_ip"];
+    let connection = ["method", "host", "path", "query", "route", "protocol", "tls", "tls_cipher", "tls_name"];
+    let template: String = facts.iter().map(|name| format!("{name}=\\\"{{{name}}}\\\" ")).collect();
+    let headers: Vec<String> = facts
+        .iter()
+        .chain(&connection)
+        .chain(&["target"])
+        .enumerate()
+        .map(|(at, name)| format!("x-{at} = \"{{{name}}}\""))
+        .collect();
+    let start = |log: &str| {
+        Gateway::launch(&[], |dir| {
+            ca.issue(&["a.test"], "gateway").save(dir, "0");
+            std::fs::write(dir.join("ca.pem"), clients.pem()).unwrap();
+            let config = format!(
+                "[server]\nworkers = 1\naccess_log = {{ {log} }}\n[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\n\
+                 address = \"127.0.0.1:0\"\ntls = {{ certificates = [{{ cert = \"0.pem\", key = \"0.key\" }}], \
+                 client_ca = \"ca.pem\", client_auth = \"optional\" }}\n[jwt]\nkey = \"{SECRET}\"\n\
+                 algorithms = [\"HS256\"]\n[[route]]\nname = \"in\"\npath = \"/in\"\nupstream = \"{url}\"\n\
+                 auth = {{ jwt = true }}\nlimits = [\"two\"]\nrequest_headers.set = {{ {headers} }}\n\
+                 [[route]]\nname = \"open\"\npath = \"/open\"\nrespond = {{ }}\n[[route]]\npath = \"/denied\"\n\
+                 respond = {{ }}\ndeny = [\"127.0.0.1\"]\n[limit.two]\nrate = \"2/day\"\nkey = \"all\"\n",
+                url = upstream.url(),
+                headers = headers.join(", "),
+            );
+            config_arguments(dir, &config)
+        })
+    };
+    let pair = clients.issue_with(&["app \"x\" 1.test"], "app", |_| {});
+    let claims = "{\"sub\":\"bob \\u00e9\",\"plan\":\"go\\n\\\" ld\",\"roles\":[\"a,b\",\"c\"]}";
+    let token = format!("authorization: Bearer {}\r\n", hs256(SECRET, claims));
+    let forged = format!("authorization: Bearer {}\r\n", hs256("0123456789abcdef0123456789abcdeX", claims));
+    let fetch = |gateway: &Gateway, pair, target: &str, fields: &str| {
+        let trust = Trust::with(&ca, pair, rustls::ALL_VERSIONS);
+        trust.connect(gateway.addr, "a.test").fetch(&get(target, fields), "").status()
+    };
+    let gateway = start("add = [\"tls_san\", \"{tls_fingerprint}\", \"jwt:plan\", \"jwt:/roles\"]");
+    let requests = [
+        (Some(&pair), "/in?a=%20b", &*token, 200, true, true),
+        (None, "/in", &token, 200, false, true),
+        // Refused by the limit, which comes after the token.
+        (Some(&pair), "/in", &token, 429, true, true),
+        (Some(&pair), "/in", &forged, 401, true, false),
+        (Some(&pair), "/denied", &token, 403, true, false),
+        (Some(&pair), "/nowhere", "", 404, true, false),
+        (None, "/open", &token, 200, false, true),
+        (None, "/open", "", 200, false, false),
+    ];
+    for (pair, target, fields, status, ..) in requests {
+        assert_eq!(fetch(&gateway, pair, target, fields), status, "{target}");
+    }
+    wait_until("the log is written", || gateway.stdout().lines().count() == requests.len());
+    let digest = aws_lc_rs::digest::digest(
+        &aws_lc_rs::digest::SHA256,
+        &CertificateDer::from_pem_slice(pair.cert.as_bytes()).unwrap(),
+    );
+    let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let log = gateway.stdout();
+    for (line, (_, target, _, status, has_certificate, has_claims)) in log.lines().zip(requests) {
+        let entry: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(entry["status"], status, "{line}");
+        let expected = [
+            ("tls_san", has_certificate.then_some("app \"x\" 1.test")),
+            ("tls_fingerprint", has_certificate.then_some(&*hex)),
+            ("jwt:plan", has_claims.then_some("go\n\" ld")),
+            ("jwt:/roles", has_claims.then_some("a%2Cb,c")),
+        ];
+        for (name, value) in expected {
+            assert_eq!(entry[name].as_str(), value, "{name} of {target}: {line}");
+        }
+    }
+    // The server gets the same values, with other escapes.
+    let sent = upstream.requests().into_iter().next().unwrap();
+    let first: serde_json::Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
+    for (at, name) in facts.iter().chain(&connection).enumerate() {
+        let value = sent.get(&format!("x-{at}")).unwrap_or_else(|| panic!("{name}: {}", sent.head));
+        let own = if *name == "client_ip" { "client" } else { name };
+        let (is_url, logged) = (["path", "query"].contains(name), first[own].as_str().unwrap());
+        let decoded = percent_encoding::percent_decode_str(value).decode_utf8().unwrap();
+        let is_list = *name == "jwt:/roles";
+        assert_eq!(if is_url || is_list { value } else { &*decoded }, logged, "{name}");
+    }
+    assert_eq!(sent.get(&format!("x-{}", facts.len() + connection.len())), Some("/in?a=%20b"));
+
+    let gateway = start(&format!("format = \"{template}\""));
+    assert_eq!(fetch(&gateway, Some(&pair), "/in", &token), 200);
+    wait_until("the log is written", || gateway.stdout().lines().count() == 1);
+    let line = gateway.stdout();
+    let expected = format!(
+        "tls_san=\"app \\x22x\\x22 1.test\" tls_fingerprint=\"{hex}\" jwt:plan=\"go\\x0A\\x22 ld\" \
+         jwt:/roles=\"a%2Cb,c\" user=\"bob \\xC3\\xA9\" tls_subject=\"CN=app\" client_ip=\"127.0.0.1\" \n"
+    );
+    assert_eq!(line, expected);
+}
+
+#[test]
+fn check_knows_the_facts_of_the_log() {
+    let log = |log: &str| check(&format!("[server]\naccess_log = {{ {log} }}\n[[route]]\nupstream = \"echo:\"\n"));
+    for (option, words) in [
+        ("format = \"{tls_cert}\"", &["{tls_fingerprint}"][..]),
+        ("format = \"{tls_cert_pem} {time}\"", &["{tls_fingerprint}"]),
+        ("format = \"{target}\"", &["{path} and {query}"]),
+        ("format = \"{jwt:}\"", &["claim"]),
+        ("format = \"{tls-san}\"", &["did you mean {tls_san}?"]),
+        ("format = \"$remote_addr $status\"", &["{status}"]),
+        ("format = \"{time} $ssl_client_s_dn\"", &["{tls_subject}"]),
+        ("format = \"%START_TIME% %PROTOCOL%\"", &["{time}"]),
+        ("add = [\"status\"]", &["has the field `status` already"]),
+        ("add = [\"client_ip\"]", &["has the field `client` already"]),
+        ("add = [\"tls_dn\"]", &["unknown field `tls_dn`"]),
+        ("add = [\"tls_san\", \"{tls_san}\"]", &["listed twice"]),
+        ("add = [\"tls_san\"], format = \"combined\"", &["only JSON lines", "`format`"]),
+    ] {
+        let (code, text) = log(option);
+        assert!(code == 2 && words.iter().all(|word| text.contains(word)), "{option}: {text}");
+    }
+    for option in ["format = \"{tls_san} {jwt:sub}\"", "add = [\"tls_fingerprint\"]"] {
+        let (code, text) = log(option);
+        assert!(code == 0 && text.contains("SG0216") && text.contains("no line has a value"), "{option}: {text}");
+    }
+    for (value, words) in [
+        ("{status}", "only after the server has got the request"),
+        ("{client}", "{client_ip}"),
+        ("{user_agent}", "header of the client"),
+        ("{limit}", "x-limit-exceeded"),
+    ] {
+        let route = format!("[[route]]\nupstream = \"echo:\"\nrequest_headers.set = {{ x-a = \"{value}\" }}\n");
+        let (code, text) = check(&route);
+        assert!(code == 2 && text.contains("field of the access log only") && text.contains(words), "{value}: {text}");
     }
 }
 

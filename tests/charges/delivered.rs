@@ -384,6 +384,8 @@ fn batches_are_refused_where_responses_state_the_cost() {
         "/v1/b%61tches",
         "/v1/batches;x=1",
         "/v1/realtime/client_secrets",
+        "/v1/models/o/m/predictions",
+        "/v2/e1/run",
     ] {
         let response =
             gateway.client().fetch(&post(path, body.len() as u64, "content-type: application/json\r\n"), body);
@@ -391,7 +393,7 @@ fn batches_are_refused_where_responses_state_the_cost() {
         assert!(response.text().contains("no response to it reports its tokens"), "{}", response.text());
     }
     let refused = [("route", "llm"), ("limit", "tokens"), ("reason", "llm_batch")];
-    gateway.assert_metric("rejections_total", &refused, 7.0);
+    gateway.assert_metric("rejections_total", &refused, 9.0);
     assert_eq!(left(&gateway), 10_000, "a refused request costs nothing");
     // Other APIs name their paths like that, too.
     let gateway = limited(&upstream, "settle = [\"json:/cost\"]");

@@ -136,6 +136,17 @@ fn the_usage_of_streams_is_requested_from_servers() {
         assert_eq!(send(&gateway, &body, fields).status(), 200);
         assert_eq!(upstream.request().text(), body);
     }
+    // Claude on Vertex AI refuses the option. The path says so, not what the client writes.
+    let gateway = limited(&upstream, "settle = \"openai\"\nask_usage = true");
+    let body = json!({ "anthropic_version": "v", "messages": [], "stream": true }).to_string();
+    for (path, is_asked) in [
+        ("/v1/projects/p/locations/l/publishers/anthropic/models/claude:streamRawPredict", false),
+        ("/v1/chat/completions", true),
+    ] {
+        let head = post(path, body.len() as u64, JSON);
+        assert_eq!(gateway.client().fetch(&head, &body).status(), 200);
+        assert_eq!(upstream.request().text().contains("stream_options"), is_asked, "{path}");
+    }
     // A route whose limits read no usage forwards the header as it is.
     let gateway = limited(&upstream, "settle = \"header:x-cost\"");
     send(&gateway, "{}", "accept-encoding: br, gzip\r\n");

@@ -94,6 +94,13 @@ const CASES: &[(&str, &[&str])] = &[
         "[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nresponse_headers = { set = { Access-Control-Allow-Origin = \"*\" } }",
         &["SG0231"],
     ),
+    (
+        "[[route]]\npath = \"/x\"\nupstream = \"echo:\"\ncors = { credentials = true, origins = [\"*.com\", \"null\", \
+         \"https://app.example.com\", \"~ https://.*example\\\\.com\"] }",
+        &["SG0233", "SG0233", "SG0233"],
+    ),
+    // Without credentials, every page may read what everybody may read.
+    ("[[route]]\npath = \"/x\"\nupstream = \"echo:\"\ncors = { origins = [\"*.com\", \"null\"] }", &[]),
     ("[[route]]\npath = \"/x\"\nfiles = \"conf\"\ntry = [\"{path}\", \"/no-such-page.html\"]", &["SG0232"]),
     (
         "[limit.a]\nrate = \"1/s\"\nkey = [\"header:x-forwarded-for\"]\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",

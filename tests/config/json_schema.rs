@@ -27,7 +27,7 @@ const BEYOND_SCHEMAS: [&str; 9] = [
     "it must be from 1ms",
     "it must be from 100ms",
     "it must be from 1s",
-    "it must be from 0ns",
+    "it must be from 0s",
     "it must be from 10ms",
     "it must be \"stdout\" or a file",
     "`audit` in [admin]: it must be a file",

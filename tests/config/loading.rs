@@ -217,6 +217,33 @@ fn the_hash_changes_with_any_file() {
     }
 }
 
+/// Editors of Windows write a mark before a text. It is not part of the first item, whatever kind of file has it.
+#[test]
+fn a_byte_order_mark_is_part_of_no_text() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), format!("\u{feff}{text}")).unwrap();
+    write(
+        "main.toml",
+        "include = [\"more.toml\"]\n[set.words]\nfile = \"words\"\n[set.nets]\nfile = \"nets\"\n[[route]]\n\
+         name = \"${file:name}\"\npath = \"/a\"\nupstream = \"echo:\"\ndeny = [\"set:nets\"]\nlimits = [\"l\"]\n\
+         [[route]]\npath = \"/b\"\nredirect = { map = \"map\" }\n\
+         [limit.l]\nrate = \"1/s\"\nkey = \"header:x-k\"\noverrides = { file = \"rows\" }\n\
+         when = { header = { x-k = \"set:words\" } }\n",
+    );
+    write("more.toml", "[server]\nworkers = 1\n");
+    write("words", "one\ntwo\n");
+    write("nets", "10.0.0.1\n10.0.0.2\n");
+    write("name", "first\n");
+    write("map", "/b/old /b/new\n");
+    write("rows", "one rate=5/s\n");
+    let config = config::load_config(&dir.path().join("main.toml")).unwrap_or_else(|report| panic!("{report}"));
+    assert_eq!(config.routes[0].name, "first");
+    assert!(config.routes[0].deny.contains("10.0.0.1".parse().unwrap()));
+    let words = &config.sets["words"].strings;
+    assert!(words.contains("one"), "{words:?}");
+    assert_eq!(config.limits.find("l").unwrap().overrides.file().unwrap().counts(), (1, 0));
+}
+
 #[test]
 fn substitution_happens_inside_string_values_only() {
     let package = env!("CARGO_PKG_NAME");

@@ -111,6 +111,7 @@ pub fn frame_of(entry: &OptionEntry) -> Frame {
             let listener = "[server]\ntrusted_proxies = [\"10.0.0.0/8\"]\n[[listener]]\naddress = \"127.0.0.1:8443\"\nserve = \"grpc\"\n";
             let beside = "domain = \"d\"\ndescriptor = { a = \"*\" }\nlimits = []\n";
             let others = match key {
+                "limits" => "[limit.l]\nrate = \"10/s\"\nkey = \"all\"\n",
                 "replaces" => {
                     "[[rls]]\ndomain = \"d\"\ndescriptor = { b = \"*\" }\nlimits = [\"a\", \"b\"]\n[limit.a]\nrate = \"1/s\"\nkey = \"all\"\n\
                      [limit.b]\nrate = \"1/s\"\nkey = \"all\"\n"
@@ -248,6 +249,14 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
             frame(format!("[limit.l]\n{limit}[limit.l.ban]\n"), beside, after)
         }
         "limit.lease" => frame("[limit.l]\nrate = \"1000/s\"\nburst = 2001\n[limit.l.lease]\n", "", after),
+        "limit.when" if key == "descriptor" => frame(
+            "[limit.l]\nrate = \"10/s\"\nkey = \"all\"\n[limit.l.when]\n",
+            "",
+            format!(
+                "{PLAIN}[[listener]]\naddress = \"127.0.0.1:8443\"\nserve = \"grpc\"\n[[rls]]\ndomain = \"d\"\n\
+                 descriptor = {{ plan = \"*\" }}\nlimits = [\"l\"]\n{ROUTE}"
+            ),
+        ),
         "limit.when" => {
             let more = format!(
                 "{JWT}[geo]\nfile = \"conf/countries.mmdb\"\n{LISTENER}tls = {{ client_ca = \"conf/tls/sample-ca.pem\", {} }}\n",
@@ -265,7 +274,10 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
             let beside = "key = \"header:x-tenant\"\n";
             frame(format!("[limit.l]\nrate = \"1000000/s\"\nburst = {}\n[limit.l.fair]\n", 1_i64 << 34), beside, after)
         }
-        "limit.cost" => frame(format!("[limit.l]\n{limit}[limit.l.cost]\n"), "reserve = {}\n", after),
+        "limit.cost" => {
+            let beside = if key == "graphql" { "" } else { "reserve = {}\n" };
+            frame(format!("[limit.l]\n{limit}[limit.l.cost]\n"), beside, after)
+        }
         "limit.cost.graphql" => frame(format!("{LARGE_LIMIT}[limit.l.cost.graphql]\n"), "", after),
         "limit.cost.reserve" => frame(format!("[limit.l]\n{limit}[limit.l.cost.reserve]\n"), "", after),
         "limit.weights" => {
@@ -277,6 +289,7 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
         "limit.overrides" => {
             let amount = if key == "in_flight" { "" } else { "rate = \"5/s\"\n" };
             let amount = if ["key", "until", "note"].contains(&key) { "rate = \"5/s\"\n" } else { amount };
+            let amount = if key == "resets_on" { "rate = \"5/month\"\n" } else { amount };
             let amount = if limit.contains("in_flight") { "in_flight = 3\n" } else { amount };
             frame(format!("[limit.l]\n{limit}[[limit.l.overrides]]\n"), format!("key = \"192.0.2.7\"\n{amount}"), after)
         }
@@ -308,10 +321,11 @@ fn frame_of_route(entry: &OptionEntry) -> Frame {
             "",
         ),
         (None, "files" | "try" | "cache_control") => frame("[[route]]\n", "files = \"conf\"\n", ""),
-        (None, "mirror") => frame("[[route]]\n", "upstream = \"http://127.0.0.1:9\"\n", ""),
+        (None, "mirror" | "breaker") => frame("[[route]]\n", "upstream = \"http://127.0.0.1:9\"\n", ""),
         (None, "split" | "split_by") => frame("[[route]]\n", "split = [{ upstream = \"http://127.0.0.1:9\" }]\n", ""),
         (None, _) => frame("[[route]]\n", "respond = { status = 200 }\n", "[limit.l]\nrate = \"10/s\"\n"),
         (Some("auth"), _) => {
+            let limit = if key == "limits" { LIMIT } else { "" };
             let (method, more) = match key {
                 "jwt" | "user_claim" => ("jwt = true\n", ""),
                 "forward" | "request_headers" | "copy_headers" | "timeout" | "on_error" => {
@@ -320,7 +334,7 @@ fn frame_of_route(entry: &OptionEntry) -> Frame {
                 "user" => ("forward = \"http://127.0.0.1:9/x\"\n", "copy_headers = [\"remote-user\"]\n"),
                 _ => ("basic = \"conf/users.htpasswd\"\n", ""),
             };
-            frame("[[route]]\nupstream = \"echo:\"\n[route.auth]\n", format!("{method}{more}"), JWT)
+            frame("[[route]]\nupstream = \"echo:\"\n[route.auth]\n", format!("{method}{more}"), format!("{JWT}{limit}"))
         }
         (Some("redirect"), _) => {
             frame("[[route]]\nhost = \"x.example.com\"\n[route.redirect]\n", "to = \"https://example.com/\"\n", "")

@@ -105,12 +105,56 @@ fn check_screens(scheme: &str) {
     std::fs::create_dir(&shots).unwrap();
     run_script("screens.js", &[&address(&gateway), shots.to_str().unwrap(), scheme]);
     let taken: Vec<_> = std::fs::read_dir(&shots).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert_eq!(taken.len(), 24, "there are 12 screens, wide and narrow");
+    assert_eq!(taken.len(), 26, "there are 13 screens, wide and narrow");
     if let Some(kept) = std::env::var_os("SCREENSHOTS") {
         for shot in taken {
             std::fs::copy(&shot, Path::new(&kept).join(shot.file_name().unwrap())).unwrap();
         }
     }
+}
+
+/// A limit with bans, in addition to [`ROUTES`].
+const BANS: &str = r#"
+[limit.logins]
+algorithm = "fixed_window"
+rate = "1/h"
+key = "ip"
+ban = { after = 1, within = "1h", for = "1h" }
+
+[limit.watchlist]
+rate = "1/s"
+key = "header:x-key"
+
+[[route]]
+path = "/login"
+respond = { body = "in" }
+limits = ["logins", "watchlist"]
+"#;
+
+#[test]
+fn what_was_changed_is_listed_over_all_limits_and_ended_from_its_row() {
+    let text = config("", &format!("{ROUTES}{BANS}"));
+    let gateway =
+        Gateway::with_config(&text.replace("[admin]\n", "[admin]\nkeys = { \"header:x-key\" = \"plain\" }\n"));
+    let set = |limit: &str, key: &str, body: &str| {
+        let path = format!("/-/limits/{limit}/override?key={key}");
+        let answer = gateway.admin_request("PUT", &path, "content-type: application/json\r\n", body);
+        assert_eq!(answer.status(), 200, "{}", answer.text());
+    };
+    (0..101).for_each(|n| set("watchlist", &format!("many-{n}"), r#"{"block": true}"#));
+    set("per-key", "gold", r#"{"block": true, "for": "1h", "note": "ticket 17"}"#);
+    set("per-key", "silver", r#"{"rate": "100/min"}"#);
+    let statuses = [0; 3].map(|_| gateway.fetch(&get("/login", "x-key: a\r\n")).status());
+    assert_eq!(statuses, [200, 429, 429]);
+    run_script("overrides.js", &[&address(&gateway)]);
+    assert_eq!(gateway.fetch(&get("/login", "x-key: a\r\n")).status(), 200, "the ban is lifted");
+    assert_eq!(gateway.fetch(&get("/", "x-key: gold\r\n")).status(), 200);
+}
+
+#[test]
+fn text_that_is_not_saved_is_not_lost_without_a_question() {
+    let gateway = refusing_gateway("edit = true\ntoken = \"hush-hush-hush-hush\"\n");
+    run_script("unsaved.js", &[&address(&gateway), "hush-hush-hush-hush"]);
 }
 
 #[test]

@@ -3,7 +3,7 @@ const { run, show } = require("./chromium.js");
 
 const [, , url, directory] = process.argv;
 const SCREENS = { now: "now", customer: "customers/header%3Ax-api-key%3Dacme", gateways: "gateways", routes: "routes", limits: "limits", limit: "limits/per-customer", key: "limits/per-customer/key/header%3Ax-api-key%3Dacme",
-  live: "live", upstreams: "upstreams", config: "config" };
+  live: "live", overrides: "overrides", upstreams: "upstreams", config: "config" };
 
 run(async (open) => {
   const page = await open({ colorScheme: "light", viewport: { width: 1280, height: 860 }, reducedMotion: "reduce" });

@@ -21,6 +21,7 @@ missing = "skip"
 rate = "120/min"
 burst = 40
 key = "ip"
+ban = { after = 200, within = "10min", for = "1h" }
 
 [limit.search]
 rate = "2/s"
@@ -88,6 +89,15 @@ fn pictures_show_a_gateway_with_traffic() {
     });
     let changed = std::fs::read_to_string(gateway.config()).unwrap().replace("120/min", "90/min");
     std::fs::write(gateway.config(), changed).unwrap();
+    for (limit, key, body) in [
+        ("per-ip", "203.0.113.66", r#"{"block": true, "for": "1d", "note": "scraper, ticket 4711"}"#),
+        ("per-customer", "initech", r#"{"rate": "300/min", "for": "7d", "note": "launch"}"#),
+        ("per-customer", "globex", r#"{"rate": "20/s", "burst": 40}"#),
+    ] {
+        let path = format!("/-/limits/{limit}/override?key={key}");
+        let answer = gateway.admin_request("PUT", &path, "content-type: application/json\r\n", body);
+        assert_eq!(answer.status(), 200, "{}", answer.text());
+    }
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let [script, pictures] = ["tests/dashboard/pictures.js", "docs/images"].map(|path| root.join(path));
     std::fs::create_dir_all(&pictures).unwrap();

@@ -2,7 +2,7 @@
 const { VIEWS, checkAccess, run, show } = require("./chromium.js");
 
 const [, , url, shots, scheme] = process.argv;
-const SCREENS = ["now", "customers", "customers/header%3Ax-key%3Dgold", "routes", "limits", "limits/per-key", "limits/per-key/key/header%3Ax-key%3Dgold", "live", "upstreams", "gateways", "config", "tls"];
+const SCREENS = ["now", "customers", "customers/header%3Ax-key%3Dgold", "routes", "limits", "limits/per-key", "limits/per-key/key/header%3Ax-key%3Dgold", "live", "overrides", "upstreams", "gateways", "config", "tls"];
 
 run(async (open) => {
   await Promise.all(VIEWS.filter((view) => view.colorScheme === scheme).map(async (view) => {

@@ -13,6 +13,7 @@ run(async (open) => {
   const reopen = async () => {
     const before = await shown();
     await page.getByRole("button", { name: "Discard changes" }).click();
+    await page.locator("#dialog").getByRole("button", { name: "Discard" }).click();
     await page.waitForFunction((text) => document.querySelector("textarea").value !== text, before);
   };
   const refuse = async (text, action = "Save and apply") => {

@@ -1,5 +1,6 @@
 //! Listeners with `serve = "grpc"`: rate limit requests and authorization checks of Envoy.
 
+mod annotated;
 mod calls;
 mod deadlines;
 mod explanations;

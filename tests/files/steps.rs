@@ -59,22 +59,50 @@ fn files_pass_all_steps() {
     gateway.assert_metric("requests_total", &[("route", "files"), ("method", "GET"), ("code", "404")], 1.0);
 }
 
+/// An explanation opens the file, so that it says what the request gets: by the command and by the gateway.
 #[test]
-fn an_explanation_names_the_files() {
+fn an_explanation_says_which_file_a_request_gets() {
     let gateway = site_with("", super::ROUTES);
-    let explain = |arguments: &[&str]| {
-        let output = program().arg("explain").arg("-c").arg(gateway.config()).args(arguments).output().unwrap();
-        String::from_utf8(output.stdout).unwrap()
-    };
     let dist = gateway.dir.path().join("dist");
-    let text = explain(&["GET", "http://a.test/raw/docs/"]);
-    assert!(text.contains(&format!("send the file {}/docs/", dist.display())), "{text}");
-    let text = explain(&["GET", "http://a.test/x"]);
-    assert!(text.contains(&format!("{0}/x, or else {0}/index.html", dist.display())), "{text}");
-    for (arguments, reason) in
-        [(["POST", "http://a.test/x"], "file_method"), (["GET", "http://a.test/raw/.env"], "no_file")]
-    {
-        let output = explain(&arguments);
-        assert!(output.contains(reason), "{output}");
+    fs::write(dist.join("assets/app.js.gz"), "not really compressed").unwrap();
+    let admin = format!("http://{}", gateway.admin);
+    let explain = |arguments: &[&str]| -> serde_json::Value {
+        let mut command = program();
+        command.args(["explain", "--format", "json", "-c"]).arg(gateway.config()).args(arguments);
+        serde_json::from_slice(&command.output().unwrap().stdout).unwrap()
+    };
+    let requests = [
+        ("GET", "/raw/docs/", "", Some("docs/index.html")),
+        ("GET", "/raw/docs", "", None),
+        ("HEAD", "/raw/docs/index.html", "", Some("docs/index.html")),
+        ("GET", "/x", "", Some("index.html")),
+        ("GET", "/assets/app.js", "accept-encoding: gzip", Some("assets/app.js.gz")),
+        ("GET", "/assets/app.js", "range: bytes=0-0", Some("assets/app.js")),
+        ("GET", "/assets/app.js", "range: bytes=999999999-", Some("assets/app.js")),
+        ("GET", "/assets/app.js", "if-none-match: *", Some("assets/app.js")),
+        ("GET", "/raw/none", "", None),
+        ("GET", "/raw/outside.txt", "", None),
+        ("GET", "/raw/inside.js", "", Some("inside.js")),
+        ("GET", "/raw/empty/", "", None),
+        ("GET", "/raw/.env", "", None),
+        ("POST", "/x", "", None),
+    ];
+    for (method, target, field, file) in requests {
+        let line = if field.is_empty() { String::new() } else { format!("{field}\r\n") };
+        let head = format!("{method} {target} HTTP/1.1\r\nhost: a.test\r\n{line}content-length: 0\r\n\r\n");
+        let response = gateway.client().fetch(&head, "");
+        let url = format!("http://a.test{target}");
+        let fields = if field.is_empty() { vec![] } else { vec!["-H", field] };
+        for source in [&[][..], &["--admin", &admin]] {
+            let explanation = explain(&[source, &[method, &url], &fields].concat());
+            assert_eq!(explanation["verdict"]["status"], response.status(), "{method} {target} {field}: {explanation}");
+            let path = file.map(|name| dist.join(name).display().to_string());
+            assert_eq!(explanation["action"]["files"][0].as_str(), path.as_deref(), "{target}: {explanation}");
+            assert_eq!(explanation["action"]["location"].as_str(), response.get("location"), "{target}: {explanation}");
+        }
+    }
+    for (method, target, reason) in [("POST", "/x", "file_method"), ("GET", "/raw/none", "no_file")] {
+        let explanation = explain(&[method, &format!("http://a.test{target}")]);
+        assert_eq!(explanation["verdict"]["reason"], reason, "{explanation}");
     }
 }

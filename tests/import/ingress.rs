@@ -269,3 +269,140 @@ fn default_backends_are_for_what_is_left() {
         assert_eq!(code, 0, "{found}");
     }
 }
+
+/// Adds a ConfigMap to a manifest.
+fn with_map(manifest: &str, name: &str, data: &str) -> String {
+    format!("{manifest}---\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{{data}}}\n")
+}
+
+/// Charts and administrators choose the name of the controller's ConfigMap.
+#[test]
+fn a_config_map_with_settings_of_a_controller_is_one() {
+    let app = ingress(&[], &[("/", "Prefix", "app")]);
+    for name in ["nginx-ingress-controller", "ingress-nginx-controller", "edge"] {
+        let (found, code) = imported(&with_map(&app, name, "whitelist-source-range: 10.0.0.0/8"));
+        assert!(found.contains("limits = [\"only-allowed-1\"]") && code == 0, "{name}\n{found}");
+        let (found, code) = imported(&with_map(&app, name, "global-auth-url: \"http://auth/\""));
+        assert!(!found.contains("\nupstream = ") && code == 3, "{name}\n{found}");
+    }
+    // Only the name is that of one: settings of another controller, and files of a web server.
+    for (name, data, code, is_open) in [
+        ("nginx-config", "keepalive: \"32\"", 3, true),
+        ("nginx-config", "server-snippets: \"deny all;\"", 3, false),
+        ("nginx-config", "nginx.conf: \"deny all;\"", 0, true),
+        ("app", "AUTH: \"1\"", 0, true),
+        ("ingress-nginx-controller", "annotation-jwt-check: \"true\", use-gzip: \"true\"", 3, false),
+    ] {
+        let (found, exit) = imported(&with_map(&app, name, data));
+        assert_eq!((exit, found.contains("\nupstream = ")), (code, is_open), "{name} {data}\n{found}");
+    }
+}
+
+/// Each controller has clients and settings of its own.
+#[test]
+fn ingresses_of_other_controllers_are_closed() {
+    let of_class = |host: &str, class: &str| {
+        let class = if class.is_empty() { String::new() } else { format!("ingressClassName: {class}, ") };
+        ingress(&[], &[("/", "Prefix", "app")]).replace("a.test", host).replace("spec: {", &format!("spec: {{{class}"))
+    };
+    let both = |first: &str, second: &str| format!("{}---\n{}", of_class("a.test", first), of_class("b.test", second));
+    let is_open = |found: &str, host: &str| {
+        let route = found.split("[[route]]").find(|route| route.contains(&format!("host = \"{host}\"")));
+        route.unwrap_or_else(|| panic!("{host}\n{found}")).contains("\nupstream = ")
+    };
+    for (first, second, code, expected) in
+        [("nginx", "nginx", 0, true), ("nginx", "", 0, true), ("nginx-internal", "nginx-public", 3, false)]
+    {
+        let (found, exit) = imported(&both(first, second));
+        assert_eq!((exit, is_open(&found, "a.test"), is_open(&found, "b.test")), (code, true, expected), "{found}");
+    }
+    // It may be for either of them.
+    let (found, _) = imported(&format!("{}---\n{}", both("nginx-internal", "nginx-public"), of_class("c.test", "")));
+    assert!(!is_open(&found, "c.test"), "{found}");
+    let (found, _) = imported(&format!("{}---\n{}", of_class("c.test", ""), both("nginx-internal", "nginx-public")));
+    assert!(!is_open(&found, "c.test") && is_open(&found, "a.test"), "{found}");
+    // The settings of two controllers; the same settings twice are one.
+    let app = of_class("a.test", "nginx");
+    let first = with_map(&app, "internal", "whitelist-source-range: 10.0.0.0/8");
+    let (found, code) = imported(&with_map(&first, "public", "whitelist-source-range: \"0.0.0.0/0,::/0\""));
+    assert!(code == 3 && !is_open(&found, "a.test"), "{found}");
+    let (found, code) = imported(&with_map(&first, "copy", "whitelist-source-range: 10.0.0.0/8"));
+    assert!(code == 0 && is_open(&found, "a.test"), "{found}");
+    // An `IngressClass` names the controller.
+    let class = |name: &str, controller: &str| {
+        format!("---\nkind: IngressClass\nmetadata: {{name: {name}}}\nspec: {{controller: {controller}}}\n")
+    };
+    let (found, code) = imported(&format!("{}{}", of_class("a.test", "edge"), class("edge", "k8s.io/ingress-nginx")));
+    assert!(code == 0 && is_open(&found, "a.test"), "{found}");
+    let other = class("nginx", "nginx.org/ingress-controller");
+    let (found, code) = imported(&format!("{}---\n{}{other}", of_class("a.test", "nginx"), of_class("b.test", "")));
+    assert!(code == 3 && !found.contains("a.test\"") && is_open(&found, "b.test"), "{found}");
+}
+
+/// A canary of another controller gets no requests.
+#[test]
+fn a_canary_of_another_class_is_left_out() {
+    let of_class = |text: String, class: &str| text.replace("spec: {", &format!("spec: {{ingressClassName: {class}, "));
+    let main = of_class(ingress(&[], &[("/", "Prefix", "app")]), "nginx-a");
+    let canary = ingress(&[("canary", "true"), ("canary-weight", "10")], &[("/", "Prefix", "next")]);
+    let (found, code) = imported(&format!("{main}---\n{}", of_class(canary, "nginx-b")));
+    assert!(code == 3 && !found.contains("next.default"), "{found}");
+}
+
+/// Protections of other controllers, or with another prefix, do not get lost.
+#[test]
+fn annotations_of_other_controllers_are_comments() {
+    let app = ingress(&[], &[("/", "Prefix", "app")]);
+    for (annotation, code, is_open) in [
+        ("nginx.org/basic-auth-secret: s", 3, false),
+        ("nginx.com/jwt-key: k", 3, false),
+        ("nginx.org/limit-req-rate: 10r/s", 3, false),
+        ("appprotect.f5.com/app-protect-enable: \"True\"", 3, false),
+        ("appprotect.f5.com/app-protect-enable: \"False\"", 3, true),
+        ("custom.nginx.org/rate-limiting: \"on\"", 3, false),
+        ("nginx.org/proxy-read-timeout: 5s", 3, true),
+        ("ingress.kubernetes.io/whitelist-source-range: 10.0.0.0/8", 3, false),
+        ("ingress.kubernetes.io/app-root: /x", 3, false),
+        ("edge.example.com/auth-url: \"http://auth/\"", 3, false),
+        ("nginx.ingress.kubernetes.io/denylist-countries: XX", 3, false),
+        ("nginx.ingress.kubernetes.io/strange: x", 3, true),
+        ("cert-manager.io/revision-history-limit: \"1\"", 0, true),
+        ("cert-manager.io/cluster-issuer: ca", 0, true),
+        ("external-dns.alpha.kubernetes.io/hostname: a.test", 0, true),
+    ] {
+        let (found, exit) = imported(&app.replace("annotations: {", &format!("annotations: {{{annotation}")));
+        assert_eq!((exit, found.contains("\nupstream = ")), (code, is_open), "{annotation}\n{found}");
+    }
+}
+
+/// Client certificates and snippets of a server are those of a host, whatever Ingress has its other paths.
+#[test]
+fn protections_of_a_host_close_the_routes_of_other_ingresses() {
+    for (annotation, is_of_host) in
+        [("auth-tls-secret", true), ("server-snippet", true), ("auth-url", false), ("configuration-snippet", false)]
+    {
+        let admin = ingress(&[(annotation, "x")], &[("/admin", "Prefix", "admin")]);
+        let app = ingress(&[], &[("/", "Prefix", "app")]);
+        let other = app.replace("a.test", "b.test").replace("name: app", "name: other");
+        for text in [format!("{admin}---\n{app}---\n{other}"), format!("{other}---\n{app}---\n{admin}")] {
+            let (found, code) = imported(&text);
+            assert_eq!((found.contains("\nupstream = \"app."), code), (!is_of_host, 3), "{annotation}\n{found}");
+            assert!(found.contains("\nupstream = \"other.") && !found.contains("\nupstream = \"admin."), "{found}");
+        }
+    }
+}
+
+/// The gateway would wait for another time by default.
+#[test]
+fn timeouts_are_those_of_the_controller() {
+    let app = ingress(&[], &[("/", "Prefix", "app")]);
+    let (found, code) = imported(&app);
+    assert!(found.contains("\nconnect_timeout = \"5s\"\nbody_timeout = \"60s\"\n") && code == 0, "{found}");
+    let data = "proxy-connect-timeout: \"2\", proxy-read-timeout: \"90\", client-body-timeout: \"20\"";
+    let (found, code) = imported(&with_map(&app, "ingress-nginx-controller", data));
+    let lines = "connect_timeout = \"2s\"\nbody_timeout = \"20s\"\nresponse_timeout = \"90s\"\nstream_timeout = \"90s\"\n\
+                 tunnel_timeout = \"90s\"\n";
+    assert!(found.contains(lines) && code == 0, "{found}");
+    let (found, code) = imported(&ingress(&[("proxy-read-timeout", "604800")], &[("/", "Prefix", "app")]));
+    assert!(found.contains("response_timeout = \"86400s\"") && code == 3, "{found}");
+}

@@ -2,6 +2,7 @@
 //! files, and whether nginx and the imported config decide alike.
 
 mod comments;
+mod defaults;
 mod delays;
 mod descriptors;
 mod differential;

@@ -367,7 +367,7 @@ fn servers_keep_their_parameters() {
          backup; ip_hash; } server { location / { proxy_pass https://a; } }",
     );
     let expected = "servers = [{ url = \"https://10.0.0.1:80\" }, { url = \"https://10.0.0.2:81\", weight = 0 }, \
-                    { url = \"https://10.0.0.3:80\", max_in_flight = 9, weight = 2 }]\nbalance = \"consistent_hash\"\nhash_on = \"ip\"\n";
+                    { url = \"https://10.0.0.3:80\", max_in_flight = 9, weight = 2 }]\nbalance = \"consistent_hash\"\nhash_on = \"ip/24/128\"\n";
     assert!(text.contains(expected), "{text}");
     assert!(text.contains("backup servers are not available"), "{text}");
     assert_eq!(code, 3);

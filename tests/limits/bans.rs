@@ -58,7 +58,9 @@ fn a_key_that_is_refused_often_is_banned_until_an_operator_lifts_it() {
             .output()
             .unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
-        assert!(text.contains("the key is banned; passes in 59 min") && text.contains("ban a key for 1 h"), "{text}");
+        assert!(text.contains("the key is banned until 2") && text.contains("; passes in 59 min"), "{text}");
+        assert!(text.contains("ban a key for 1 h"), "{text}");
+        assert!(text.contains("requests until then do not make the ban longer"), "{text}");
 
         let lift = || gateway.admin_request("DELETE", "/-/limits/login/state?key=127.0.0.1", "", "").status();
         assert_eq!(lift(), 200);

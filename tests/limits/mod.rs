@@ -26,6 +26,7 @@ mod real_time;
 mod repeated_keys;
 mod repeated_tokens;
 mod rolling_settings;
+mod set_rows;
 pub mod several_gateways;
 mod stated_rates;
 mod tiers;

@@ -173,3 +173,29 @@ fn a_hundred_thousand_rows_of_a_file_are_in_force() {
     assert!(gateway.log().contains("changed=1"), "{}", gateway.log());
     assert_eq!(statuses(&gateway, "c4", 4), [200, 200, 200, 429]);
 }
+
+/// Overrides and texts of conditions are whole values. Who writes a pattern there is told.
+#[test]
+fn check_warns_of_values_that_look_like_patterns() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("rows"), "a rate=2/h\n10.0.0.0/8 rate=1/h\nb.* rate=1/h\n* rate=3/h\n").unwrap();
+    let check = |more: &str| {
+        let file = dir.path().join("c.toml");
+        fs::write(&file, format!("{LIMIT}{more}\n")).unwrap();
+        let output = program().args(["check", "-c"]).arg(&file).output().unwrap();
+        String::from_utf8(output.stderr).unwrap() + &String::from_utf8(output.stdout).unwrap()
+    };
+    for (more, parts) in [
+        ("overrides = { file = \"rows\" }", &["SG0321", "line 2 (a network), line 3 (a regular expression)"][..]),
+        ("overrides = [{ key = \"^a[0-9]+$\", rate = \"1/h\" }]", &["SG0321", "looks like a regular expression"]),
+        ("overrides = [{ key = \"set:vip\", rate = \"1/h\" }]", &["SG0321", "looks like a set"]),
+        ("when = { header = { x-a = \"10.0.0.0/8\" } }", &["SG0321", "looks like a network"]),
+        ("when = { header = { x-a = \"^a(b|c)$\" } }", &["SG0321", "looks like a regular expression"]),
+        ("when = { header = { x-a = \"= 10.0.0.0/8\", x-b = \"~ ^a\", x-c = \"b*\" } }", &[]),
+        ("overrides = [{ key = \"a/b:c.d\", rate = \"1/h\" }, { key = \"*\", rate = \"2/h\" }]", &[]),
+    ] {
+        let text = check(more);
+        assert!(parts.iter().all(|part| text.contains(part)), "{more}: {text}");
+        assert_eq!(text.contains("SG0321"), !parts.is_empty(), "{more}: {text}");
+    }
+}

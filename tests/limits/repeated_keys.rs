@@ -113,6 +113,48 @@ fn junk_in_the_body_buys_nothing() {
     gateway.assert_metric("rejections_total", &rejected("json"), 24.0);
 }
 
+/// Python and others read headers as Latin-1 and then trim them, Go trims characters of UTF-8.
+#[test]
+fn what_servers_trim_of_a_header_buys_nothing() {
+    let trimmed = "key = [{ source = \"header:x-api-key\", normalize = [\"trim\"] }]";
+    let config = [
+        route("exact", "/exact", "key = \"header:x-api-key\""),
+        route("trim", "/trim", trimmed),
+        route("first", "/first", &format!("{trimmed}\nrepeated = \"first\"")),
+        route("when", "/when", "key = \"all\"\nwhen = { header = { x-api-key = \"k1\" } }"),
+        route("not", "/not", "key = \"all\"\nwhen = { header = { x-api-key = \"!k1\" } }"),
+    ];
+    let gateway = Gateway::start(&config.concat());
+    let status = |path: &str, value: &[u8]| {
+        let (start, end) = (format!("GET {path} HTTP/1.1\r\nhost: a.test\r\nx-api-key: "), b"\r\n\r\n");
+        let mut client = Client::connect(gateway.addr);
+        client.send([start.as_bytes(), value, end].concat());
+        client.read_response("GET").status()
+    };
+    let spellings = [
+        &b"\xa0k1"[..],
+        b"\xa0\xa0k1",
+        b"k1\xa0",
+        b"k1\x85",
+        b"\x85k1",
+        "\u{a0}k1".as_bytes(),
+        "k1\u{3000}".as_bytes(),
+    ];
+    for path in ["/exact", "/trim", "/when", "/not"] {
+        for value in spellings {
+            assert_eq!(status(path, value), 400, "{path} {value:?}");
+        }
+    }
+    // With `first`, servers are known to agree; the spellings that `trim` makes one have one budget.
+    let statuses: Vec<u16> = spellings.iter().map(|value| status("/first", value)).collect();
+    assert!(statuses[..2] == [200; 2] && statuses[2..].iter().all(|status| *status == 429), "{statuses:?}");
+    // Characters of a name and bytes inside are no white space.
+    for value in ["voil\u{e0}".as_bytes(), b"k\xff1"] {
+        let statuses: Vec<u16> = (0..3).map(|_| status("/exact", value)).collect();
+        assert_eq!(statuses, [200, 200, 429], "{value:?}");
+    }
+}
+
 /// A spelling that only some servers decode is the same key to all of them here.
 #[test]
 fn aliases_of_a_path_have_one_budget() {

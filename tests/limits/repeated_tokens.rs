@@ -56,6 +56,34 @@ fn a_second_token_buys_nothing() {
     }
 }
 
+/// Servers differ in the spellings of a token that they accept. Those that mean one token have its budget, and others
+/// are refused.
+#[test]
+fn another_spelling_of_the_token_buys_nothing() {
+    for (header, spellings) in [
+        ("authorization", &["Bearer @", "Bearer\t@", "bearer @=", "JWT @", "@"][..]),
+        ("x-token", &["@", "@=", "Bearer\t@", "Any @"]),
+    ] {
+        let gateway = gateway(header, "");
+        for (n, path) in ["/key", "/skip", "/when"].into_iter().enumerate() {
+            let token = hs256(SECRET, &format!("{{\"sub\":\"anna{n}\",\"plan\":\"free\"}}"));
+            let status = |value: &str| {
+                let line = format!("{header}: {}\r\n", value.replace('@', &token));
+                gateway.fetch(&get(path, &line)).status()
+            };
+            let counted: Vec<u16> = spellings.iter().map(|value| status(value)).collect();
+            assert!(counted[..2] == [200; 2] && counted[2..].iter().all(|one| *one == 429), "{path} {counted:?}");
+            for value in ["Bearer @ x", "Bearer \"@\"", "Bearer @,x", "Any @ x", "Bearer \u{a0}@"] {
+                assert_eq!(status(value), 400, "{path} {value}");
+            }
+        }
+        // What is no token for anybody counts as none.
+        for value in ["Bearer junk", "Basic dXNlcjpwYXNz", "Token token=\"a\"", "Digest uri=\"/a.b.js\""] {
+            assert_eq!(statuses(&gateway, "/skip", &format!("{header}: {value}\r\n"), 3), [200; 3], "{value}");
+        }
+    }
+}
+
 #[test]
 fn the_first_or_the_last_token_counts_where_a_limit_says_so() {
     let anna = token("anna");

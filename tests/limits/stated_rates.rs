@@ -115,10 +115,10 @@ fn explain_contract_and_test_know_the_rate() {
     assert!(contract.contains('5'), "{contract}");
     // Not the bound of the plan with the fastest rate, which admits less in a day.
     for (plans, sentence) in [
-        ("{ fast = \"5/h\", long = \"100/day\" }", "1 plan has other numbers: their keys get at most 100"),
+        ("{ fast = \"5/h\", long = \"100/day\" }", "1 plan has different numbers: their keys get at most 100"),
         (
             "{ fast = \"5/h\", free = \"1/h\", all = \"unlimited\" }",
-            "2 plans have other numbers: some keys are unlimited",
+            "2 plans have different numbers: some keys are unlimited",
         ),
     ] {
         std::fs::write(&file, config(&format!("rate = \"jwt:plan\"\nrates = {plans}\n"))).unwrap();

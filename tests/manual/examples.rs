@@ -7,7 +7,7 @@ use crate::support::ca::Ca;
 use crate::support::client::{Client, get};
 use crate::support::gateway::{Gateway, program};
 use crate::support::limiting::RedisServer;
-use crate::support::manual::{app, changed};
+use crate::support::manual::{Page, app, changed, examples};
 use crate::support::tls::Trust;
 use crate::support::upstream::Upstream;
 use crate::support::wait_until;
@@ -105,6 +105,34 @@ fn several_gateways_share_a_limit() {
     gateways.iter().for_each(Gateway::wait_for_store);
     assert_eq!(gateways.each_ref().map(|gateway| admitted(gateway, 30, "/", "")).iter().sum::<usize>(), 50);
     assert!(first.connections() > 0 && second.connections() > 0);
+}
+
+/// Both ways of the page to start two gateways lead to the result that it shows: its config, and its Compose file.
+#[test]
+fn the_check_of_several_gateways_passes_with_the_files_that_the_page_names() {
+    let page = Page::read("docs/guides/several-gateways.md");
+    let check = page.blocks.iter().find(|block| block.text.contains("x-api-key: try")).unwrap();
+    let shown: Vec<u16> =
+        examples(&check.text)[0].shown.split_whitespace().map(|status| status.parse().unwrap()).collect();
+    assert_eq!(shown.len(), 12);
+    let composed = std::fs::read_to_string("conf/compose-scaled/sluicegate.toml").unwrap();
+    let composed = ["http://app:", "redis:6379", "0.0.0.0:"]
+        .iter()
+        .zip(["http://127.0.0.1:", "127.0.0.1:6379", "127.0.0.1:"])
+        .fold(composed, |config, (from, to)| changed(&config, from, to));
+    let own = page.under("Try it on one machine")[0].config.replace("${PORT:-8080}", "8080");
+    for config in [composed, own.replace("${ADMIN_PORT:-9900}", "9900")] {
+        let (app, redis) = (app(), RedisServer::start(&[]));
+        let store = redis.url().trim_start_matches("redis://").to_owned();
+        let config = changed(&config, "127.0.0.1:3000", &app.addr.to_string());
+        let config = changed(&config, "127.0.0.1:6379\"", &format!("{store}\"\ndeadline = \"5s\""));
+        let config = changed(&changed(&config, "127.0.0.1:8080", "127.0.0.1:0"), "127.0.0.1:9900", "127.0.0.1:0");
+        let gateways = [0; 2].map(|_| Gateway::with_config(&config));
+        gateways.iter().for_each(Gateway::wait_for_store);
+        let statuses =
+            gateways.iter().flat_map(|gateway| [0; 6].map(|_| gateway.fetch(&get("/", "x-api-key: try\r\n")).status()));
+        assert_eq!(statuses.collect::<Vec<u16>>(), shown, "{config}");
+    }
 }
 
 #[test]

@@ -188,7 +188,19 @@ fn check_asks_the_store() {
     let (code, text) = check(&right);
     assert!(code == Some(2) && text.contains("allkeys-lru"), "{code:?} {text}");
     let (code, text) = check(&with_password(&server, "wrong"));
-    assert!(code == Some(1) && text.contains("refuses the login"), "{code:?} {text}");
+    assert!(code == Some(1) && text.contains("WRONGPASS") && text.contains("correct `username`"), "{code:?} {text}");
+    let (code, text) = check(&server.url());
+    assert!(code == Some(1) && text.contains("NOAUTH") && text.contains("set `password`"), "{code:?} {text}");
     let (code, text) = check("redis://127.0.0.1:1");
-    assert!(code == Some(1) && text.contains("cannot be reached"), "{code:?} {text}");
+    assert!(
+        code == Some(1) && text.contains("Connection refused") && text.contains("see that Redis runs"),
+        "{code:?} {text}"
+    );
+    let () = redis::cmd("ACL").arg(&["SETUSER", "few", "on", ">pw", "~sg:*", "+time"]).query(&mut client).unwrap();
+    let () = redis::cmd("ACL").arg(&["SETUSER", "other", "on", ">pw", "~other:*", "+@all"]).query(&mut client).unwrap();
+    for (user, words) in [("few", "'eval"), ("other", "key")] {
+        let (code, text) = check(&server.url().replace("redis://", &format!("redis://{user}:pw@")));
+        assert!(code == Some(1) && text.contains(words) && text.contains("ACL SETUSER"), "{user}: {code:?} {text}");
+        assert!(!text.contains("pw"), "{text}");
+    }
 }

@@ -13,6 +13,7 @@ use sluicegate::limiting::store::redis_tls::{RedisTls, TlsFiles};
 use sluicegate::limiting::store::settings::StoreSettings;
 use sluicegate::telemetry::metrics::Metrics;
 
+use crate::support::gateway::program;
 use crate::support::limiting::rules::window;
 use crate::support::limiting::tls::{Ca, Pair, TlsServer, files};
 use crate::support::limiting::topology::run_command;
@@ -28,6 +29,42 @@ async fn assert_responds(redis: &RedisStore) {
     while let Err(error) = kind(redis, &one).await {
         assert!(since.elapsed() < Duration::from_secs(5), "still {error:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// What TLS refuses: `check --store` names the cause and the remedy.
+#[test]
+fn check_names_what_is_wrong_with_tls() {
+    let (ours, other) = (Ca::new("ours"), Ca::new("other"));
+    let server = TlsServer::start(&ours.issue(&["redis.test"], "server"), &ours, &[]);
+    let dir = tempfile::tempdir().unwrap();
+    let named = TlsServer::start(&ours.issue(&["127.0.0.1"], "server"), &ours, &[]);
+    other.issue(&[], "gateway").save(dir.path(), "other-client");
+    std::fs::write(dir.path().join("ours.pem"), ours.pem()).unwrap();
+    std::fs::write(dir.path().join("other.pem"), other.pem()).unwrap();
+    let check = |url: &str, options: &str| {
+        let rest = "[[route]]\nupstream = \"echo:\"\nlimits = [\"x\"]\n[limit.x]\nrate = \"100/s\"\n";
+        let text = format!("[store]\nurl = \"{url}\"\n{options}\n{rest}");
+        std::fs::write(dir.path().join("c.toml"), text).unwrap();
+        let output = program().current_dir(dir.path()).args(["check", "--store", "c.toml"]).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let tls = server.url("127.0.0.1");
+    let with_name = named.url("127.0.0.1");
+    let strange = "ca = \"ours.pem\"\nclient_cert = \"other-client.pem\"\nclient_key = \"other-client.key\"";
+    let plain_to_tls = tls.replace("rediss://", "redis://");
+    let tls_to_plain = server.server.url().replace("redis://", "rediss://");
+    for (url, options, words) in [
+        (&tls, "ca = \"other.pem\"", "set `ca` to the CA"),
+        (&tls, "", "set `ca` to the CA"),
+        (&tls, "ca = \"ours.pem\"", "write a name of the certificate"),
+        (&with_name, "ca = \"ours.pem\"", "set `client_cert` and `client_key`"),
+        (&with_name, strange, "does not trust the CA of `client_cert`"),
+        (&plain_to_tls, "", "write `rediss://`"),
+        (&tls_to_plain, "ca = \"ours.pem\"", "write `redis://`"),
+    ] {
+        let (code, text) = check(url, options);
+        assert!(code == Some(1) && text.contains(words), "{url} {options}: {code:?} {text}");
     }
 }
 

@@ -43,6 +43,15 @@ fn bad_lines_are_counted_and_the_first_are_shown() {
 }
 
 #[test]
+fn a_date_that_does_not_exist_is_a_bad_line() {
+    let dir = Dir::new(CONFIG);
+    let line = COMBINED.lines().next().unwrap().replace("10/Oct/2000", "30/Feb/2000");
+    dir.write("access.log", format!("{COMBINED}{line}\n").as_bytes());
+    let (code, stdout, _) = dir.replay(&["access.log"], b"");
+    assert!(code == 0 && stdout.contains("the time stamp is not of the form"), "{stdout}");
+}
+
+#[test]
 fn times_that_jump_back_count_as_of_the_time_reached() {
     let dir = Dir::new(CONFIG);
     let day = COMBINED.to_owned() + &COMBINED.lines().next().unwrap().replace("13:55", "14:55") + "\n";
@@ -118,8 +127,13 @@ fn exit_codes() {
     let dir = Dir::new(CONFIG);
     let (code, _, stderr) = dir.replay(&["-"], b"nonsense\n\x00\xff\n");
     assert!(code == 1 && stderr.contains("standard input line 1"), "{code} {stderr}");
-    assert_eq!(dir.replay(&["-"], b"").0, 0, "a log may be empty");
-    assert_eq!(dir.replay(&["-"], b"\n").0, 0, "or hold empty lines");
+    // A script must not take nothing for a limit that refuses nothing. One of several logs may be empty.
+    for nothing in [&b""[..], b"\n", b"::1 - - [29/Feb/2024:23:59:59 +0100] \"-\" 400 0\n"] {
+        let (code, _, stderr) = dir.replay(&["-"], nothing);
+        assert!(code == 1 && stderr.contains("the logs contain no requests"), "{code} {stderr}");
+    }
+    dir.write("access.log", COMBINED.as_bytes());
+    assert_eq!(dir.replay(&["-", "access.log"], b"").0, 0);
     assert_eq!(dir.replay(&[], b"").0, 2);
     assert_eq!(dir.replay(&["-", "--host", "a b"], b"").0, 2);
     for option in ["--plot", "--verdicts"] {

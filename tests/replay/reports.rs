@@ -228,7 +228,8 @@ fn an_empty_log_is_reported() {
     let dir = Dir::new(CONFIG);
     dir.write("access.log", b"");
     let expected = "access.log: empty\nno requests, so no result for the limits\n";
-    assert_eq!(dir.replay(&["access.log"], b""), (0, expected.to_owned(), String::new()));
+    let error = "error: the logs contain no requests\n";
+    assert_eq!(dir.replay(&["access.log"], b""), (1, expected.to_owned(), error.to_owned()));
     dir.write("full.log", COMBINED.as_bytes());
     let (_, stdout, _) = dir.replay(&["access.log", "full.log"], b"");
     assert!(stdout.starts_with("access.log: empty\nfull.log: 8 lines, combined, 1 bad\n"), "{stdout}");

@@ -197,7 +197,7 @@ fn the_deny_list_responds_with_403_before_any_limit_and_sets_name_networks() {
         respond = { body = "in" }
         limits = ["one"]
         allow = ["set:office"]
-        deny = ["127.0.0.66", "127.6.0.0/16"]
+        deny = ["127.0.0.66", "127.6.0.0/16", "::ffff:127.7.0.0/112"]
 
         [set.office]
         values = ["127.0.1.0/24", "::1"]
@@ -207,7 +207,7 @@ fn the_deny_list_responds_with_403_before_any_limit_and_sets_name_networks() {
         key = "ip"
         "#,
     );
-    for source in [[127, 0, 0, 66], [127, 6, 7, 8]] {
+    for source in [[127, 0, 0, 66], [127, 6, 7, 8], [127, 7, 8, 9]] {
         let denied = gateway.client_from(source).fetch(&get("/", ""), "");
         assert_eq!((denied.status(), denied.get("ratelimit")), (403, None));
         assert_eq!(denied.json()["detail"], "your address is not allowed on this route");
@@ -224,7 +224,7 @@ fn the_deny_list_responds_with_403_before_any_limit_and_sets_name_networks() {
     gateway.assert_metric("limit_decisions_total", &one("allow"), 1.0);
     gateway.assert_metric("limit_decisions_total", &one("deny"), 1.0);
     let denied = [("route", "guarded"), ("limit", "_none"), ("reason", "denied")];
-    gateway.assert_metric("rejections_total", &denied, 2.0);
+    gateway.assert_metric("rejections_total", &denied, 3.0);
 }
 
 #[test]

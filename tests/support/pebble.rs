@@ -2,16 +2,20 @@
 //! names. A failed test prints Pebble's log.
 
 use std::fs;
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
 use super::ca::Ca;
-use super::client::get;
+use super::client::{get, post};
 use super::ports::ReservedPort;
 use super::tls::Trust;
 use super::wait_until;
+
+/// The lifetime of certificates if a test states none.
+const YEARS_S: u64 = 5 * 365 * 86_400;
 
 pub struct Pebble {
     dir: TempDir,
@@ -69,7 +73,12 @@ impl Pebble {
             "tlsPort": self.tls.port(),
             "ocspResponderURL": "",
             "externalAccountBindingRequired": false,
+            // Old versions read the first of these, and new ones the second.
             "certificateValidityPeriod": validity_s,
+            "profiles": {
+                "default": { "description": "the usual one", "validityPeriod": if validity_s == 0 { YEARS_S } else { validity_s } },
+                "shortlived": { "description": "six days", "validityPeriod": 6 * 86_400 },
+            },
         }});
         fs::write(path("pebble.json"), config.to_string()).unwrap();
         let log = fs::OpenOptions::new().create(true).append(true).open(path("log")).unwrap();
@@ -84,7 +93,7 @@ impl Pebble {
             .spawn()
             .unwrap_or_else(|error| panic!("cannot start pebble: {error}; apt-get install pebble"));
         self.child = Some(child);
-        let up = |addr: &SocketAddr| std::net::TcpStream::connect(addr).is_ok();
+        let up = |addr: &SocketAddr| TcpStream::connect(addr).is_ok();
         wait_until("pebble is up", || [self.acme.addr(), self.management.addr()].iter().all(up));
     }
 
@@ -116,6 +125,23 @@ impl Pebble {
         Trust::in_pem(&management.fetch(&get("/roots/0", ""), "").text())
     }
 
+    /// Returns an entry of the directory, by its JSON pointer.
+    pub fn directory_entry(&self, pointer: &str) -> Option<serde_json::Value> {
+        let mut client = Trust::in_ca(&self.ca).connect(self.acme.addr(), "127.0.0.1");
+        let directory: serde_json::Value =
+            serde_json::from_str(&client.fetch(&get("/dir", "user-agent: test\r\n"), "").text()).unwrap();
+        directory.pointer(pointer).cloned()
+    }
+
+    /// Has the server suggest that a certificate be renewed between two times.
+    pub fn suggest_renewal(&self, certificate: &str, (start, end): (&str, &str)) {
+        let info = serde_json::json!({ "suggestedWindow": { "start": start, "end": end } });
+        let body = serde_json::json!({ "certificate": certificate, "ariResponse": info.to_string() }).to_string();
+        let mut management = Trust::in_ca(&self.ca).connect(self.management.addr(), "127.0.0.1");
+        let response = management.fetch(&post("/set-renewal-info/", body.len() as u64, ""), &body);
+        assert_eq!(response.status(), 200, "{}", response.text());
+    }
+
     /// Returns how often the log contains `words`.
     pub fn count(&self, words: &str) -> usize {
         fs::read_to_string(self.dir.path().join("log")).unwrap_or_default().matches(words).count()
@@ -131,9 +157,15 @@ impl Drop for Pebble {
     }
 }
 
-/// A name server that lives as long as the test process. Every name has the address 127.0.0.1 and no other.
+/// A name server that lives as long as the test process. Every name has the address 127.0.0.1 and no other. Old versions
+/// of Pebble ask over UDP, and new ones over TCP.
 fn name_server() -> SocketAddr {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (listener, socket) = loop {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        if let Ok(socket) = UdpSocket::bind(listener.local_addr().unwrap()) {
+            break (listener, socket);
+        }
+    };
     let addr = socket.local_addr().unwrap();
     std::thread::spawn(move || {
         let mut query = [0; 512];
@@ -142,7 +174,25 @@ fn name_server() -> SocketAddr {
             let _ = socket.send_to(&response, from);
         }
     });
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || answer_stream(stream));
+        }
+    });
     addr
+}
+
+/// Answers queries over TCP, each with its length before it, until the client closes the connection.
+fn answer_stream(mut stream: TcpStream) -> Option<()> {
+    loop {
+        let mut length = [0; 2];
+        stream.read_exact(&mut length).ok()?;
+        let mut query = vec![0; u16::from_be_bytes(length).into()];
+        stream.read_exact(&mut query).ok()?;
+        let response = build_response(&query)?;
+        let length = u16::try_from(response.len()).ok()?.to_be_bytes();
+        stream.write_all(&[&length[..], &response].concat()).ok()?;
+    }
 }
 
 /// RFC 1035: the head and the query, then the address if the query was for an address.

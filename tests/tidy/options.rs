@@ -38,7 +38,7 @@ const OTHER_WORDS: &[(&str, &[&str], &str)] = &[
     ),
     ("src/config/effective/render.rs", &["default"], "the origin of a value"),
     ("src/config/examples.rs", &["internal"], "a value that people write"),
-    ("src/config/hints.rs", &["cert", "key"], "names that people write"),
+    ("src/config/hints/mod.rs", &["cert", "key"], "names that people write"),
     ("src/config/mod.rs", &["decide"], "a value of `serve`"),
     ("src/config/shorthand.rs", &["burst"], "a word of the short form of a limit"),
     ("src/config/syntax.rs", &["on", "enabled"], "ways to write `true`"),

@@ -275,7 +275,7 @@ const DAMAGES: &[Damage] = &[
         |state| assert!(fs::copy(state.join("ca.pem"), state.join("ca.key")).unwrap() > 0),
         "no PEM private key",
     ),
-    ("gone", |state| fs::remove_file(state.join("ca.key")).unwrap(), "its key `ca.key` beside it is gone"),
+    ("gone", |state| fs::remove_file(state.join("ca.key")).unwrap(), "its key `ca.key` in the same directory is gone"),
     ("readable", |state| set_mode(&state.join("ca.key"), 0o644), "(mode 0644)"),
     ("readable by the group", |state| set_mode(&state.join("ca.key"), 0o640), "chmod 600"),
     ("open directory", |state| set_mode(state, 0o755), "chmod 700"),

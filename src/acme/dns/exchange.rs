@@ -46,7 +46,7 @@ pub async fn query(server: impl ToSocketAddrs + Display, name: &Name, kind: Reco
     message.metadata.recursion_desired = false;
     message.add_query(Query::query(name.clone(), kind));
     let shown = server.to_string();
-    let bytes = message.to_vec().map_err(|error| DnsFault::new(error, "this is a mistake in this program"))?;
+    let bytes = message.to_vec().map_err(|error| DnsFault::new(error, "this is a bug in this program"))?;
     parse_response(&exchange(server, &bytes).await?, &message, &shown)
 }
 

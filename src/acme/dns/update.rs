@@ -25,7 +25,7 @@ const PORT: u16 = 53;
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// Maximum number of name servers that the gateway asks for the record.
 const SERVERS_MAX: usize = 16;
-const PROGRAM_MISTAKE: &str = "this is a mistake in this program";
+const PROGRAM_BUG: &str = "this is a bug in this program";
 
 /// Adds a record, beside others that the name has: another gateway may prove a name at the same time, and a wildcard
 /// has the record of its base name. Returns the zone.
@@ -85,10 +85,10 @@ async fn send_update(
         KeyAlgorithm::HmacSha512 => TsigAlgorithm::HmacSha512,
     };
     let signer = TSigner::new(settings.secret.0.clone(), algorithm, settings.key.clone(), CLOCK_DIFFERENCE_S)
-        .map_err(|error| DnsFault::new(error, PROGRAM_MISTAKE))?;
+        .map_err(|error| DnsFault::new(error, PROGRAM_BUG))?;
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let verifier = message.finalize(&signer, now_s).map_err(|error| DnsFault::new(error, PROGRAM_MISTAKE))?;
-    let bytes = message.to_vec().map_err(|error| DnsFault::new(error, PROGRAM_MISTAKE))?;
+    let verifier = message.finalize(&signer, now_s).map_err(|error| DnsFault::new(error, PROGRAM_BUG))?;
+    let bytes = message.to_vec().map_err(|error| DnsFault::new(error, PROGRAM_BUG))?;
     let response = exchange(settings.server.as_str(), &bytes).await?;
     let parsed = parse_response(&response, &message, &settings.server)?;
     let tsig_error = parsed.signature().and_then(|signature| signature.data.error);

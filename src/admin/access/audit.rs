@@ -50,6 +50,8 @@ pub struct AuditEntry {
 /// Fields of the audit line that only the page knows: what it changed, and for whom.
 #[derive(Debug, Default)]
 pub struct AuditNote {
+    /// The limit, if the path does not name it.
+    pub limit: Option<String>,
     /// The key as logs show it.
     pub key: Option<String>,
     pub change: Option<String>,

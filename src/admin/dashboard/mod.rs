@@ -27,7 +27,7 @@ struct DashboardPage {
 const INDEX: &str = include_str!("../../../ui/index.html");
 const STYLE: &str = include_str!("../../../ui/style.css");
 /// The parts of the script, in their order.
-const SCRIPTS: [&str; 18] = [
+const SCRIPTS: [&str; 19] = [
     include_str!("../../../ui/text.js"),
     include_str!("../../../ui/elements.js"),
     include_str!("../../../ui/session.js"),
@@ -40,6 +40,7 @@ const SCRIPTS: [&str; 18] = [
     include_str!("../../../ui/key.js"),
     include_str!("../../../ui/customer.js"),
     include_str!("../../../ui/override.js"),
+    include_str!("../../../ui/overrides.js"),
     include_str!("../../../ui/tap.js"),
     include_str!("../../../ui/upstreams.js"),
     include_str!("../../../ui/gateways.js"),

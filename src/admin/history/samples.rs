@@ -190,7 +190,12 @@ impl Recorded {
             add("start", "the gateway started");
         } else if state.generation != self.generation {
             let summary = reload["summary"].as_str().unwrap_or_default();
-            add("reload", &format!("generation {}: {summary}", state.generation));
+            // Changes within one step have one mark.
+            let what = match state.generation.saturating_sub(self.generation) {
+                ..=1 => format!("generation {}: {summary}", state.generation),
+                _ => format!("generations {} to {}; the last: {summary}", self.generation + 1, state.generation),
+            };
+            add("reload", &what);
         }
         if !is_first && reload["result"] == "failure" && reload["at"] != self.last_reload["at"] {
             add("reload_failed", reload["summary"].as_str().unwrap_or("a changed config was rejected"));

@@ -2,14 +2,15 @@
 //!
 //! Input: JSON bodies (`json`) and queries, parsed and checked by `requests`; `hash_lookup` finds keys by their hash.
 //! Output: decisions with receipts (`decide`), the listing of limits (`listing`), the explanation of a request
-//! (`explain`), the states of keys (`state`), their overrides (`overrides`), everything about one customer
-//! (`customers`), the most refused keys (`top`), what keys used by day (`usage_days`), the last refusals (`refusals`)
-//! with those of other gateways (`peer_refusals`), and the refusals that a changed limit would have made (`what_if`).
-//! `labels` has the closed sets of texts in
-//! responses.
+//! (`explain`), the states of keys (`state`), their overrides (`overrides`), the lists of all live overrides
+//! (`live_list`, with ids of `row_id`) and of bans (`bans`), everything about one customer (`customers`), the most
+//! refused keys (`top`), what keys used by day (`usage_days`), the last refusals (`refusals`) with those of other
+//! gateways (`peer_refusals`), and the refusals that a changed limit would have made (`what_if`). `labels` has the
+//! closed sets of texts in responses.
 //!
 //! To add an operation, parse and check its body in `requests`, run it here on the store, and add its page to `pages`.
 
+mod bans;
 mod customers;
 mod decide;
 mod explain;
@@ -17,10 +18,12 @@ mod hash_lookup;
 mod json;
 mod labels;
 mod listing;
+mod live_list;
 mod overrides;
 mod peer_refusals;
 mod refusals;
 mod requests;
+mod row_id;
 mod state;
 mod store_check;
 mod top;

@@ -14,7 +14,7 @@ use crate::admin::limits::state::{add_key, describe_override};
 use crate::admin::limits::{LimitsApi, requests};
 use crate::admin::live_overrides::OverrideFault;
 use crate::admin::problem::{Problem, ProblemKind};
-use crate::config::parse_duration;
+use crate::config::{Config, parse_duration};
 use crate::limiting::algorithm::{SPECS, all_params};
 use crate::limiting::clock;
 use crate::limiting::key::state_key::DIGEST_MARK;
@@ -35,14 +35,19 @@ pub struct OverrideChange {
 
 impl LimitsApi {
     /// Sets the live override of a key, as `body` says.
-    pub async fn set_override(&self, name: &str, query: &str, body: &[u8]) -> Result<OverrideChange, Problem> {
+    pub async fn set_override(
+        &self,
+        name: &str,
+        query: &str,
+        (body, caller): (&[u8], Option<&str>),
+    ) -> Result<OverrideChange, Problem> {
         let value = parse_body(body)?;
         let snapshot = self.current.load_full();
         let limit = self.find_limit(&snapshot.config, name)?;
         let faults = Faults::default();
         let value = parse_entry(&faults.root(&value), limit);
         let value = faults.into_result(value)?;
-        self.change_override(limit, query, Some(value)).await
+        self.change_override(limit, query, Some((value, caller))).await
     }
 
     /// Removes the live override of a key.
@@ -56,7 +61,7 @@ impl LimitsApi {
         &self,
         limit: &Arc<Limit>,
         query: &str,
-        value: Option<String>,
+        new: Option<(String, Option<&str>)>,
     ) -> Result<OverrideChange, Problem> {
         let snapshot = self.current.load_full();
         let limiter = self.link.limiter();
@@ -70,8 +75,24 @@ impl LimitsApi {
             self.hashes.find_values(&limiter, (&snapshot.config, &self.usage), vec![&mut parts]).await?;
         }
         let field = field_of(limit, &parts)?;
+        let value = new.as_ref().map(|(value, caller)| add_setting(value, *caller));
         let change = (field.as_str(), value.as_deref());
-        let outcome = self.live.change_entry(&snapshot.config, limit, &self.link.store(), change).await;
+        let mut answer = self.change_live(&snapshot.config, limit, change).await?;
+        add_key(&mut answer, limit, &parts, String::new(), &snapshot.config.admin.key_display);
+        if let Some(members) = answer.as_object_mut() {
+            members.remove("state_key");
+        }
+        Ok(OverrideChange::new(answer, new.as_ref().map(|(value, _)| value.as_str())))
+    }
+
+    /// Sets or removes the live override of a canonical field. Returns what was done, without the key.
+    pub(super) async fn change_live(
+        &self,
+        config: &Config,
+        limit: &Arc<Limit>,
+        change: (&str, Option<&str>),
+    ) -> Result<Value, Problem> {
+        let outcome = self.live.change_entry(config, limit, &self.link.store(), change).await;
         let changed = outcome.map_err(|fault| match fault {
             OverrideFault::Invalid(what) => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, what),
             OverrideFault::Unavailable(why) => {
@@ -79,24 +100,34 @@ impl LimitsApi {
                 Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).with_kind(ProblemKind::StoreUnavailable)
             }
         })?;
-        let mut answer = json!({
+        Ok(json!({
             "existed": changed.existed,
             "kept_in": changed.keeper.label(),
             "applied": changed.is_applied,
-            "override": describe_override(limit, &field),
-        });
-        add_key(&mut answer, limit, &parts, String::new(), &snapshot.config.admin.key_display);
-        if let Some(members) = answer.as_object_mut() {
-            members.remove("state_key");
-        }
-        let summary = match &value {
+            "override": describe_override(limit, change.0),
+        }))
+    }
+}
+
+impl OverrideChange {
+    /// `value`: the new entry; `None` if it was removed.
+    pub(super) fn new(answer: Value, value: Option<&str>) -> OverrideChange {
+        let summary = match value {
             Some(value) => format!("override set: {value}"),
-            None if changed.existed => "override removed".to_owned(),
+            None if answer["existed"] == true => "override removed".to_owned(),
             None => "there was no override to remove".to_owned(),
         };
         let key = answer["key"].as_str().map(str::to_owned);
-        Ok(OverrideChange { answer, key, summary })
+        OverrideChange { answer, key, summary }
     }
+}
+
+/// Adds to an entry when it was set, and the name of the token.
+fn add_setting(value: &str, caller: Option<&str>) -> String {
+    let now = Timestamp::from_second(clock::now_ms().div_euclid(1000)).unwrap_or_default();
+    // The name of a token has no `;`.
+    let by = caller.map(|name| format!(";set_by={name}")).unwrap_or_default();
+    format!("{value};set_at={now}{by}")
 }
 
 /// Returns the key as a field of the overrides has it.

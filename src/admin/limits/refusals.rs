@@ -13,7 +13,7 @@ use crate::admin::limits::labels::DecidedBy;
 use crate::admin::problem::{Problem, bad_query, refuse_repeated};
 use crate::config::{Config, percent_decode};
 use crate::limiting::answer::{NEVER, Policy};
-use crate::limiting::gateways::HOST_NAME;
+use crate::limiting::gateways::Gateways;
 use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::key::state_key::state_key_parts;
 use crate::limiting::limit::Mode;
@@ -113,7 +113,7 @@ impl LimitsApi {
 
     /// Describes a refusal of this gateway.
     pub(super) fn describe(&self, refusal: &RecordedRefusal, config: &Config) -> RefusalReport {
-        RefusalReport::of_refusal(refusal, &config.admin.key_display, self.link.gateways().name())
+        RefusalReport::of_refusal(refusal, &config.admin.key_display, self.link.gateways())
     }
 }
 
@@ -128,9 +128,10 @@ pub struct RefusalReport {
     pub status: u16,
     /// Every limit that refused. Those in shadow mode come last.
     pub limits: Vec<CheckReport>,
-    /// Name of the gateway that refused, and of its machine or container.
+    /// Name under which the gateway that refused reports to the store.
     #[serde(default)]
     pub gateway: String,
+    /// Its name that operators see.
     pub host: String,
 }
 
@@ -175,7 +176,7 @@ pub(super) fn merge_newest<'p>(
 
 impl RefusalReport {
     /// Describes a refusal of this gateway.
-    fn of_refusal(refusal: &RecordedRefusal, display: &KeyDisplay, gateway: &str) -> RefusalReport {
+    fn of_refusal(refusal: &RecordedRefusal, display: &KeyDisplay, gateways: &Gateways) -> RefusalReport {
         RefusalReport {
             time: format_time(refusal.at_ms),
             request_id: Some(&*refusal.request_id).filter(|id| !id.is_empty()).map(str::to_owned),
@@ -183,8 +184,8 @@ impl RefusalReport {
             route: refusal.route.to_string(),
             status: refusal.status,
             limits: refusal.checks.iter().map(|check| CheckReport::of_check(check, display)).collect(),
-            gateway: gateway.to_owned(),
-            host: HOST_NAME.clone(),
+            gateway: gateways.name().to_owned(),
+            host: gateways.display_name(),
         }
     }
 

@@ -145,31 +145,35 @@ pub fn describe_override_of(limit: &Arc<Limit>, parts: &NamedValues) -> Value {
 /// Describes the override of a key by its values, as a field of the overrides has them.
 pub fn describe_override(limit: &Limit, values: &str) -> Value {
     let Some((entry, origin)) = limit.overrides.find_with_origin(values, clock::now_ms) else { return Value::Null };
-    let OverrideEntry { budget, until_ms, note } = entry;
-    let mut text = match &budget {
-        OverrideBudget::Rule(rule) => rule.describe_budget(),
-        OverrideBudget::Blocked => "blocked".to_owned(),
-        OverrideBudget::Unlimited => "unlimited".to_owned(),
-    };
-    let until = until_ms.and_then(|until_ms| Timestamp::from_millisecond(until_ms).ok());
+    describe_entry(&entry, origin)
+}
+
+/// Describes an entry of the overrides.
+pub fn describe_entry(entry: &OverrideEntry, origin: OverrideOrigin) -> Value {
+    let time = |at_ms: i64| Timestamp::from_millisecond(at_ms).ok();
+    let until = entry.until_ms.and_then(time);
+    let mut text = entry.describe_budget();
     if let Some(until) = until {
         let _ = write!(text, " until {until}");
     }
+    let setting = entry.setting.as_ref();
     json!({
         "text": text,
-        "blocked": budget == OverrideBudget::Blocked,
+        "blocked": entry.budget == OverrideBudget::Blocked,
         "source": match origin {
             OverrideOrigin::Live => "live",
             OverrideOrigin::Config => "config",
             OverrideOrigin::File => "file",
         },
         "until": until.map(|until| until.to_string()),
-        "note": note,
+        "note": entry.note,
+        "set_at": setting.and_then(|setting| time(setting.at_ms)).map(|time| time.to_string()),
+        "set_by": setting.and_then(|setting| setting.by.as_deref()),
     })
 }
 
 /// Describes the ban of a key. `answer` is that of the ban to a cost of 0.
-fn describe_ban(answer: &Answer) -> Value {
+pub fn describe_ban(answer: &Answer) -> Value {
     json!({
         "banned": !answer.admitted,
         "left_ms": answer.retry_ms,

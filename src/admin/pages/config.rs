@@ -104,8 +104,9 @@ pub async fn show_history(request: PageRequest) -> Result<AdminResponse, Problem
     Ok(with_tag(json_response(request.context.config.show_history()), &tag))
 }
 
-/// Activates a config of the history.
+/// Activates a config of the history, or reports what that would change.
 pub async fn roll_back(mut request: PageRequest) -> Result<AdminResponse, Problem> {
+    let dry_run = request.is_dry_run()?;
     let tags = read_tags(&request.head.headers, "GET /-/config/history")?;
     let body = request.read_body(ROLLBACK_MAX).await?;
     let generation = serde_json::from_slice::<Value>(&body).ok().and_then(|body| {
@@ -117,10 +118,12 @@ pub async fn roll_back(mut request: PageRequest) -> Result<AdminResponse, Proble
         return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
     };
     let _work = request.start_work()?;
-    let rollback = ConfigChange::Rollback(ConfigRollback { generation, expected: tags });
+    let rollback = ConfigChange::Rollback(ConfigRollback { generation, expected: tags, dry_run });
     let outcome = request.context.config.change_config(rollback, request.caller.name.clone()).await?;
-    note_outcome(&request, &format!("rollback to generation {generation}: "), &outcome);
+    let prefix = if dry_run { "dry run: " } else { "" };
+    note_outcome(&request, &format!("{prefix}rollback to generation {generation}: "), &outcome);
     let mut body = describe_outcome(&outcome);
+    body["dry_run"] = dry_run.into();
     body["pinned"] = request.context.config.pinned_generation().into();
     Ok(with_tag(json_response(body.to_string()), &outcome.tag))
 }

@@ -1,7 +1,7 @@
 //! Pages about limits: each reads its request and calls `LimitsApi`. Listed in `admin::pages`.
 
 use http::StatusCode;
-use tokio::task::spawn_local;
+use tokio::task::{JoinHandle, spawn_local};
 
 use crate::admin::limits::{OverrideChange, Refunded};
 use crate::admin::page_request::PageRequest;
@@ -63,17 +63,47 @@ async fn change_override(request: PageRequest, body: Option<Vec<u8>>) -> Result<
     let _work = request.start_work()?;
     // The change continues without the client, so that the gateway reads what it has written.
     let (context, name, query) = (request.context.clone(), request.name.clone(), request.query().to_owned());
+    let caller = request.caller.name.clone();
     let change = spawn_local(async move {
         match body {
-            Some(body) => context.limits.set_override(&name, &query, &body).await,
+            Some(body) => context.limits.set_override(&name, &query, (&body, caller.as_deref())).await,
             None => context.limits.remove_override(&name, &query).await,
         }
     });
+    finish_change(&request, change).await
+}
+
+/// Waits for a change of an override, and reports it for the audit log.
+async fn finish_change(
+    request: &PageRequest,
+    change: JoinHandle<Result<OverrideChange, Problem>>,
+) -> Result<AdminResponse, Problem> {
     let broken = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the change broke off");
     let OverrideChange { answer, key, summary } = change.await.map_err(broken)??;
+    request.note_limit(answer["limit"].as_str());
     request.note_key(key.as_deref());
     request.note_change(summary);
     Ok(json_response(answer.to_string()))
+}
+
+pub async fn list_overrides(request: PageRequest) -> Result<AdminResponse, Problem> {
+    let _work = request.start_work()?;
+    Ok(json_response(request.context.limits.list_overrides(request.query())?.to_string()))
+}
+
+/// Removes a live override that the list shows, whatever its key is.
+pub async fn remove_listed(request: PageRequest) -> Result<AdminResponse, Problem> {
+    let _work = request.start_work()?;
+    let (context, query) = (request.context.clone(), request.query().to_owned());
+    let change = spawn_local(async move { context.limits.remove_listed(&query).await });
+    finish_change(&request, change).await
+}
+
+pub async fn list_bans(request: PageRequest) -> Result<AdminResponse, Problem> {
+    let limits = &request.context.limits;
+    let _turn = limits.wait_for_turn(usize::MAX).await?;
+    let _work = request.start_work()?;
+    Ok(json_response(limits.list_bans(request.query(), request.caller.role).await?.to_string()))
 }
 
 pub async fn show_usage(request: PageRequest) -> Result<AdminResponse, Problem> {

@@ -93,6 +93,7 @@ impl PendingRecord {
         (entry.status, entry.time, entry.generation_after) =
             (status, format_time(SystemTime::now()), snapshot.generation);
         (entry.key, entry.change) = (note.key, note.change);
+        entry.limit = note.limit.or_else(|| entry.limit.take());
         if let Some(caller) = caller {
             (entry.token, entry.session, entry.role) = (caller.name, caller.is_session, Some(caller.role.label()));
         }

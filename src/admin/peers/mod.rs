@@ -22,7 +22,6 @@ use crate::admin::response::{AdminResponse, json_response};
 use crate::admin::streams::summary::cut_text;
 use crate::admin::upstreams::list_upstreams;
 use crate::config::admin_tokens::Role;
-use crate::limiting::gateways::HOST_NAME;
 use crate::limiting::store::redis::gateway_texts::{GatewayText, PeerText};
 
 /// Interval at which a gateway writes its summary.
@@ -109,7 +108,7 @@ fn summarize(context: &AdminContext) -> Value {
         .flat_map(|upstream| upstream["servers"].as_array().into_iter().flatten())
         .collect();
     let mut summary = json!({
-        "host": HOST_NAME.as_str(),
+        "host": context.limits.store_link().gateways().display_name(),
         "environment": environment.map(|(name, _)| name),
         "environment_color": environment.map(|(_, color)| color.label()),
         "version": env!("CARGO_PKG_VERSION"),

@@ -12,7 +12,6 @@ use crate::admin::lifecycle::format_rfc3339;
 use crate::admin::upstreams::list_upstreams;
 use crate::admin::verdict::{count_rejected, list_key_status, list_problems};
 use crate::config::Config;
-use crate::limiting::gateways::HOST_NAME;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::jwt::remote_keys::KeyStatus;
 use crate::telemetry::metrics::{Metrics, Traffic};
@@ -73,7 +72,7 @@ impl LiveSampler {
         let mut event = json!({
             "at_ms": u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
             "version": env!("CARGO_PKG_VERSION"),
-            "host": HOST_NAME.as_str(),
+            "host": context.limits.store_link().gateways().display_name(),
             "environment": environment.map(|(name, _)| name),
             "environment_color": environment.map(|(_, color)| color.label()),
             "lifecycle": shared.lifecycle().label(),
@@ -180,13 +179,16 @@ fn describe_key_faults(config: &Config, most: usize) -> Value {
     faulty.take(most).map(describe).collect()
 }
 
-/// Counts the active live overrides and all overrides that are skipped, and the bans since the start.
+/// Counts the active live overrides, all overrides and rows of sets that are skipped, and the bans since the start.
 fn count_overrides(config: &Config, metrics: &Metrics, most: usize) -> Value {
     let rejecting = config.limits.iter().filter(|limit| count_rejected(limit, metrics) > 0);
+    let wrong_sets = config.set_files.iter().filter(|file| file.rejected.count > 0);
     let live = |limit: &Limit| metrics.store.live_overrides.with_label_values(&[&limit.name]).get();
     json!({
         "live": config.limits.iter().map(|limit| live(limit)).sum::<i64>(),
         "rejected": config.limits.iter().map(|limit| count_rejected(limit, metrics)).sum::<i64>(),
+        "rejected_set_rows": config.set_files.iter().map(|file| file.rejected.count).sum::<usize>(),
+        "rejected_sets": wrong_sets.take(most).map(|file| cut_text(&file.name)).collect::<Vec<_>>(),
         "rejected_limits": rejecting.take(most).map(|limit| cut_text(&limit.name)).collect::<Vec<_>>(),
         "bans_total": metrics.limits.count_bans(),
     })

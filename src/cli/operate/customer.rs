@@ -10,7 +10,7 @@ use crate::cli::gateway::{GatewayOptions, add_parameter};
 use crate::cli::operate::key::{describe_ban, describe_override};
 use crate::cli::operate::table::Table;
 use crate::cli::operate::{Call, CommandFault, fetch_json, format_json, run_command, text_of};
-use crate::text::format_span;
+use crate::text::{format_count, format_span};
 
 pub const HELP: &str = "\
 Examples:
@@ -96,10 +96,8 @@ fn describe_customer(options: &CustomerOptions, answer: &Value) -> String {
     };
     let mut text = format!("{customer}: {verdict}");
     for (count, what) in [(banned, "ban"), (changed, "override")] {
-        match count {
-            0 => {}
-            1 => text.push_str(&format!("; 1 {what}")),
-            count => text.push_str(&format!("; {count} {what}s")),
+        if count > 0 {
+            text.push_str(&format!("; {}", format_count(count as u64, what)));
         }
     }
     text.push('\n');
@@ -110,7 +108,9 @@ fn describe_customer(options: &CustomerOptions, answer: &Value) -> String {
         text.push_str(&format!("\n{}", table.render()));
     }
     if !unused.is_empty() {
-        text.push_str(&format!("\n{} more limits have seen nothing of it (--all lists them)\n", unused.len()));
+        let (has, them) = if unused.len() == 1 { ("has", "it") } else { ("have", "them") };
+        let limits = format_count(unused.len() as u64, "more limit");
+        text.push_str(&format!("\n{limits} {has} seen nothing of it (--all lists {them})\n"));
     }
     text.push_str(&describe_refusals(answer));
     text.push_str(&describe_gaps(answer));
@@ -205,7 +205,8 @@ fn describe_gaps(answer: &Value) -> String {
     }
     for (name, what) in [("limits_left_out", "not asked: too many"), ("limits_hidden", "hidden from this token")] {
         if let Some(count) = answer[name].as_u64().filter(|count| *count > 0) {
-            text.push_str(&format!("{count} limits are {what}.\n"));
+            let are = if count == 1 { "is" } else { "are" };
+            text.push_str(&format!("{} {are} {what}.\n", format_count(count, "limit")));
         }
     }
     text

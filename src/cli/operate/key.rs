@@ -8,8 +8,9 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::check::ReportFormat;
 use crate::cli::gateway::{GatewayContact, GatewayOptions, add_parameter};
+use crate::cli::operate::key_list::{describe_list, fetch_list};
 use crate::cli::operate::{Call, CommandFault, fetch_json, format_json, run_command, text_of};
-use crate::text::format_span;
+use crate::text::{format_count, format_span};
 
 pub const HELP: &str = "\
 Examples:
@@ -20,6 +21,8 @@ Examples:
   sluicegate key override daily acme --rate 50000/day --for 7d
   sluicegate key override daily acme --remove
   sluicegate key refund daily acme --units 3
+  sluicegate key list          (what was changed, over all limits)
+  sluicegate key list per-ip
 
 KEY is the value of each part of the limit's key, in their order, as a client sends it. A part that is copied from a log
 works as well: ip=203.0.113.9, or header:x-api-key#5f1c0a6e9b3d2784.
@@ -43,6 +46,8 @@ enum KeyAction {
     Unblock,
     /// Give the key another budget
     Override,
+    /// List all live overrides, blocks and bans: of one limit, or of all
+    List,
 }
 
 #[derive(Args)]
@@ -50,9 +55,9 @@ pub struct KeyOptions {
     /// What to do
     #[arg(value_name = "ACTION")]
     action: KeyAction,
-    /// Name of the limit
+    /// Name of the limit; `list` may have none
     #[arg(value_name = "LIMIT")]
-    limit: String,
+    limit: Option<String>,
     /// Value of each part of the key; none if the key is all
     #[arg(value_name = "KEY")]
     key: Vec<String>,
@@ -83,6 +88,9 @@ pub struct KeyOptions {
     /// Units to refund
     #[arg(long, value_name = "N")]
     units: Option<u64>,
+    /// Number of overrides that `list` shows [default: 1000]
+    #[arg(short, value_name = "N")]
+    n: Option<u64>,
     /// Format of the answer
     #[arg(long, default_value = "text")]
     format: ReportFormat,
@@ -93,7 +101,14 @@ pub struct KeyOptions {
 pub fn run_key(options: &KeyOptions) -> ExitCode {
     run_command(&options.gateway, options.format == ReportFormat::Json, |gateway| {
         options.check_options()?;
-        let (answer, text) = run_action(options, gateway)?;
+        let (answer, text) = match options.action {
+            KeyAction::List => {
+                let list = fetch_list(options.limit.as_deref(), options.n, gateway)?;
+                let text = describe_list(&list);
+                (list, text)
+            }
+            _ => run_action(options, gateway)?,
+        };
         Ok(match options.format {
             ReportFormat::Json => format_json(&answer),
             ReportFormat::Text => text,
@@ -103,7 +118,7 @@ pub fn run_key(options: &KeyOptions) -> ExitCode {
 
 /// Returns the answer of the gateway, and the same in words.
 fn run_action(options: &KeyOptions, gateway: &GatewayContact) -> Result<(Value, String), CommandFault> {
-    let limit = &options.limit;
+    let limit = options.limit_name();
     let page = format!("/-/limits/{}", utf8_percent_encode(limit, NOT_IN_PATH));
     let about = fetch_json(gateway, Call::get(&page, "read"))?;
     let query = options.build_query(&about)?;
@@ -156,7 +171,7 @@ fn run_action(options: &KeyOptions, gateway: &GatewayContact) -> Result<(Value, 
             );
             Ok((answer, text))
         }
-        KeyAction::Block | KeyAction::Unblock | KeyAction::Override => {
+        KeyAction::Block | KeyAction::Unblock | KeyAction::Override | KeyAction::List => {
             remove_override(options, gateway, (&state_page, &override_page))
         }
     }
@@ -171,10 +186,10 @@ fn remove_override(
     let state = fetch_json(gateway, Call::get(state_page, "keys"))?;
     let (key, before) = (text_of(&state["key"]), &state["override"]);
     let ban = match state["ban"]["banned"] == true {
-        true => format!("; it is banned, which `sluicegate key reset {}` lifts", options.limit),
+        true => format!("; it is banned, which `sluicegate key reset {}` lifts", options.limit_name()),
         false => String::new(),
     };
-    let limit = &options.limit;
+    let limit = options.limit_name();
     if options.action == KeyAction::Unblock && before["blocked"] != true {
         let text = format!("{limit} {key}: it is not blocked{ban}\n");
         return Ok((json!({ "limit": limit, "key": state["key"], "existed": false, "override": before }), text));
@@ -266,10 +281,10 @@ fn describe_mode(about: &Value) -> String {
 
 /// Says how many of the `asked` units were refunded.
 fn describe_refund(units: u64, asked: u64) -> String {
-    let plural = if units == 1 { "" } else { "s" };
+    let refunded = format_count(units, "unit");
     match units < asked {
-        true => format!("refunded {units} unit{plural}, all that the key had used"),
-        false => format!("refunded {units} unit{plural}"),
+        true => format!("refunded {refunded}, all that the key had used"),
+        false => format!("refunded {refunded}"),
     }
 }
 
@@ -290,8 +305,13 @@ pub fn describe_ban(ban: &Value) -> String {
 pub fn describe_override(entry: &Value) -> Option<String> {
     let text = entry["text"].as_str()?;
     let note = entry["note"].as_str().map(|note| format!(" ({note})")).unwrap_or_default();
-    let whole = Value::from(format!("{text}{note}, from the {}", entry["source"].as_str().unwrap_or_default()));
-    Some(text_of(&whole).replace("from the live", "live"))
+    let source = match entry["source"].as_str().unwrap_or_default() {
+        "live" => "live".to_owned(),
+        other => format!("from the {other}"),
+    };
+    let by = entry["set_by"].as_str().map(|name| format!(" by {name}")).unwrap_or_default();
+    let set = entry["set_at"].as_str().map(|time| format!(", set{by} at {time}")).unwrap_or_default();
+    Some(text_of(&Value::from(format!("{text}{note}, {source}{set}"))))
 }
 
 /// Returns the names of the parts of the limit's key.
@@ -300,13 +320,23 @@ fn list_names(about: &Value) -> Vec<String> {
 }
 
 impl KeyOptions {
+    fn limit_name(&self) -> &str {
+        self.limit.as_deref().unwrap_or_default()
+    }
+
     /// Checks that the options belong to the action.
     fn check_options(&self) -> Result<(), CommandFault> {
         let is = |action| self.action == action;
         let has_numbers =
             self.rate.is_some() || self.burst.is_some() || self.in_flight.is_some() || self.queue.is_some();
         let has_end = self.lasts.is_some() || self.until.is_some() || self.note.is_some();
-        let wrong = if has_numbers && !is(KeyAction::Override) {
+        let wrong = if self.limit.is_none() && !is(KeyAction::List) {
+            "name the limit, and its key: sluicegate key show LIMIT KEY"
+        } else if is(KeyAction::List) && !self.key.is_empty() {
+            "`key list` has no key; `key show` and `customer` are about one"
+        } else if self.n.is_some() && !is(KeyAction::List) {
+            "-n belongs to `key list`"
+        } else if has_numbers && !is(KeyAction::Override) {
             "--rate, --burst, --in-flight and --queue belong to `key override`"
         } else if self.remove && !is(KeyAction::Override) {
             "--remove belongs to `key override`; a block ends with `key unblock`"
@@ -343,11 +373,11 @@ impl KeyOptions {
         let names: Vec<String> = list_names(about).into_iter().filter(|name| name != "all").collect();
         if names.len() != self.key.len() {
             let what = match names.as_slice() {
-                [] => format!("`{}` has one budget for all: leave the key out", self.limit),
-                [name] => format!("`{}` is keyed by {name}: write 1 value, not {}", self.limit, self.key.len()),
+                [] => format!("`{}` has one budget for all: leave the key out", self.limit_name()),
+                [name] => format!("`{}` is keyed by {name}: write 1 value, not {}", self.limit_name(), self.key.len()),
                 names => format!(
                     "`{}` is keyed by {}: write {} values in this order, not {}",
-                    self.limit,
+                    self.limit_name(),
                     names.join(", "),
                     names.len(),
                     self.key.len()

@@ -1,4 +1,4 @@
-//! Commands that show and change what a running gateway does: `key`, `customer` and `usage` about limits, `rollback` and
+//! Commands that show and change what a running gateway does: `key` (with `key_list`), `customer` and `usage` about limits, `rollback` and
 //! `status` about the gateway itself. They use its admin API, so that the gateway checks and records every change.
 //!
 //! `call` sends one request, and `table` prints lists. To add a command, add a file with its options and a function
@@ -6,6 +6,7 @@
 
 pub mod customer;
 pub mod key;
+mod key_list;
 pub mod rollback;
 pub mod status;
 mod table;

@@ -1,5 +1,6 @@
 //! `sluicegate rollback`: activates an earlier config of a running gateway, until the files are changed.
 
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -15,8 +16,9 @@ Examples:
   sluicegate rollback --list
   sluicegate rollback          (to the config before the active one)
   sluicegate rollback 41
+  sluicegate rollback --dry-run
 
-The files are not changed unless the gateway may edit them (`edit` in [admin]): otherwise the rollback holds until you
+On a terminal, the command shows what would change and asks first. The files are not changed unless the gateway may edit them (`edit` in [admin]): otherwise the rollback holds until you
 save a change.";
 
 #[derive(Args)]
@@ -27,6 +29,12 @@ pub struct RollbackOptions {
     /// List the configs that the gateway remembers, and change nothing
     #[arg(long, conflicts_with = "generation")]
     list: bool,
+    /// Show what would change, and change nothing
+    #[arg(long, conflicts_with = "list")]
+    dry_run: bool,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
     /// Format of the answer
     #[arg(long, default_value = "text")]
     format: ReportFormat,
@@ -57,27 +65,65 @@ fn roll_back(
         None => find_previous(history)
             .ok_or_else(|| CommandFault::runtime("the gateway remembers no other config; `--list` shows them"))?,
     };
-    let call = Call {
-        method: "POST",
-        tag,
-        body: Some(json!({ "generation": generation })),
-        ..Call::get("/-/rollback", "edit")
+    let send = |path: &str| {
+        let body = Some(json!({ "generation": generation }));
+        fetch_json(gateway, Call { method: "POST", tag, body, ..Call::get(path, "edit") })
     };
-    let answer = fetch_json(gateway, call)?;
+    let asks = !options.yes && !options.dry_run && io::stdin().is_terminal();
+    if options.dry_run || asks {
+        let preview = send("/-/rollback?dry_run=1")?;
+        if options.dry_run && options.format == ReportFormat::Json {
+            return Ok(format_json(&preview));
+        }
+        let text = describe_changes(&preview, &format!("a rollback to generation {generation} would change"));
+        let text = text.unwrap_or_else(|| describe_unchanged(generation));
+        if options.dry_run || preview["changed"] == false {
+            return Ok(text);
+        }
+        eprint!("{text}roll back? [y/N] ");
+        if !is_confirmed() {
+            return Err(CommandFault::runtime("not rolled back, because you did not answer with y"));
+        }
+    }
+    let answer = send("/-/rollback")?;
     if options.format == ReportFormat::Json {
         return Ok(format_json(&answer));
     }
-    if answer["changed"] == false {
-        return Ok(format!("unchanged: the config of generation {generation} is already active\n"));
-    }
-    let mut text = format!("rolled back to the config of generation {generation}: {}\n", text_of(&answer["summary"]));
-    for change in answer["changes"].as_array().into_iter().flatten() {
-        text.push_str(&format!("  {}\n", text_of(&change["text"])));
-    }
+    let Some(mut text) = describe_changes(&answer, &format!("rolled back to the config of generation {generation}"))
+    else {
+        return Ok(describe_unchanged(generation));
+    };
     if answer["pinned"].is_u64() {
         text.push_str("the files still have the other config: the rollback holds until you save a change\n");
     }
     Ok(text)
+}
+
+/// Reads the operator's answer to a question.
+fn is_confirmed() -> bool {
+    let mut line = String::new();
+    // Without an answer, nothing is changed.
+    let _ = io::stdin().read_line(&mut line);
+    ["y", "yes"].contains(&line.trim().to_ascii_lowercase().as_str())
+}
+
+fn describe_unchanged(generation: u64) -> String {
+    format!("unchanged: the config of generation {generation} is already active\n")
+}
+
+/// Describes what a rollback changes, after a title; `None` if nothing.
+fn describe_changes(answer: &Value, title: &str) -> Option<String> {
+    if answer["changed"] == false {
+        return None;
+    }
+    if answer["changes_total"] == 0 {
+        return Some(format!("{title}: no difference in effect\n"));
+    }
+    let mut text = format!("{title}: {}\n", text_of(&answer["summary"]));
+    for change in answer["changes"].as_array().into_iter().flatten() {
+        text.push_str(&format!("  {}\n", text_of(&change["text"])));
+    }
+    Some(text)
 }
 
 /// Returns the newest generation with other contents than the active one.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::cli::check::ReportFormat;
 use crate::cli::gateway::GatewayOptions;
 use crate::cli::operate::{Call, fetch_json, format_json, run_command, text_of};
-use crate::text::format_span;
+use crate::text::{format_count, format_span};
 
 #[derive(Args)]
 pub struct StatusOptions {
@@ -39,8 +39,8 @@ fn describe_status(status: &Value, upstreams: &Value) -> String {
     let store = match (&status["store"]["shared"], &status["store"]["up"]) {
         (Value::Bool(false), _) => "in memory".to_owned(),
         (Value::Bool(true), Value::Bool(true)) => {
-            let gateways = &status["store"]["gateways"];
-            format!("Redis responds, shared by {gateways} gateway{}", if *gateways == 1 { "" } else { "s" })
+            let gateways = status["store"]["gateways"].as_u64().unwrap_or(0);
+            format!("Redis responds, shared by {}", format_count(gateways, "gateway"))
         }
         (Value::Bool(true), _) => "Redis does not respond".to_owned(),
         _ => "unknown".to_owned(),
@@ -49,7 +49,8 @@ fn describe_status(status: &Value, upstreams: &Value) -> String {
         (
             "gateway",
             format!(
-                "{}, version {}, up {}",
+                "{}, {}, version {}, up {}",
+                text_of(&status["host"]),
                 text_of(&status["lifecycle"]),
                 text_of(&status["version"]),
                 format_span(uptime)

@@ -7,6 +7,7 @@ use http::{HeaderValue, Method};
 use regex::RegexBuilder;
 
 use crate::config::compile::matcher::parse_method;
+use crate::config::compile::wide_origins::warn_of_wide_origins;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::Diagnostic;
 use crate::config::reader::Section;
@@ -86,6 +87,7 @@ fn read_table(table: &Section) -> Option<CorsOption> {
     let origins = origins?;
     if credentials {
         check_credentials(table, &origins)?;
+        warn_of_wide_origins(table);
         // Browsers take these `*` for names of headers.
         if expose.iter().any(|name| name == EVERY) {
             let node = table.node(&cors::EXPOSE)?;

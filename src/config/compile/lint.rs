@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::config::compile::names::Definitions;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
+use crate::config::pattern_look::PatternLook;
 use crate::config::reader::Section;
 use crate::config::schema::{admin, listener};
 use crate::config::source::SourceTexts;
@@ -188,17 +189,28 @@ fn warn_of_wildcard_names(context: &LintContext) {
 /// `when` are patterns.
 fn warn_of_wildcard_value(context: &LintContext, route: &Route, place: Place) {
     // `*/*` is a plain value of `Accept`.
-    let is_wildcard = |value: &[u8]| value.contains(&b'*') && value != b"*/*";
-    let wildcard = route.matcher.headers.iter().find_map(|(name, pattern)| match pattern {
-        HeaderPattern::Text(value) => Some((name, value)).filter(|(_, value)| is_wildcard(value.as_bytes())),
+    let find_look = |value: &[u8]| match value {
+        b"*/*" => None,
+        b"*" => Some(PatternLook::Wildcard),
+        value => str::from_utf8(value).ok().and_then(PatternLook::of),
+    };
+    let pattern = route.matcher.headers.iter().find_map(|(name, pattern)| match pattern {
+        HeaderPattern::Text(value) => Some((name, value, find_look(value.as_bytes())?)),
         HeaderPattern::Regex(_) => None,
     });
-    let Some((name, value)) = wildcard else { return };
+    let Some((name, value, look)) = pattern else { return };
     let value = String::from_utf8_lossy(value.as_bytes());
-    let what = format!(
-        "route `{}` has no wildcard: it matches only requests whose `{name}` is exactly `{value}`, with the `*`",
-        route.name
-    );
+    let what = match look {
+        PatternLook::Wildcard => format!(
+            "route `{}` has no wildcard: it matches only requests whose `{name}` is exactly `{value}`, with the `*`",
+            route.name
+        ),
+        look => format!(
+            "route `{}` matches only requests whose `{name}` is exactly `{value}`, which looks like {}",
+            route.name,
+            look.noun()
+        ),
+    };
     let help = "write the whole value, or a regular expression: \"~ ^text\"";
     context.sources.add_warning(DiagnosticCode::WildcardName, Diagnostic::new(place, what).with_help(help));
 }

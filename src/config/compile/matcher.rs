@@ -104,8 +104,8 @@ fn parse_host(text: &str) -> Result<HostPattern, TextFault> {
         );
     }
     let name = text.to_ascii_lowercase();
-    if name == "*" {
-        return invalid_text("`*` alone is not a pattern", "leave `host` out to match every host");
+    if name == "*" || name == "_" {
+        return invalid_text(format!("`{name}` alone is not a pattern"), "leave `host` out to match every host");
     }
     if let Some(suffix) = name.strip_prefix("*.") {
         return match is_host(suffix) {
@@ -142,11 +142,58 @@ fn parse_host(text: &str) -> Result<HostPattern, TextFault> {
     }
     match is_host(&name) {
         true => Ok(HostPattern::Exact(name)),
-        false => invalid_text(format!("`{text}` is not a host name"), HELP),
+        false => {
+            invalid_text(format!("`{text}` is not a host name"), describe_host_habit(&name).unwrap_or(HELP.to_owned()))
+        }
+    }
+}
+
+/// Returns what a host in the style of another program should be: `Host(`a`)`, `.example.com` or `https://a`.
+fn describe_host_habit(name: &str) -> Option<String> {
+    let quoted = name.split('`').nth(1).filter(|_| name.starts_with("host("));
+    let of_url = name.strip_prefix("https://").or_else(|| name.strip_prefix("http://"));
+    if let Some(inner) = quoted.or(of_url.map(|rest| rest.trim_end_matches('/'))).filter(|inner| is_host(inner)) {
+        return Some(format!("write \"{inner}\""));
+    }
+    if let Some(suffix) = name.strip_prefix('.').filter(|suffix| is_host(suffix)) {
+        return Some(format!("write host = [\"{suffix}\", \"*.{suffix}\"]"));
+    }
+    name.starts_with('~').then(|| {
+        "a host is no regular expression: write each name, \"*.example.com\" for every name below it, or \"app.*\""
+            .to_owned()
+    })
+}
+
+/// Returns what a path in the style of another program should be: `^~ /a`, `~* a`, `/api/*` or `PathPrefix(`/api`)`.
+fn describe_path_habit(text: &str) -> Option<String> {
+    if let Some(prefix) = text.strip_prefix("^~") {
+        return Some(format!("write \"{}\": the longest prefix wins over regular expressions", prefix.trim()));
+    }
+    if let Some(pattern) = text.strip_prefix("~*") {
+        return Some(format!("write \"~ (?i){}\"", pattern.trim().replace('\\', "\\\\")));
+    }
+    let quoted = text.split('`').nth(1);
+    match text.split_once('(').map(|(rule, _)| rule) {
+        Some("PathPrefix") => quoted.map(|path| format!("write \"{path}\"")),
+        Some("Path") => quoted.map(|path| format!("write \"= {path}\"")),
+        Some("PathRegexp") => quoted.map(|path| format!("write \"~ {path}\"")),
+        Some("Host" | "HostRegexp") => Some("write the name in `host`, and the path here".to_owned()),
+        Some(_) if text.starts_with('/') && text.contains(['*', '$', '+']) => Some(format!("write \"~ ^{text}\"")),
+        _ => text
+            .strip_suffix('*')
+            .filter(|prefix| prefix.starts_with('/') && !prefix.contains(['*', '(']))
+            .map(|prefix| format!("write \"{prefix}\", which matches everything below it")),
     }
 }
 
 fn parse_path_pattern(text: &str) -> Result<PathPattern, TextFault> {
+    parse_own_path(text).map_err(|fault| match describe_path_habit(text) {
+        Some(help) => TextFault { help, ..fault },
+        None => fault,
+    })
+}
+
+fn parse_own_path(text: &str) -> Result<PathPattern, TextFault> {
     if let Some(pattern) = text.strip_prefix('~') {
         let pattern = pattern.trim_start();
         let regex = values::build_regex(&mut RegexBuilder::new(pattern))?;
@@ -295,6 +342,15 @@ pub fn parse_method(text: &str) -> Result<Method, TextFault> {
             format!("methods are in upper case, so `{text}` matches nothing"),
             format!("write \"{}\"", text.to_ascii_uppercase()),
         ),
+        Err(_) if text.contains([' ', ',', '|']) => {
+            let methods: Vec<String> = text
+                .split([' ', ',', '|'])
+                .filter(|method| !method.is_empty())
+                .take(8)
+                .map(|m| format!("\"{m}\""))
+                .collect();
+            invalid_text(format!("`{text}` is not one method"), format!("write [{}]", methods.join(", ")))
+        }
         Err(_) => invalid_text(format!("`{text}` is not a method"), HELP),
     }
 }

@@ -4,8 +4,8 @@
 //! `routes` and `decide` compile their kind of section; `context` and `names` carry what sections know of each other,
 //! `matcher`, `edit`, `compress`, `cors`, `jwt`, `geo` and `named_set` read what several kinds use: match conditions,
 //! header changes, compression, cross-origin rules, token verification, countries and lists of values. `shared` stores
-//! equal values once, `pages` reads error pages, `unused` warns about limits and upstreams that no route uses, and
-//! `lint` about configs that protect less than they seem to.
+//! equal values once, `pages` reads error pages, `unused` warns about limits and upstreams that no route uses, `lint`
+//! about configs that protect less than they seem to, and `wide_origins` about `cors` for strangers.
 //!
 //! To add a section, add its schema, a file here, and its call in [`compile`].
 
@@ -30,6 +30,7 @@ mod shared;
 mod stated_value;
 mod unused;
 mod upstreams;
+mod wide_origins;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +67,8 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let no_route = !has_route && decide.table.entries.is_empty();
     let acme = acme.to_section(sources);
     let (acme, page_files) = (AcmeSection::read(&acme, has_acme), PageFiles::default());
-    let mut server = server::compile_server(&server.to_section(sources), &listeners, &acme, &page_files);
+    let server_section = server.to_section(sources);
+    let mut server = server::compile_server(&server_section, &listeners, &acme, &page_files);
     let acme = acme.complete(&server.listeners);
     let admin = server::compile_admin(&admin.to_section(sources), &server.listeners);
     let store = server::compile_store(&store.to_section(sources));
@@ -85,6 +87,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         max_keys: store.max_keys,
         hasher: &find_hasher(admin.as_ref()),
     };
+    routes::verified::warn_of_unlogged(&server_section, &server.settings, &context);
     let geo = geo::compile_geo(&geo.to_section(sources), context.has_geo);
     let (jwt, roots) = (compile_jwt(sources, jwt), SystemRoots::default());
     let mut upstreams = upstreams::compile_upstreams(upstreams, (&roots, &server.settings), &context);
@@ -104,7 +107,10 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let decide = compile_decide(decide.named_sections(sources), &routes, &context, &server.listeners);
     let rls = rls::compile_rls(&rls, &context, (&routes, &places), decide.routes.len());
     report_no_route(sources, no_route && !documents.is_empty());
-    report_unknown_routes(sources, routes.iter().chain(&decide.routes).chain(&rls.routes));
+    let route_names: Vec<&str> =
+        routes.iter().chain(&decide.routes).chain(&rls.routes).map(|route| route.name.as_str()).collect();
+    sources.report_unknown_routes(&route_names);
+    let set_files = named_set::collect_files(sources, &sets, &route_names);
     let admin = admin.filter(|_| !sources.has_mistakes())?;
     internal::add_route_hosts(&mut server.listeners, &listeners, &routes);
     let texts = (documents.as_ref(), route_sections.as_slice());
@@ -132,6 +138,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         upstreams: upstreams.list.into_iter().map(Arc::new).collect(),
         limits: Arc::new(LimitTable::new(limits.into_values())),
         sets: named_set::list_small_sets(&sets),
+        set_files,
         written: WrittenConfig::new(documents.clone(), sources.texts()),
         hash: sources.hash(),
         files: sources.files(),
@@ -188,10 +195,6 @@ fn report_root_keys(roots: Vec<Section>) {
         root.entry(&root::INCLUDE);
         root.report_unread_keys();
     }
-}
-
-fn report_unknown_routes<'r>(sources: &SourceTexts, routes: impl Iterator<Item = &'r Route>) {
-    sources.report_unknown_routes(&routes.map(|route| route.name.as_str()).collect::<Vec<_>>());
 }
 
 fn report_no_route(sources: &SourceTexts, is_mistake: bool) {

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use crate::config::compile::decide::own_route;
 use crate::config::compile::limits::list::{compile_limit_list, place_of};
 use crate::config::compile::routes::RouteContext;
+use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
+use crate::config::pattern_look::PatternLook;
 use crate::config::reader::{At, Section};
 use crate::config::schema::rls;
 use crate::config::tree::{Node, Table, Value};
@@ -19,6 +21,8 @@ use crate::envoy::rate_limit::{DOMAIN_MAX, ENTRIES_MAX, TEXT_MAX};
 use crate::envoy::rules::{ADDRESS_ENTRY, RateLimitDomain, RateLimitDomains, RateLimitRule};
 use crate::limiting::key::KeyPart;
 use crate::limiting::limit::Limit;
+use crate::limiting::limit::over::Over;
+use crate::limiting::overrides::table::OverrideBudget;
 use crate::limiting::source::{Repeated, Source};
 use crate::route::Route;
 
@@ -168,6 +172,14 @@ fn compile_pattern(section: &Section, node: &Node) -> Option<DescriptorPattern> 
                 "requests of Envoy are never longer than that",
             );
         }
+        let look = PatternLook::of(&value).filter(|look| *look != PatternLook::Wildcard);
+        if let Some(look) = look {
+            let what = format!("a value of the descriptor is compared as it is, but it looks like {}", look.noun());
+            let warning = Diagnostic::new(entry.node.place, what).with_help(
+                "write whole values; `*` stands for any characters, and limits have further patterns in `when`",
+            );
+            section.sources.add_warning(DiagnosticCode::WildcardName, warning);
+        }
         entries.push(EntryPattern { key: entry.key.clone(), value: ValuePattern::parse(&value) });
     }
     if !(1..=ENTRIES_MAX).contains(&entries.len()) {
@@ -200,16 +212,20 @@ fn check_limit(limit: &Limit, pattern: &DescriptorPattern) -> Result<(), TextFau
             "use a limit of a rate, or Envoy's circuit breakers",
         );
     }
-    if limit.rule.has_queue() {
+    let mut is_delaying = limit.rule.has_queue();
+    limit
+        .overrides
+        .visit_written(|budget| is_delaying |= matches!(budget, OverrideBudget::Rule(rule) if rule.has_queue()));
+    if is_delaying {
         return invalid_text(
             "delays requests, but Envoy does not wait for an answer that long",
             "set nodelay = true, or use another algorithm",
         );
     }
-    if limit.forwards_excess() {
+    if limit.forwards_excess() && limit.over != Over::Annotate {
         return invalid_text(
-            "forwards what exceeds it (`over`), but here Envoy forwards requests",
-            "use a limit without `over`, or mode = \"shadow\" to try it",
+            "sends what exceeds it to another upstream (`over`), but here Envoy forwards requests",
+            "use over = \"annotate\", which names the limit in a header and in the metadata of the request",
         );
     }
     if limit.charge_rules.as_ref().is_some_and(|rules| rules.depends_on_response()) {

@@ -8,6 +8,7 @@ use crate::config::values;
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::source::{Source, SourceKind};
 use crate::route::client_facts::{CLAIM_WORD, ClientFact};
+use crate::telemetry::access_log::LogField;
 use crate::template::TextTemplate;
 
 /// The value of a header that a route sets.
@@ -17,7 +18,7 @@ pub enum StatedValue {
 }
 
 /// The names of the placeholders in other programs, each with ours.
-const FOREIGN_NAMES: [(&str, &str); 18] = [
+const FOREIGN_NAMES: [(&str, &str); 40] = [
     ("$ssl_client_s_dn", "{tls_subject}"),
     ("$ssl_client_escaped_cert", "{tls_cert_pem}"),
     ("$ssl_client_cert", "{tls_cert_pem}"),
@@ -36,6 +37,28 @@ const FOREIGN_NAMES: [(&str, &str); 18] = [
     ("{http.request.tls.client.subject}", "{tls_subject}"),
     ("{http.request.tls.client.fingerprint}", "{tls_fingerprint}"),
     ("{http.auth.user.id}", "{user}"),
+    ("$ssl_protocol", "{tls}"),
+    ("$ssl_cipher", "{tls_cipher}"),
+    ("$ssl_server_name", "{tls_name}"),
+    ("$server_protocol", "{protocol}"),
+    ("$request_method", "{method}"),
+    ("$host", "{host}"),
+    ("$uri", "{path}"),
+    ("$request_uri", "{target}"),
+    ("$args", "{query}"),
+    ("$query_string", "{query}"),
+    ("$geoip2_data_country_code", "{country}"),
+    ("%PROTOCOL%", "{protocol}"),
+    ("%DOWNSTREAM_TLS_VERSION%", "{tls}"),
+    ("%DOWNSTREAM_TLS_CIPHER%", "{tls_cipher}"),
+    ("%REQUESTED_SERVER_NAME%", "{tls_name}"),
+    ("{http.request.method}", "{method}"),
+    ("{http.request.host}", "{host}"),
+    ("{http.request.uri.path}", "{path}"),
+    ("{http.request.uri}", "{target}"),
+    ("{http.request.uri.query}", "{query}"),
+    ("{http.request.tls.version}", "{tls}"),
+    ("{http.request.tls.cipher_suite}", "{tls_cipher}"),
 ];
 
 /// Variables of nginx that begin so. A text may contain other words with `$`.
@@ -80,9 +103,17 @@ pub fn parse_response_value(text: &str) -> Result<HeaderValue, TextFault> {
     }
 }
 
+/// Returns whether a text contains a variable of another program. One that ends with `_` is the start of a name.
+pub fn contains_variable(text: &str, name: &str) -> bool {
+    text.match_indices(name).any(|(at, _)| {
+        let goes_on = text[at + name.len()..].starts_with(|next: char| next.is_ascii_alphanumeric() || next == '_');
+        !goes_on || !name.starts_with('$') || name.ends_with('_')
+    })
+}
+
 /// Refuses variables of other programs, which would reach the other side as they are.
-fn refuse_foreign_names(text: &str) -> Result<(), TextFault> {
-    let known = FOREIGN_NAMES.iter().find(|(foreign, _)| text.contains(foreign));
+pub fn refuse_foreign_names(text: &str) -> Result<(), TextFault> {
+    let known = FOREIGN_NAMES.iter().find(|(foreign, _)| contains_variable(text, foreign));
     if let Some((foreign, own)) = known {
         return invalid_text(format!("`{foreign}` is a variable of another program"), format!("write {own}"));
     }
@@ -110,17 +141,32 @@ fn refuse_foreign_names(text: &str) -> Result<(), TextFault> {
     invalid_text(format!("`{variable}` is a variable of another program"), "write the text itself, or a placeholder")
 }
 
-/// Parses the text in a pair of braces; `None` if it is the text itself.
-fn parse_placeholder(name: &str) -> Result<Option<ClientFact>, TextFault> {
+/// Finds the fact that a placeholder names; `None` if there is no such fact.
+pub fn find_fact(name: &str) -> Result<Option<ClientFact>, TextFault> {
     if let Some((_, fact)) = ClientFact::NAMES.iter().find(|(known, _)| *known == name) {
         return Ok(Some(fact.clone()));
     }
-    if name.starts_with(CLAIM_WORD) {
-        let source = Source::parse(name, &[SourceKind::Claim]);
-        return match source {
-            Some(claim) => claim.map(|claim| Some(ClientFact::Source(claim))),
-            None => invalid_text(format!("`{{{name}}}` names no claim"), "write {jwt:sub}"),
-        };
+    if !name.starts_with(CLAIM_WORD) {
+        return Ok(None);
+    }
+    match Source::parse(name, &[SourceKind::Claim]) {
+        Some(claim) => claim.map(|claim| Some(ClientFact::Source(claim))),
+        None => invalid_text(format!("`{{{name}}}` names no claim"), "write {jwt:sub}"),
+    }
+}
+
+/// Returns a name as ours are written.
+pub fn canonical_word(name: &str) -> String {
+    name.to_ascii_lowercase().replace('-', "_")
+}
+
+/// Parses the text in a pair of braces; `None` if it is the text itself.
+fn parse_placeholder(name: &str) -> Result<Option<ClientFact>, TextFault> {
+    if let Some(fact) = find_fact(name)? {
+        return Ok(Some(fact));
+    }
+    if let Some(field) = LogField::find(name) {
+        return invalid_text(format!("`{{{name}}}` is a field of the access log only"), why_only_logged(field));
     }
     let fact_names = ClientFact::NAMES.iter().map(|(name, _)| *name);
     // Caddy's have dots and digits: `{http.regexp.name.1}`.
@@ -132,8 +178,8 @@ fn parse_placeholder(name: &str) -> Result<Option<ClientFact>, TextFault> {
     if !is_word {
         return Ok(None);
     }
-    let canonical = name.to_ascii_lowercase().replace('-', "_");
-    let near = find_closest(&canonical, fact_names.clone()).map(|near| format!("did you mean `{{{near}}}`? "));
+    let near =
+        find_closest(&canonical_word(name), fact_names.clone()).map(|near| format!("did you mean `{{{near}}}`? "));
     let names: Vec<String> = fact_names.map(|name| format!("{{{name}}}")).collect();
     let help = format!(
         "{}the placeholders are {}, {{jwt:CLAIM}}; for the text itself write `{{ {name} }}`",
@@ -141,4 +187,50 @@ fn parse_placeholder(name: &str) -> Result<Option<ClientFact>, TextFault> {
         names.join(", ")
     );
     invalid_text(format!("unknown placeholder `{{{name}}}`"), help)
+}
+
+/// Returns why the server cannot get this field of the access log, or what it gets instead.
+fn why_only_logged(field: LogField) -> &'static str {
+    match field {
+        LogField::Client => "it is called {client_ip} in headers",
+        LogField::Time => "leave it out: the server has a clock",
+        LogField::TraceId | LogField::UserAgent | LogField::Referer => {
+            "leave it out: the server gets the header of the client (traceparent, user-agent or referer)"
+        }
+        LogField::Limit
+        | LogField::Decision
+        | LogField::Key
+        | LogField::Keys
+        | LogField::RefusedBy
+        | LogField::Candidates => {
+            "leave it out: a refused request does not reach the server, and with over = \"annotate\" the header \
+             x-limit-exceeded names the limits that a request exceeds"
+        }
+        LogField::AuthMs => "leave it out: only the log measures times",
+        LogField::Status
+        | LogField::Reason
+        | LogField::Setting
+        | LogField::Upstream
+        | LogField::Server
+        | LogField::Tries
+        | LogField::UpstreamMs
+        | LogField::DurationMs
+        | LogField::Bytes
+        | LogField::BytesIn
+        | LogField::BytesUncompressed => "leave it out: it is known only after the server has got the request",
+        // These are placeholders of headers too.
+        LogField::RequestId
+        | LogField::Country
+        | LogField::User
+        | LogField::Method
+        | LogField::Host
+        | LogField::Path
+        | LogField::Query
+        | LogField::Protocol
+        | LogField::Tls
+        | LogField::TlsCipher
+        | LogField::TlsName
+        | LogField::TlsSubject
+        | LogField::Route => "it is a placeholder of headers, too",
+    }
 }

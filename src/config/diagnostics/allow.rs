@@ -70,7 +70,7 @@ fn report_allowance(allowance: &Allowance) -> Diagnostic {
             .with_help("remove the comment, or move it to the line that the warning names")
             .with_code(DiagnosticCode::UnusedAllowance),
         None => Diagnostic::new(allowance.place, "this is not the code of a warning")
-            .with_help("codes look like SG0301 and are separated by commas; mistakes cannot be allowed")
+            .with_help("codes look like SG0301 and are separated by commas; errors cannot be allowed")
             .with_code(DiagnosticCode::UnknownAllowance),
     };
     warning.with_label("not used")

@@ -202,7 +202,7 @@ impl Report {
     pub fn render(&self, color: bool) -> String {
         let mut text = self.render_entries(color);
         let what = match self.severity {
-            Severity::Mistake => "mistake",
+            Severity::Mistake => "error",
             Severity::Warning => "warning",
         };
         match self.mistakes.len() {
@@ -354,9 +354,12 @@ impl std::error::Error for Report {}
 impl SourceText {
     /// Returns line and column, from 1; columns count characters.
     pub fn line_and_column(&self, offset: usize) -> (usize, usize) {
-        let offset = self.floor_char_boundary(offset);
-        let line = memchr::memchr_iter(b'\n', &self.text.as_bytes()[..offset]).count() + 1;
-        (line, self.column(offset))
+        (self.line_at(offset), self.column(self.floor_char_boundary(offset)))
+    }
+
+    /// Returns the line of an offset, from 1.
+    pub fn line_at(&self, offset: usize) -> usize {
+        memchr::memchr_iter(b'\n', &self.text.as_bytes()[..self.floor_char_boundary(offset)]).count() + 1
     }
 
     /// Returns the column of an offset that is a character boundary.

@@ -6,10 +6,12 @@ use crate::config::schema::limit;
 use crate::config::tree::{Table, Value};
 
 /// The options that a budget consists of, with the words after or before their values.
-const PARTS: [(&str, &str, &str); 4] = [
+const PARTS: [(&str, &str, &str); 6] = [
     (limit::RATE.option.name, "", ""),
     (limit::BURST.option.name, "burst ", ""),
+    (limit::DEBT.option.name, "debt ", ""),
     (limit::QUEUE.option.name, "queue ", ""),
+    (limit::RESETS_ON.option.name, "resets on day ", ""),
     (limit::IN_FLIGHT.option.name, "", " at a time"),
 ];
 
@@ -18,13 +20,18 @@ impl Config {
     /// the tiers of another one.
     pub fn written_budget(&self, name: &str) -> Option<String> {
         let section = self.written.find_limit(name)?;
-        let parts = PARTS.iter().filter_map(|(name, before, after)| {
-            let value = &section.get(name)?.node.value;
-            Some(format!("{before}{}{after}", show_value(value)?))
-        });
-        let text = parts.collect::<Vec<_>>().join(", ");
+        let text = describe_budget(|name| Some(&section.get(name)?.node.value));
         Some(text).filter(|text| !text.is_empty())
     }
+}
+
+/// Describes a budget, such as `60/min, burst 20`, by the values of its options as they are written.
+pub fn describe_budget<'v>(find: impl Fn(&str) -> Option<&'v Value>) -> String {
+    let parts = PARTS.iter().filter_map(|(name, before, after)| {
+        let value = find(name)?;
+        Some(format!("{before}{}{after}", show_value(value)?))
+    });
+    parts.collect::<Vec<_>>().join(", ")
 }
 
 impl WrittenConfig {

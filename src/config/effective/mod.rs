@@ -7,7 +7,7 @@
 //! `budgets` the numbers of limits, and `anonymize` replaces what identifies the operator.
 
 mod anonymize;
-mod budgets;
+pub mod budgets;
 mod canonical;
 mod defaults;
 mod matchers;

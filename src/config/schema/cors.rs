@@ -15,7 +15,8 @@ rows! {
         .weaker(Weaker::NewItem)
         .unordered()
         .keywords(&["*", "null"])
-        .called(&["origin", "allow_origin", "allow_origins", "allowed_origins", "allow_origin_string_match", "accessControlAllowOriginList", "accessControlAllowOriginListRegex"]);
+        .called(&["origin", "allow_origin", "allow_origins", "allowed_origins", "allow_origin_string_match", "accessControlAllowOriginList", "accessControlAllowOriginListRegex"])
+        .teach("[\"https://app.example.com\"]", "List the origins of your own pages. `\"*\"` is for APIs that anybody may read, without credentials");
     METHODS = option(
         "methods",
         list_from(1, &Text("method")),

@@ -26,7 +26,8 @@ rows! {
     .guide(GUIDE)
     .metric("sluicegate_limit_decisions_total")
     .weaker(Weaker::Compiled)
-    .called(route::LIMITS.option.aliases);
+    .called(route::LIMITS.option.aliases)
+    .teach("[\"per-ip\"]", "Set it if the other proxy asks about requests for which you have no route");
     FROM: FactFamily = option(
         "from",
         Words(FactFamily::LABELS),
@@ -34,9 +35,11 @@ rows! {
         "where the asking proxy states the request: `X-Forwarded-*`, `X-Original-*`, or the path after NAME",
     )
     .guide("decide.md#the-request-in-question")
-    .metric("sluicegate_decide_requests_total");
+    .metric("sluicegate_decide_requests_total")
+    .teach("\"original\"", "Copy the value from the recipe of your proxy: `original` for nginx and ingress-nginx, `path` for Envoy, and the default for Traefik, Caddy and HAProxy");
     DENY_AS = option("deny_as", Integers(&[429, 403]), Value("429"), "status of refusals; nginx accepts only 403")
-        .guide("decide.md#the-answer");
+        .guide("decide.md#the-answer")
+        .teach("403", "Set 403 for nginx, whose `auth_request` turns other statuses into 500");
     ONCE = option(
         "once",
         Text("`\"header:NAME\"`"),
@@ -44,7 +47,8 @@ rows! {
         "header with the id of the request. A second question with the same id within 10 s gets the same answer and charges nothing",
     )
     .guide("decide.md#questions-that-repeat")
-    .weaker(Weaker::Added);
+    .weaker(Weaker::Added)
+    .teach("\"header:x-request-id\"", "Set it if the proxy may ask twice about one request, as nginx does after an internal redirect, and gives each request an id");
     JOINS_LINES: Option<bool> = option(
         "joins_lines",
         Boolean,

@@ -20,7 +20,8 @@ rows! {
         Required,
         "written as in `listen`. An address in `listen` cannot have a `[[listener]]` too",
     )
-    .called(&["port", "bind", "listen"]);
+    .called(&["port", "bind", "listen"])
+    .teach("\":443\"", "Add a `[[listener]]` for each address that serves HTTPS or answers other proxies. For plain HTTP, `listen` is enough");
     SERVE: Service = option(
         "serve",
         Words(Service::LABELS),
@@ -76,7 +77,8 @@ rows! {
         .metric("sluicegate_tls_handshakes_total")
         .example("write tls = { certificates = [{ cert = \"chain.pem\", key = \"key.pem\" }] }, or tls = { internal = true } for \
          development")
-        .called(&["ssl_certificate", "ssl_certificate_key"]);
+        .called(&["ssl_certificate", "ssl_certificate_key"])
+        .teach("{ certificates = [{ cert = \"example.com.pem\", key = \"example.com.key\" }] }", "Set it to serve HTTPS: with `certificates` from files, with `acme` from Let's Encrypt, or with `internal` for development");
 }
 
 /// Options of `listener.hsts`.
@@ -137,7 +139,8 @@ pub mod tls {
         )
         .for_new_connections()
         .metric("sluicegate_tls_cert_not_after_timestamp_seconds")
-        .weaker(Weaker::Removed);
+        .weaker(Weaker::Removed)
+        .teach("[{ cert = \"example.com.pem\", key = \"example.com.key\" }]", "Use it if another program renews the files. The gateway loads changed files by itself");
         ACME = option(
             "acme",
             list_from(1, &Text("hostname")),
@@ -153,11 +156,13 @@ pub mod tls {
             Value("false"),
             "[development certificates](tls.md#development-certificates) from a local CA; not with `tls.acme`",
         )
-        .for_new_connections();
+        .for_new_connections()
+        .teach("true", "Turn it on for HTTPS on a development machine");
         CLIENT_CA = option("client_ca", Path("file"), Absent, "CAs that sign client certificates, PEM")
             .for_new_connections()
             .guide("tls.md#client-certificates-mtls")
-            .weaker(Weaker::Removed);
+            .weaker(Weaker::Removed)
+            .teach("\"clients-ca.pem\"", "Set it if clients prove their identity with a certificate, for example devices or partner systems");
         CLIENT_AUTH: bool = option(
             "client_auth",
             Words(&["required", "optional"]),
@@ -180,8 +185,10 @@ pub mod certificate {
     rows! {
         table("listener.tls.certificates");
 
-        CERT = option("cert", Path("file"), Required, "certificate chain, PEM").for_new_connections();
-        KEY = option("key", Path("file"), Required, "private key, PEM, without a passphrase").for_new_connections();
+        CERT = option("cert", Path("file"), Required, "certificate chain, PEM").for_new_connections()
+            .teach("\"example.com.pem\"", "Use the file with the whole chain, such as `fullchain.pem` of certbot, because many clients reject a certificate without its intermediates");
+        KEY = option("key", Path("file"), Required, "private key, PEM, without a passphrase").for_new_connections()
+            .teach("\"example.com.key\"", "Use the key of this certificate, and let only the gateway's user read it");
     }
 }
 

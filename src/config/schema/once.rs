@@ -27,7 +27,8 @@ pub mod root {
             list(&Path("file")),
             Absent,
             "more config files, in the order of their names. `*` and `?` match in the file name. Sections merge by name; the same name in two files is an error",
-        );
+        )
+        .teach("[\"conf.d/*.toml\"]", "Split a long config into one file for each application or team");
         SERVER = option("server", Table(&server::TABLE), Absent, "listeners, timeouts, bounds and the access log");
         ADMIN = option("admin", Table(&admin::TABLE), Absent, "the admin listener");
         ACME = option("acme", Table(&acme::TABLE), Absent, "certificates from an ACME server");
@@ -84,15 +85,18 @@ pub mod acme {
             Described("chosen by the server"),
             "kind of certificate, as the server calls it: `\"shortlived\"` of Let's Encrypt is valid for 6 days",
         );
-        TERMS_AGREED: Option<bool> = option("terms_agreed", Boolean, Required, "you agree to the server's terms of service");
-        CONTACT = option("contact", List { item: &Text("URL"), least: 0, most: 10 }, Absent, "`\"mailto:ADDRESS\"`")
-            .shown_as("list, up to 10");
+        TERMS_AGREED: Option<bool> = option("terms_agreed", Boolean, Required, "you agree to the server's terms of service")
+            .teach("true", "Read the terms of the server, then set it, because `[acme]` does not load without it");
+        CONTACT = option("contact", List { item: &Text("URL"), least: 0, most: 10 }, Absent, "addresses that the ACME server may write to, as `\"mailto:ADDRESS\"`")
+            .shown_as("list, up to 10")
+            .teach("[\"mailto:ops@example.com\"]", "Set it so that the certificate authority can reach you, for example before it revokes a certificate");
         STATE = option(
             "state",
             Path("directory"),
             Value("\"/var/lib/sluicegate/acme\""),
             "account, certificates and challenges",
-        );
+        )
+        .teach("\"/srv/sluicegate/acme\"", "Set it if the gateway may not write to `/var/lib/sluicegate`, and keep it on a disk that survives a redeployment");
         CA = option("ca", Path("file"), Described("the system's CAs"), "CA or certificate of the ACME server itself, PEM");
         CHALLENGES = option(
             "challenges",
@@ -171,7 +175,8 @@ pub mod admin {
         TOKEN = option("token", Text("string"), Absent, "token of role `edit` that requests must send")
             .guide("admin-api.md#access")
             .weaker(Weaker::Removed)
-            .secrecy(Secrecy::Secret);
+            .secrecy(Secrecy::Secret)
+            .teach("\"${ADMIN_TOKEN}\"", "Set it before you make the admin API reachable from other machines");
         TOKENS = option(
             "tokens",
             Array { item: &Table(&admin_token::TABLE), least: 1, most: 64 },
@@ -180,9 +185,11 @@ pub mod admin {
         )
         .guide("../operating/tokens-and-audit.md")
         .weaker(Weaker::NewItem)
-        .example("write [[admin.tokens]] with two brackets, once for each token");
+        .example("write [[admin.tokens]] with two brackets, once for each token")
+        .teach("[{ name = \"grafana\", token = \"${GRAFANA_TOKEN}\", role = \"metrics\" }]", "Give each person and each program a token of its own, so that you can see who changed what, and can revoke one");
         AUDIT = option("audit", Path("file"), Absent, "[audit log](../operating/tokens-and-audit.md#the-audit-log)")
-            .weaker(Weaker::Removed);
+            .weaker(Weaker::Removed)
+            .teach("\"/var/log/sluicegate/audit.log\"", "Set it if several people change limits, or if you have to prove who did");
         METRICS_NEED_TOKEN = option(
             "metrics_need_token",
             Boolean,
@@ -194,7 +201,7 @@ pub mod admin {
             "unused_series",
             Boolean,
             Value("true"),
-            "`/metrics` has counters and histograms that have counted nothing yet. With `false`, one of each family remains",
+            "`/metrics` has series that have counted nothing yet: counters, histograms, and gauges of routes and limits. With `false`, one of each family remains",
         )
         .guide("../operating/monitoring.md#many-routes-and-limits");
         ENVIRONMENT = option(
@@ -204,21 +211,24 @@ pub mod admin {
             "name of the environment, such as `production`, which the dashboard shows",
         )
         .guide("../operating/dashboard.md#which-gateway-is-this")
-        .called(&["env", "stage", "name"]);
+        .called(&["env", "stage", "name"])
+        .teach("\"production\"", "Set it if you have several environments, so that nobody changes the wrong one");
         ENVIRONMENT_COLOR: EnvironmentColor = option(
             "environment_color",
             Words(EnvironmentColor::LABELS),
             Value("\"gray\""),
             "color of that name",
         )
-        .called(&["color", "colour", "environment_colour"]);
+        .called(&["color", "colour", "environment_colour"])
+        .teach("\"red\"", "Use a striking color for production");
         EDIT: bool = option(
             "edit",
             Boolean,
             Value("false"),
             "requests with the token may [change the config files](../operating/editing-over-http.md); needs `token`, or a `unix:` socket",
         )
-        .weaker(Weaker::More);
+        .weaker(Weaker::More)
+        .teach("true", "Turn it on if people or programs should change the config through the dashboard or the API");
         KEYS = option(
             "keys",
             Map(&Words(KeyVisibility::LABELS)),
@@ -235,7 +245,8 @@ pub mod admin {
             "makes hashes of keys the same on all gateways and after restarts",
         )
         .guide("../operating/keys-in-logs.md#the-secret")
-        .secrecy(Secrecy::Secret);
+        .secrecy(Secrecy::Secret)
+        .teach("\"${KEYS_SECRET}\"", "Set the same secret on all gateways if you look up hashed keys, or if overrides name keys by hash");
     }
 }
 
@@ -246,20 +257,25 @@ pub mod admin_token {
     rows! {
         table("admin.tokens");
 
-        NAME = option("name", Text("name"), Required, "shown in the audit log");
+        NAME = option("name", Text("name"), Required, "shown in the audit log")
+            .teach("\"grafana\"", "Use the name of the person or program, because the audit log shows it");
         TOKEN = option("token", Text("string, 16 to 4096 bytes"), Described("this or `sha256`"), "the token")
-            .secrecy(Secrecy::Secret);
+            .secrecy(Secrecy::Secret)
+            .teach("\"${GRAFANA_TOKEN}\"", "Read it from the environment or from a file with `${file:PATH}`, so that the config contains no secret. With `sha256`, the machine does not need the token at all");
         SHA256 = option("sha256", Text("64 hexadecimal digits"), Described("this or `token`"), "SHA-256 of the token")
-            .secrecy(Secrecy::Secret);
+            .secrecy(Secrecy::Secret)
+            .teach("\"${GRAFANA_TOKEN_SHA256}\"", "Use it instead of `token` if the token should not be on this machine: `printf %s \"$TOKEN\" | sha256sum` prints it");
         ROLE: Option<Role> = option("role", Words(Role::LABELS), Required, "what the token may do")
-            .guide("admin-api.md#roles");
+            .guide("admin-api.md#roles")
+            .teach("\"limits\"", "Choose the lowest role that is enough: `metrics` for scrapers, `read` for dashboards, `limits` for support, `edit` for changes of the config");
         EXPIRES = option(
             "expires",
             Text("date or time with offset"),
             Absent,
             "last day in UTC, or time, at which the token is accepted",
         )
-        .example("write the date in quotes: expires = \"2027-01-31\"");
+        .example("write the date in quotes: expires = \"2027-01-31\"")
+        .teach("\"2027-01-31\"", "Set it for contractors and for tests, so that nobody has to remember to revoke the token");
     }
 }
 
@@ -312,7 +328,7 @@ pub mod store {
         .teach("\"staging\"", "Change it if several environments share one Redis");
         DEADLINE: Duration = option("deadline", duration(1, 10 * SECOND), Value("\"30ms\""), "longest wait for a response of the store; then `on_error` decides. A request waits for at most twice as long")
             .metric("sluicegate_store_errors_total")
-            .teach("\"50ms\"", "Raise it to somewhat more than the round trip to a distant Redis. After it, `on_error` decides; a request waits for at most twice as long");
+            .teach("\"50ms\"", "Raise it to somewhat more than the round trip if Redis is far away");
         ON_ERROR: OnError = option(
             "on_error",
             Words(&["local", "open", "closed"]),
@@ -339,7 +355,8 @@ pub mod store {
             Value("\"\""),
             "file that keeps the number of gateways and the live overrides for a start during an outage; of a memory store, its live overrides",
         )
-        .guide("../operating/redis-outages.md#the-state-file");
+        .guide("../operating/redis-outages.md#the-state-file")
+        .teach("\"/var/lib/sluicegate/state\"", "Set it if gateways may start while Redis is down");
         CA = option(
             "ca",
             Path("file"),
@@ -382,7 +399,8 @@ pub mod jwt {
             "secret for HS256, HS384, HS512 (at least 32, 48, 64 bytes), or a public key in PEM (RSA: 2048 to 8192 bits)",
         )
         .called(&["secret", "public_key", "jwt_secret"])
-        .secrecy(Secrecy::Secret);
+        .secrecy(Secrecy::Secret)
+        .teach("\"${JWT_SECRET}\"", "Use it for a secret that you share with the issuer, or for a single public key. With `issuer` or `jwks`, the gateway fetches the keys, also new ones");
         JWKS = option(
             "jwks",
             Path("`https` URL or file"),
@@ -403,7 +421,8 @@ pub mod jwt {
         )
         .called(&["algorithm", "alg"])
         .unset("[\"RS256\", \"RS384\", \"RS512\", \"PS256\", \"PS384\", \"PS512\", \"ES256\", \"ES384\", \"EdDSA\"]")
-        .weaker(Weaker::NewItem);
+        .weaker(Weaker::NewItem)
+        .teach("[\"HS256\"]", "List only what your issuer uses, so that no other algorithm is accepted");
         HEADER = option(
             "header",
             Text("string"),
@@ -418,10 +437,12 @@ pub mod jwt {
             "accepted `iss`; without `key` and `jwks`, the `https` URL of the OpenID issuer, whose keys are found by discovery",
         )
         .called(&["issuer_url", "issuerUrl", "iss"])
-        .weaker(Weaker::Removed);
+        .weaker(Weaker::Removed)
+        .teach("[\"https://id.example.com\"]", "Set it to the URL of your identity provider, whose keys are then found by themselves");
         AUDIENCE = option("audience", list(&Text("string")), Described("not checked"), "accepted `aud`")
             .called(&["audiences", "aud"])
-            .weaker(Weaker::Removed);
+            .weaker(Weaker::Removed)
+            .teach("[\"https://api.example.com\"]", "Set it if the issuer also makes tokens for other applications, because they would be accepted otherwise");
         CA = option("ca", Path("file"), Described("the system's CAs"), "CA or certificate of the server with the keys, PEM");
         MAX_STALE: Duration = option(
             "max_stale",
@@ -449,7 +470,8 @@ pub mod geo {
             Required,
             "database in the format of MaxMind (`.mmdb`) with countries, at most 512 MiB; a changed file is loaded at once",
         )
-        .called(&["database", "geoip2", "geoip_country"]);
+        .called(&["database", "geoip2", "geoip_country"])
+        .teach("\"countries.mmdb\"", "Download a database of countries from MaxMind or DB-IP, and replace the file every month");
     }
 }
 
@@ -464,12 +486,14 @@ pub mod set {
         VALUES = option("values", list(&Text("string")), Described("`values` or `file`"), "the items, such as addresses, networks or keys")
             .weaker(Weaker::Compiled)
             .unordered()
-            .of_clients(ClientData::Values);
+            .of_clients(ClientData::Values)
+            .teach("[\"203.0.113.0/24\", \"198.51.100.7\"]", "Use a set if several routes or limits need the same list. For a long list, use `file`");
         FILE = option(
             "file",
             Path("file"),
             Described("`values` or `file`"),
-            "one item per line; `#` at the start of a line or after a space starts a comment",
-        );
+            "one item per line; `#` at the start of a line or after a space starts a comment. Rows with errors are skipped ([Sets in files](conditions.md#sets-in-files))",
+        )
+        .teach("\"blocked.txt\"", "Use a file for long lists, and for lists that another program writes. A changed file is loaded at once");
     }
 }

@@ -28,7 +28,8 @@ rows! {
         Described("host and path"),
         "label in metrics and logs, unique",
     )
-    .metric("sluicegate_requests_total");
+    .metric("sluicegate_requests_total")
+    .teach("\"api\"", "Set it so that metrics, logs and `when.route` keep their name when the path changes");
     HOST = option("host", list_from(1, &Text("host")), Described("every host"), "hosts of the route")
         .shown_as("list of hosts, `\"*.NAME\"`, or `\"NAME.*\"`")
         .guide("routing.md#route-selection")
@@ -40,22 +41,25 @@ rows! {
         .shown_as("`\"/prefix/\"`, `\"= /exact\"`, `\"/users/{id}\"`, `\"~ ^/regex$\"`")
         .weaker(Weaker::Compiled)
         .called(&["location", "paths"])
-        .teach("\"/api/\"", "Write a prefix, `= /exact`, `/users/{id}` or a regular expression. The longest path that matches serves the request; regular expressions come last");
+        .teach("\"/api/\"", "Set it if parts of a site need another upstream or other limits: with a prefix, `= /exact`, `/users/{id}`, or a regular expression, which is tried last");
     METHODS = option("methods", list_from(1, &Text("method")), Described("every method"), "methods of the route")
         .shown_as("list")
         .weaker(Weaker::Compiled)
         .unordered()
-        .keywords(&["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]);
+        .keywords(&["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+        .teach("[\"GET\", \"HEAD\"]", "Set it if writes need another upstream, other limits or a login");
     HEADER = option("header", Map(&Text("string")), Absent, "headers that a request must have, with these values: a text, `\"~ regex\"`, or `\"~i regex\"` to ignore case")
         .shown_as("table")
         .weaker(Weaker::Compiled)
         .secrecy(Secrecy::SecretByKey)
-        .of_clients(ClientData::Values);
+        .of_clients(ClientData::Values)
+        .teach("{ x-version = \"2\" }", "Set it to send some clients to another upstream, for example testers or a new version of an app");
     UPSTREAM = option("upstream", SERVER_LIST, Described("one of `upstream`, `split`, `respond`, `redirect`, `files`"), "where requests go")
         .shown_as("name, URL, list of URLs, `\"echo:\"`")
         .guide("routing.md#actions")
         .called(&["proxy_pass", "reverse_proxy", "backend", "target", "service", "to"])
-        .keywords(&["echo:"]);
+        .keywords(&["echo:"])
+        .teach("\"http://127.0.0.1:3000\"", "Write the URL of a server, or the name of an `[upstream.NAME]` if you need several servers, health checks or retries");
     SPLIT = option(
         "split",
         Array { item: &Table(&split::TABLE), least: 1, most: 16 },
@@ -66,20 +70,24 @@ rows! {
     .guide("../guides/canary-releases.md")
     .metric("sluicegate_upstream_requests_total")
     .unordered()
-    .called(&["weighted_clusters", "split_clients", "traffic_split", "canary"]);
+    .called(&["weighted_clusters", "split_clients", "traffic_split", "canary"])
+    .teach("[{ upstream = \"http://127.0.0.1:3000\", weight = 95 }, { upstream = \"http://127.0.0.1:3001\", weight = 5 }]", "Use it to try a new version with a small part of the requests");
     SPLIT_BY = option("split_by", KEY_PARTS, Absent, "the key whose requests all get the same upstream of `split`")
         .shown_as("key, as in limits")
-        .guide("../guides/canary-releases.md#the-same-client-the-same-version");
+        .guide("../guides/canary-releases.md#the-same-client-the-same-version")
+        .teach("\"cookie:session\"", "Set it if one user must not see both versions in turn");
     MIRROR = option("mirror", Table(&mirror::TABLE), Absent, "another upstream that gets copies of requests. Its responses are discarded")
         .guide("../guides/mirroring.md")
         .metric("sluicegate_mirror_total")
         .example("write mirror = { upstream = \"shadow\", percent = 10 }")
-        .called(&["request_mirror_policies", "requestMirror", "mirroring", "shadow"]);
+        .called(&["request_mirror_policies", "requestMirror", "mirroring", "shadow"])
+        .teach("{ upstream = \"http://127.0.0.1:3001\", percent = 10 }", "Use it to test a new version with real requests, without a risk for clients");
     LIMITS = option("limits", LIMIT_NAMES, Absent, "limits of the route. If one refuses a request, none is charged")
         .shown_as("list of names or tables, up to 16")
         .metric("sluicegate_limit_decisions_total")
         .weaker(Weaker::Compiled)
-        .called(&["rate_limit", "ratelimit", "limit_req", "middlewares", "plugins"]);
+        .called(&["rate_limit", "ratelimit", "limit_req", "middlewares", "plugins"])
+        .teach("[\"per-ip\", \"per-user\"]", "List each limit that should apply. A limit that several routes list has one budget for all of them");
     ALLOW = option(
         "allow",
         NETWORKS,
@@ -104,10 +112,12 @@ rows! {
         .ends(End::CredentialsMissing)
         .weaker(Weaker::Compiled)
         .example("write auth = { basic = \"users.htpasswd\" }")
-        .called(&["auth_basic", "auth_basic_user_file", "basic_auth", "basicauth", "basicAuth", "auth_request", "forward_auth", "forwardAuth", "auth_jwt", "auth_jwt_key_file", "auth_jwt_key_request", "jwt_authn", "jwks_uri", "remote_jwks"]);
+        .called(&["auth_basic", "auth_basic_user_file", "basic_auth", "basicauth", "basicAuth", "auth_request", "forward_auth", "forwardAuth", "auth_jwt", "auth_jwt_key_file", "auth_jwt_key_request", "jwt_authn", "jwks_uri", "remote_jwks"])
+        .teach("{ basic = \"users.htpasswd\" }", "Set it if the gateway should let only known clients pass: with passwords (`basic`), tokens (`jwt`) or an auth server (`forward`)");
     REWRITE = option("rewrite", Table(&rewrite::TABLE), Absent, "changes of path and host")
         .guide("routing.md#changing-the-request-and-the-response")
-        .called(&["strip_path", "strip_prefix", "preserve_host"]);
+        .called(&["strip_path", "strip_prefix", "preserve_host"])
+        .teach("{ strip_prefix = \"/api\" }", "Use it if the application expects another path, query or host than the one that clients send");
     REWRITE_LOCATION = option(
         "rewrite_location",
         Either(&[Boolean, Map(&Text("string"))]),
@@ -116,14 +126,17 @@ rows! {
     )
     .shown_as("`true`, `false`, or a table")
     .guide("../guides/rewriting-paths.md#redirects-and-cookies-of-the-server")
-    .called(&["proxy_redirect", "proxy_cookie_path", "proxy_cookie_domain"]);
+    .called(&["proxy_redirect", "proxy_cookie_path", "proxy_cookie_domain"])
+    .teach("{ \"http://internal:8080/\" = \"/\" }", "Use a table if the application redirects to its own address, which clients cannot reach");
     REQUEST_HEADERS = option("request_headers", Table(&request_headers::TABLE), Absent, "changes of the headers that the server gets")
-        .called(&["proxy_set_header", "header_up"]);
+        .called(&["proxy_set_header", "header_up"])
+        .teach("{ set = { x-client-ip = \"{client_ip}\" } }", "Use it if the application needs headers that the gateway does not set by default");
     RESPONSE_HEADERS = option("response_headers", Table(&response_headers::TABLE), Absent, "changes of the headers that the client gets")
         .called(&["add_header", "header_down", "customResponseHeaders", "response_headers_to_add", "more_set_headers"]);
     MAX_BODY: Option<u64> = server::MAX_BODY.inherit(OF_SERVER, IN_ROUTE)
         .teach("\"2GiB\"", "Raise it where clients upload files");
-    MAX_KEY_BODY: Option<u64> = server::MAX_KEY_BODY.inherit(OF_SERVER, IN_ROUTE);
+    MAX_KEY_BODY: Option<u64> = server::MAX_KEY_BODY.inherit(OF_SERVER, IN_ROUTE)
+        .teach("\"16KiB\"", "Raise it if clients send the value that a limit reads after much other data");
     MAX_COST_BODY: Option<u64> = server::MAX_COST_BODY.inherit(OF_SERVER, IN_ROUTE);
     MAX_IN_FLIGHT: Option<usize> = option("max_in_flight", integer(1, 10_000_000), Absent, "requests of the route at once; more get 503")
         .metric("sluicegate_rejections_total")
@@ -134,7 +147,8 @@ rows! {
     BREAKER = option("breaker", Table(&breaker::TABLE), Absent, "a circuit breaker of the route's own")
         .guide("circuit-breakers.md#circuit-breaker")
         .metric("sluicegate_breaker_state")
-        .ends(End::RouteBreaker);
+        .ends(End::RouteBreaker)
+        .teach("{ error_ratio = 0.5 }", "Set it if one part of an application fails by itself, so that the other routes continue");
     PRIORITY: i64 = option(
         "priority",
         integer(0, 4),
@@ -150,13 +164,16 @@ rows! {
         Described("a problem document"),
         "response of the route's limits that have no `refuse` of their own",
     )
-    .guide("responses.md");
+    .guide("responses.md")
+    .teach("{ body = \"slow down, try again in {retry_after} s\" }", "Set it if clients expect another format, such as the error format of your API");
     ERROR_PAGES = server::ERROR_PAGES.inherit(OF_SERVER, "pages that are tried before those of `[server]`")
     .shown_as("as in `[server]`")
-    .guide("../guides/error-pages.md");
+    .guide("../guides/error-pages.md")
+    .teach("{ \"5xx\" = \"5xx.html\" }", "Set it if this route belongs to another site than the rest");
     INTERCEPT = server::INTERCEPT.inherit(OF_SERVER, "replace error responses of servers too, as in `[server]`")
     .shown_as("as in `[server]`")
-    .guide("../guides/error-pages.md");
+    .guide("../guides/error-pages.md")
+    .teach("[404, \"5xx\"]", "Set it on routes for browsers; leave it off on APIs, whose clients read the errors");
     RATELIMIT_HEADERS = option(
         "ratelimit_headers",
         DIALECTS,
@@ -164,21 +181,25 @@ rows! {
         "rate limit headers of the route",
     )
     .shown_as("as `ratelimit` in `[headers]`");
-    BODY_TIMEOUT: Option<Duration> = server::BODY_TIMEOUT.inherit(OF_SERVER, IN_ROUTE);
+    BODY_TIMEOUT: Option<Duration> = server::BODY_TIMEOUT.inherit(OF_SERVER, IN_ROUTE)
+        .teach("\"5m\"", "Raise it where clients upload from slow or mobile connections");
     MIN_BODY_RATE: Option<u64> = server::MIN_BODY_RATE.inherit(OF_SERVER, IN_ROUTE);
     MIN_RESPONSE_RATE: Option<u64> = server::MIN_RESPONSE_RATE.inherit(OF_SERVER, IN_ROUTE);
     CONNECT_TIMEOUT: Option<Duration> = server::CONNECT_TIMEOUT.inherit(OF_SERVER, IN_ROUTE);
     RESPONSE_TIMEOUT: Option<Duration> = server::RESPONSE_TIMEOUT.inherit(OF_SERVER, IN_ROUTE)
         .teach("\"5m\"", "Raise it for slow reports");
-    STREAM_TIMEOUT: Option<Duration> = server::STREAM_TIMEOUT.inherit(OF_SERVER, IN_ROUTE);
-    TUNNEL_TIMEOUT: Option<Duration> = server::TUNNEL_TIMEOUT.inherit(OF_SERVER, IN_ROUTE);
+    STREAM_TIMEOUT: Option<Duration> = server::STREAM_TIMEOUT.inherit(OF_SERVER, IN_ROUTE)
+        .teach("\"10m\"", "Raise it for event streams and LLM responses with long pauses");
+    TUNNEL_TIMEOUT: Option<Duration> = server::TUNNEL_TIMEOUT.inherit(OF_SERVER, IN_ROUTE)
+        .teach("\"1d\"", "Raise it for WebSocket clients that are silent for longer than an hour");
     STRICTNESS: Option<Strictness> = server::STRICTNESS.inherit(OF_SERVER, "what happens to requests that servers could read in two ways");
     ENCODED_SLASHES: bool = option("encoded_slashes", Words(&["refuse", "keep"]), Value("\"refuse\""), "what happens to `%2F` in paths")
         .note(" on strict routes, else `\"keep\"`")
         .guide("routing.md#encoded-slashes")
         .metric("sluicegate_http_rejected_total")
         .ends(End::PathSlash)
-        .weaker(Weaker::More);
+        .weaker(Weaker::More)
+        .teach("\"keep\"", "Use `keep` for registries and storage whose names contain slashes, such as npm packages with a scope");
     MERGE_SLASHES: bool = option("merge_slashes", Boolean, Value("true"), "whether repeated slashes in paths become one")
         .guide("routing.md#repeated-slashes");
     UPGRADES = option(
@@ -218,8 +239,10 @@ rows! {
     )
     .guide("../guides/cors.md")
     .example(server::CORS.option.example)
-    .called(server::CORS.option.aliases);
-    RESPOND = option("respond", Table(&respond::TABLE), Described("one of `upstream`, `split`, `respond`, `redirect`, `files`"), "a fixed response");
+    .called(server::CORS.option.aliases)
+    .teach("{ origins = [\"https://app.example.com\"] }", "Set it if only this route is for pages of other origins; `false` turns that of `[server]` off");
+    RESPOND = option("respond", Table(&respond::TABLE), Described("one of `upstream`, `split`, `respond`, `redirect`, `files`"), "a fixed response")
+        .teach("{ status = 503, body = \"back at noon\" }", "Use it for maintenance, health checks of a load balancer, `robots.txt`, and tests");
     REDIRECT = option(
         "redirect",
         Either(&[Text("string"), Table(&redirect::TABLE)]),
@@ -228,7 +251,8 @@ rows! {
     )
     .guide("../guides/redirects.md")
     .shorthand("to")
-    .example("write redirect = \"https://example.com{path}\", or redirect = { to = \"...\", status = 301 }");
+    .example("write redirect = \"https://example.com{path}\", or redirect = { to = \"...\", status = 301 }")
+    .teach("\"https://www.example.com{path}\"", "Use it for pages and hosts that have moved");
     FILES = option(
         "files",
         Path("folder"),
@@ -237,11 +261,13 @@ rows! {
     )
     .guide("../guides/files.md")
     .ends(End::NoFile)
-    .called(&["root", "alias", "static", "file_server", "static_files", "serve_dir"]);
+    .called(&["root", "alias", "static", "file_server", "static_files", "serve_dir"])
+    .teach("\"/srv/www\"", "Use it for static sites and single-page applications, so that you need no web server for them");
     TRY = option("try", list_from(1, &Text("name")), Value("[\"{path}\"]"), "the files that are tried, in order")
         .shown_as("list of names with `{path}`, up to 8")
         .guide("../guides/files.md#single-page-applications")
-        .called(&["try_files"]);
+        .called(&["try_files"])
+        .teach("[\"{path}\", \"/index.html\"]", "Set it for single-page applications, in which the page itself reads the path");
     CACHE_CONTROL = option(
         "cache_control",
         Text("string"),
@@ -249,7 +275,8 @@ rows! {
         "`Cache-Control` of the route's files; that of HTML pages is always `no-cache`",
     )
     .guide("../guides/files.md#caching")
-    .called(&["expires"]);
+    .called(&["expires"])
+    .teach("\"public, max-age=31536000, immutable\"", "Raise it for files whose name changes with their content");
 }
 
 /// Options of `route.auth`.
@@ -266,7 +293,8 @@ pub mod auth {
             "users and hashes of their passwords. The file reloads when it changes",
         )
         .metric("sluicegate_password_checks_total")
-        .example("name an htpasswd file: auth = { basic = \"users.htpasswd\" }");
+        .example("name an htpasswd file: auth = { basic = \"users.htpasswd\" }")
+        .teach("\"users.htpasswd\"", "Use it for a few people or machines. `htpasswd -B -c users.htpasswd alice` makes the file");
         CACHE: Duration = option(
             "cache",
             duration(0, HOUR),
@@ -280,8 +308,10 @@ pub mod auth {
             Described("one of `basic`, `jwt`, `forward`"),
             "verifies the tokens of clients",
         )
-        .shown_as("name of a `[jwt.NAME]`, or `true` for `[jwt]`");
-        USER_CLAIM = option("user_claim", Text("name of a claim"), Value("\"sub\""), "claim with the identity, for `jwt`");
+        .shown_as("name of a `[jwt.NAME]`, or `true` for `[jwt]`")
+        .teach("true", "Use it if clients send tokens of an identity provider");
+        USER_CLAIM = option("user_claim", Text("name of a claim"), Value("\"sub\""), "claim with the identity, for `jwt`")
+            .teach("\"email\"", "Set it if another claim than `sub` identifies the user to your application");
         LIMITS = option(
             "limits",
             LIMIT_NAMES,
@@ -289,7 +319,8 @@ pub mod auth {
             "limits that are decided before the credentials are verified, instead of with those of the route",
         )
         .shown_as("list of names or tables, up to 16")
-        .called(super::LIMITS.option.aliases);
+        .called(super::LIMITS.option.aliases)
+        .teach("[\"failed-logins\"]", "List limits on guessing passwords here, so that they also see requests with wrong ones");
         REALM = option(
             "realm",
             Text("1 to 128 printable ASCII characters"),
@@ -320,7 +351,8 @@ pub mod auth {
         .shown_as("URL with a path, or `\"NAME/path\"` of an upstream")
         .guide("../guides/forward-auth.md")
         .metric("sluicegate_forward_auth_total")
-        .secrecy(Secrecy::SecretQuery);
+        .secrecy(Secrecy::SecretQuery)
+        .teach("\"http://127.0.0.1:4180/oauth2/auth\"", "Use it with oauth2-proxy, Authelia, Authentik, or an application that checks its own sessions");
         REQUEST_HEADERS = option(
             "request_headers",
             list(&Text("header")),
@@ -334,14 +366,17 @@ pub mod auth {
             Absent,
             "headers of the auth response that the server gets. Clients cannot send them",
         )
-        .shown_as("list of names or `\"FROM>TO\"`");
+        .shown_as("list of names or `\"FROM>TO\"`")
+        .teach("[\"x-auth-request-user\", \"x-auth-request-email\"]", "List what your application needs to know about the user");
         USER = option(
             "user",
             Text("header in `copy_headers`"),
             Described("the first of `x-auth-request-user`, `remote-user`, `x-forwarded-user` in `copy_headers`"),
             "names the user for `user` keys and the log",
-        );
-        TIMEOUT: Duration = option("timeout", duration(10, MINUTE), Value("\"2s\""), "longest wait for the auth server, with all retries");
+        )
+        .teach("\"remote-user\"", "Set it if several copied headers name the user, or if yours has another name");
+        TIMEOUT: Duration = option("timeout", duration(10, MINUTE), Value("\"2s\""), "longest wait for the auth server, with all retries")
+            .teach("\"5s\"", "Raise it if the auth server asks a slow directory");
         ON_ERROR: bool = option("on_error", Words(&["closed", "open"]), Value("\"closed\""), "what happens if the auth server fails")
             .guide("../guides/forward-auth.md#if-the-auth-server-fails")
             .metric("sluicegate_rejections_total")
@@ -357,8 +392,10 @@ pub mod split {
     rows! {
         table("route.split");
 
-        UPSTREAM = option("upstream", SERVER_LIST, Required, "where the requests go").shown_as("name, URL, list of URLs");
-        WEIGHT: u32 = option("weight", integer(0, 1_000_000), Value("1"), "share of the requests, relative to the other weights");
+        UPSTREAM = option("upstream", SERVER_LIST, Required, "where the requests go").shown_as("name, URL, list of URLs")
+            .teach("\"http://127.0.0.1:3001\"", "Name the old version in one entry and the new version in another");
+        WEIGHT: u32 = option("weight", integer(0, 1_000_000), Value("1"), "share of the requests, relative to the other weights")
+            .teach("5", "Start the new version with a small number, and raise it while its errors stay rare");
     }
 }
 
@@ -369,8 +406,10 @@ pub mod mirror {
     rows! {
         table("route.mirror");
 
-        UPSTREAM = option("upstream", SERVER_LIST, Required, "where the copies go").shown_as("name, URL, list of URLs");
-        PERCENT: usize = option("percent", integer(0, 100), Value("100"), "how many of 100 requests are copied");
+        UPSTREAM = option("upstream", SERVER_LIST, Required, "where the copies go").shown_as("name, URL, list of URLs")
+            .teach("\"http://127.0.0.1:3001\"", "Name servers whose changes do no harm, with a database of their own");
+        PERCENT: usize = option("percent", integer(0, 100), Value("100"), "how many of 100 requests are copied")
+            .teach("10", "Lower it if the other servers are smaller than the real ones");
         MAX_BODY: usize = option("max_body", size(0, MIB), Value("\"64KiB\""), "the largest body that is copied; requests with more are not");
     }
 }
@@ -395,8 +434,10 @@ pub mod request_headers {
         .guide("../guides/client-identity.md")
         // Clients may send a header that the gateway no longer sets.
         .weaker(Weaker::Removed)
-        .secrecy(Secrecy::SecretByKey);
-        REMOVE = option("remove", list(&Text("header")), Absent, "headers to remove").shown_as("list");
+        .secrecy(Secrecy::SecretByKey)
+        .teach("{ x-client-ip = \"{client_ip}\" }", "Use it to tell the application who the client is; a header that is set here cannot be forged by clients");
+        REMOVE = option("remove", list(&Text("header")), Absent, "headers to remove").shown_as("list")
+            .teach("[\"x-debug\"]", "Remove headers that the application trusts but clients must not send");
     }
 }
 
@@ -429,7 +470,7 @@ pub mod response_headers {
             "on",
             Words(&["upstream", "all"]),
             Value("\"upstream\""),
-            "whether the gateway's own error responses get these changes, too: those of limits, of `auth`, of the servers' failures",
+            "whether the gateway's own responses get these changes, too: refusals, failures of servers, redirects to HTTPS",
         );
     }
 }
@@ -441,9 +482,12 @@ pub mod compress {
     rows! {
         table("route.compress");
 
-        TYPES = server::compress::TYPES.inherit(OF_SERVER, IN_ROUTE);
-        MIN_SIZE: Option<u64> = server::compress::MIN_SIZE.inherit(OF_SERVER, IN_ROUTE);
-        ALGORITHMS = server::compress::ALGORITHMS.inherit(OF_SERVER, IN_ROUTE);
+        TYPES = server::compress::TYPES.inherit(OF_SERVER, IN_ROUTE)
+            .teach("[\"text/html\", \"application/json\"]", "Set it if responses of this route have a type that the default list does not contain");
+        MIN_SIZE: Option<u64> = server::compress::MIN_SIZE.inherit(OF_SERVER, IN_ROUTE)
+            .teach("\"4KiB\"", "Raise it if CPU time matters more than some bytes");
+        ALGORITHMS = server::compress::ALGORITHMS.inherit(OF_SERVER, IN_ROUTE)
+            .teach("[\"gzip\"]", "Set it for clients with known bugs in newer encodings");
     }
 }
 
@@ -454,10 +498,13 @@ pub mod respond {
     rows! {
         table("route.respond");
 
-        STATUS: usize = option("status", integer(200, 599), Value("200"), "its status");
+        STATUS: usize = option("status", integer(200, 599), Value("200"), "its status")
+            .teach("503", "Set it for maintenance, or for paths that nobody should find (404)");
         BODY = option("body", Text("string"), Value("\"\""), "its body")
-            .secrecy(Secrecy::Body);
-        CONTENT_TYPE = option("content_type", Text("string"), Value("\"text/plain; charset=utf-8\""), "its content type");
+            .secrecy(Secrecy::Body)
+            .teach("\"back at noon\"", "Write short texts here. For pages, use `files`");
+        CONTENT_TYPE = option("content_type", Text("string"), Value("\"text/plain; charset=utf-8\""), "its content type")
+            .teach("\"application/json\"", "Set it together with a body that is not plain text");
     }
 }
 
@@ -473,14 +520,18 @@ pub mod redirect {
             Text("URL or path"),
             Described("required unless there is a `map`"),
             "its target, with `{path}`, `{query}`, `{scheme}`, `{host}` and parameters",
-        );
-        STATUS = option("status", Integers(&[301, 302, 303, 307, 308]), Value("308"), "its status");
+        )
+        .teach("\"https://www.example.com{path}\"", "Write a whole URL for another host, or a path for another page of this one");
+        STATUS = option("status", Integers(&[301, 302, 303, 307, 308]), Value("308"), "its status")
+            .teach("301", "Use 302 or 307 for a move that is not final, because browsers keep 301 and 308");
         QUERY: bool = option(
             "query",
             Words(&["keep", "drop"]),
             Value("\"keep\""),
             "whether a target without a query gets that of the request",
-        );
-        MAP = option("map", Path("file"), Absent, "targets of exact paths, up to 100000");
+        )
+        .teach("\"drop\"", "Use `drop` if the parameters mean nothing at the target");
+        MAP = option("map", Path("file"), Absent, "targets of exact paths, up to 100000")
+            .teach("\"redirects.txt\"", "Use it for many single pages, for example after a relaunch");
     }
 }

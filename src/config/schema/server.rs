@@ -36,6 +36,7 @@ rows! {
     )
     .shown_as("list of addresses")
     .note("; none if there is a `[[listener]]`")
+    .example("write listen = [\"0.0.0.0:8080\"]")
     .called(&["port", "bind", "address"])
     .teach("\":8080\"", "Change it if other machines are your clients, because the default is reachable only from this one");
     REDIRECT_HTTP = option(
@@ -46,7 +47,8 @@ rows! {
     )
     .shown_as("address, or table")
     .guide("tls.md#redirect-http-to-https")
-    .shorthand("listen");
+    .shorthand("listen")
+    .teach("{ listen = \":80\" }", "Set it together with HTTPS, because browsers may try `http://` first");
     WORKERS: usize = option(
         "workers",
         integer(0, 1024),
@@ -119,7 +121,8 @@ rows! {
         "headers about the client that the server gets: `x-forwarded-for`, `x-forwarded-proto`, `x-forwarded-host`, `x-forwarded-port`, `x-real-ip`, `x-request-id`, `via`, `forwarded`",
     )
     .shown_as("list of header names")
-    .guide("requests.md#forwarded-headers-and-via");
+    .guide("requests.md#forwarded-headers-and-via")
+    .teach("[\"x-forwarded-for\", \"x-forwarded-proto\", \"x-request-id\"]", "Shorten the list if an application must not see one of these headers; add `forwarded` if it reads that one");
     STRICTNESS: Strictness = option("strictness", Words(Strictness::LABELS), Value("\"strict\""), "what happens to requests that servers could read in two ways")
         .guide("requests.md#strictness")
         .metric("sluicegate_http_would_reject_total")
@@ -138,7 +141,8 @@ rows! {
         .guide("../guides/error-pages.md")
         .inherited()
         .example("write error_pages = { 404 = \"404.html\", \"5xx\" = \"5xx.html\" }")
-        .called(&["error_page"]);
+        .called(&["error_page"])
+        .teach("{ 404 = \"404.html\", \"5xx\" = \"5xx.html\" }", "Set it if visitors should see your own pages instead of the short built-in texts");
     INTERCEPT = option(
         "intercept",
         Either(&[Boolean, Array { item: &ERROR_STATUS, least: 0, most: usize::MAX }]),
@@ -148,12 +152,14 @@ rows! {
     .shown_as("boolean, or list of statuses and classes")
     .inherited()
     .example("write intercept = true, or intercept = [404, \"5xx\"]")
-    .called(&["proxy_intercept_errors"]);
+    .called(&["proxy_intercept_errors"])
+    .teach("[404, \"5xx\"]", "Set it if visitors should see your pages for errors of the servers too, for example because those show stack traces");
     CORS = option("cors", Either(&[False, Table(&cors::TABLE)]), Value("false"), "which pages of other origins may read responses")
         .guide("../guides/cors.md")
         .inherited()
         .example("write cors = { origins = [\"https://app.example.com\"] }, or cors = false")
-        .called(&["enable_cors", "enable-cors", "allow_origin", "allow_origins", "allowed_origins", "cors_allow_origin", "accessControlAllowOriginList"]);
+        .called(&["enable_cors", "enable-cors", "allow_origin", "allow_origins", "allowed_origins", "cors_allow_origin", "accessControlAllowOriginList"])
+        .teach("{ origins = [\"https://app.example.com\"] }", "Set it if pages of another origin call your API from a browser");
     TRACEPARENT: TraceParent = option(
         "traceparent",
         Words(TraceParent::LABELS),
@@ -180,7 +186,8 @@ rows! {
         Described("`/etc/resolv.conf`"),
         "DNS servers for upstream hostnames",
     )
-    .guide("upstreams.md#servers-by-hostname-dns");
+    .guide("upstreams.md#servers-by-hostname-dns")
+    .teach("[\"10.0.0.2\", \"10.0.0.3\"]", "Set it if only your own DNS servers, such as those of Consul, know the hostnames of your servers");
     MAX_CONNECTIONS: usize = option("max_connections", integer(1, 10_000_000), Value("8192"), "open client connections; for more, idle ones are closed")
         .metric("sluicegate_http_rejected_total")
         .ends(End::MaxConnections)
@@ -199,7 +206,8 @@ rows! {
     .teach("100", "Set it against clients that open connections by the thousand; more are closed. Leave it at 0 behind a CDN, whose addresses are shared by many clients");
     OVERLOAD = option("overload", Table(&overload::TABLE), Absent, "refuse requests while the whole process is overloaded")
         .guide("circuit-breakers.md#process-overload")
-        .metric("sluicegate_overload_refused_total");
+        .metric("sluicegate_overload_refused_total")
+        .teach("{ in_flight = 5000, cpu = 0.9 }", "Set it so that the gateway refuses some requests quickly instead of serving all of them slowly");
     MAX_TUNNELS: usize = option("max_tunnels", integer(0, 10_000_000), Value("4096"), "upgraded connections (WebSocket), seven eighths at most for one client; more get 503")
         .guide("requests.md#websocket-and-other-upgrades")
         .metric("sluicegate_http_rejected_total")
@@ -368,7 +376,8 @@ rows! {
         "socket at which a new process takes over the listeners",
     )
     .after_restart()
-    .guide("../operating/upgrades.md#handover-to-a-new-process");
+    .guide("../operating/upgrades.md#handover-to-a-new-process")
+    .teach("\"/run/sluicegate/handover.sock\"", "Set it if you upgrade the gateway without systemd and no connection may be refused meanwhile");
     SHUTDOWN_TIMEOUT: Duration = option(
         "shutdown_timeout",
         PAUSE,
@@ -386,9 +395,11 @@ pub mod redirect_http {
         table("server.redirect_http");
 
         LISTEN = option("listen", Text("address"), Required, "the address to listen on")
-            .called(&["bind", "address"]);
+            .called(&["bind", "address"])
+            .teach("\":80\"", "Use port 80, because clients send plain HTTP there");
         HTTPS_PORT: u16 = option("https_port", integer(1, 65_535), Value("443"), "the port on which clients reach HTTPS")
-            .called(&["port"]);
+            .called(&["port"])
+            .teach("8443", "Set it if clients reach HTTPS on a port other than 443");
     }
 }
 
@@ -408,7 +419,8 @@ pub mod access_log {
         )
         .keywords(&["json", "combined"]);
         TO = option("to", Path("file"), Value("\"stdout\""), "where the lines go").shown_as("`\"stdout\"`, or file")
-            .keywords(&["stdout"]);
+            .keywords(&["stdout"])
+            .teach("\"/var/log/sluicegate/access.log\"", "Use `stdout` in containers and under systemd. Name a file if `logrotate` or `sluicegate replay` reads it");
         MASK = option(
             "mask",
             list(&Text("parameter")),
@@ -420,7 +432,16 @@ pub mod access_log {
             Boolean,
             Value("false"),
             "lines have the [keys of all limits](../operating/keys-in-logs.md#replay-limits-by-hash), for replay",
-        );
+        )
+        .teach("true", "Turn it on for a while if you want to replay limits by API key, user or header, because lines usually omit these values");
+        ADD = option(
+            "add",
+            list(&Text("placeholder")),
+            Value("[]"),
+            "further fields of JSON lines, such as `\"tls_san\"` and `\"jwt:sub\"`",
+        )
+        .guide("log-fields.md#facts-about-the-client")
+        .unordered();
     }
 }
 
@@ -483,7 +504,8 @@ pub mod overload {
             .weaker(Weaker::More);
         IN_FLIGHT: Option<u64> = option("in_flight", integer(1, 10_000_000), Absent, "requests in flight, streams included, tunnels not")
             .ends(End::OverloadInFlight)
-            .weaker(Weaker::More);
+            .weaker(Weaker::More)
+            .teach("5000", "Set it to twice what you see at the busiest time, so that slow servers do not fill the memory with waiting requests");
         LATENCY: Option<Duration> = option("latency", duration(1, HOUR), Absent, "mean time to the response head").ends(End::OverloadLatency)
             .weaker(Weaker::More);
         LOAD = option(
@@ -493,8 +515,10 @@ pub mod overload {
             "load average of one minute above which requests in flight are bounded by the measured capacity",
         )
         .ends(End::OverloadLoad)
-        .weaker(Weaker::More);
+        .weaker(Weaker::More)
+        .teach("4.0", "Set it if other programs on the machine need CPU time as well; compare it with the number of cores");
         CPU: Option<Fraction> = option("cpu", Fraction, Absent, "fraction of the CPU time that the process may use").ends(End::OverloadCpu)
-            .weaker(Weaker::More);
+            .weaker(Weaker::More)
+            .teach("0.9", "Set it so that accepted requests stay fast when clients send more than the CPU can process");
     }
 }

@@ -23,7 +23,8 @@ rows! {
     table("upstream").title("[upstream.NAME]");
 
     SERVERS = option("servers", SERVER_LIST, Required, "the servers").guide("upstreams.md#server-addresses")
-        .called(&["backends", "targets", "server"]);
+        .called(&["backends", "targets", "server"])
+        .teach("[\"http://10.0.0.11:3000\", \"http://10.0.0.12:3000\"]", "List servers that serve the same application; the gateway spreads the requests over the healthy ones");
     BALANCE: Balance = option(
         "balance",
         Words(&["p2c", "least_requests", "round_robin", "consistent_hash"]),
@@ -33,7 +34,8 @@ rows! {
     .guide("load-balancing.md")
     .called(&["lb_policy", "load_balancing", "algorithm", "least_conn", "ip_hash", "sticky"])
     .teach("\"least_requests\"", "`p2c` takes the better of two random servers and suits most applications. `least_requests` compares all of them, `round_robin` takes turns, and `consistent_hash` sends the same key to the same server, for caches");
-    HASH_ON = option("hash_on", KEY_PARTS, Described("required with `consistent_hash`"), "the key that selects a server");
+    HASH_ON = option("hash_on", KEY_PARTS, Described("required with `consistent_hash`"), "the key that selects a server")
+        .teach("\"header:x-tenant\"", "Use what the requests that profit from the same cache have in common, such as the tenant");
     SPREAD_ABOVE: u32 = option(
         "spread_above",
         integer(1, 1_000_000),
@@ -111,7 +113,8 @@ rows! {
         Described("`\"100ms\"` with `adaptive`, else never"),
         "when the newest of the waiting requests goes first: once the queue has not been empty for so long",
     )
-    .guide("adaptive-concurrency.md");
+    .guide("adaptive-concurrency.md")
+    .teach("\"500ms\"", "Set it if clients give up after a few seconds, because after a burst the oldest waiting requests have no client anymore");
     PATIENCE: Duration = option(
         "patience",
         duration(1, HOUR),
@@ -121,23 +124,28 @@ rows! {
     ADAPTIVE = option("adaptive", Table(&adaptive::TABLE), Absent, "limit the requests to what the servers can process, as measured")
         .guide("adaptive-concurrency.md")
         .metric("sluicegate_upstream_adaptive_limit")
-        .weaker(Weaker::Removed);
+        .weaker(Weaker::Removed)
+        .teach("{ max = 200 }", "Use it (`adaptive = {}`) if you do not know how many requests your servers can process at once, or if that number changes");
     EJECT = option("eject", Table(&eject::TABLE), Absent, "skip servers that fail for a while")
         .guide("upstreams.md#ejection")
         .metric("sluicegate_upstream_ejected")
-        .called(&["max_fails", "fail_timeout", "outlier_detection"]);
+        .called(&["max_fails", "fail_timeout", "outlier_detection"])
+        .teach("{ consecutive_errors = 3 }", "Use it (`eject = {}`) with two or more servers, so that clients do not get the errors of a broken one");
     BREAKER = option("breaker", Table(&breaker::TABLE), Absent, "refuse all requests for a while when too many fail or are slow")
         .guide("circuit-breakers.md#circuit-breaker")
         .metric("sluicegate_breaker_state")
-        .ends(End::UpstreamBreaker);
+        .ends(End::UpstreamBreaker)
+        .teach("{ error_ratio = 0.5 }", "Set it if an overloaded application recovers only when it gets no requests for a while");
     HEALTH = option("health", Table(&health::TABLE), Absent, "check the servers")
         .guide("upstreams.md#health-checks")
         .metric("sluicegate_upstream_up")
-        .called(&["health_check", "health_uri", "healthcheck"]);
+        .called(&["health_check", "health_uri", "healthcheck"])
+        .teach("{ path = \"/healthz\" }", "Set it so that the gateway notices a broken server before clients do");
     RETRY = option("retry", Table(&retry::TABLE), Described("only failed connections"), "send a failed request to another server")
         .guide("upstreams.md#retries")
         .metric("sluicegate_upstream_retries_total")
-        .called(&["retries"]);
+        .called(&["retries"])
+        .teach("{ attempts = 3 }", "Set it if requests may be repeated and one of several servers fails now and then");
     TLS = option("tls", Table(&tls::TABLE), Described("the system's CAs"), "how `https` servers are verified")
         .guide("upstreams.md#tls-to-servers")
         .called(&["ssl_certificate", "ssl_certificate_key"]);
@@ -150,7 +158,8 @@ pub mod server {
     rows! {
         table("upstream.servers");
 
-        URL = option("url", Text("URL"), Required, "address of the server");
+        URL = option("url", Text("URL"), Required, "address of the server")
+            .teach("\"http://10.0.0.11:3000\"", "Use a table with `url` only for a server with its own weight or bounds. For all others, the URL alone is enough");
         WEIGHT: u32 = option("weight", integer(0, 1000), Value("1"), "share of the requests; 0 = none")
             .teach("3", "Set it if servers differ in size, or to 0 to drain one");
         MAX_IN_FLIGHT: Option<u32> = option(
@@ -191,9 +200,11 @@ pub mod adaptive {
     rows! {
         table("upstream.adaptive");
 
-        MIN: u32 = option("min", integer(1, 1_000_000), Value("3"), "the limit never falls below this number of requests in flight, to all servers together");
+        MIN: u32 = option("min", integer(1, 1_000_000), Value("3"), "the limit never falls below this number of requests in flight, to all servers together")
+            .teach("10", "Raise it to a number that the servers can always process, so that a short pause cannot block the application");
         MAX: u32 = option("max", integer(1, 1_000_000), Value("1000"), "the limit never rises above this number of requests in flight")
-            .weaker(Weaker::More);
+            .weaker(Weaker::More)
+            .teach("200", "Set it if something behind the servers has a fixed bound, such as the connections of a database");
         START: u32 = option("start", integer(1, 1_000_000), Value("20"), "requests in flight before anything is measured");
         FIXED_BASELINE: Option<Duration> = option(
             "fixed_baseline",
@@ -233,22 +244,27 @@ pub mod breaker {
         table("upstream.breaker");
 
         SLOW: Option<Duration> = option("slow", duration(1, HOUR), Absent, "time to the response head from which a request is slow")
-            .weaker(Weaker::More);
+            .weaker(Weaker::More)
+            .teach("\"2s\"", "Set it if your application becomes slow rather than returning errors when it is overloaded");
         SLOW_RATIO: Fraction = option("slow_ratio", Fraction, Value("0.5"), "fraction of slow requests that opens the breaker; needs `slow`")
-            .weaker(Weaker::More);
+            .weaker(Weaker::More)
+            .teach("0.8", "Raise it if many requests are slow even on a good day");
         ERROR_RATIO: Option<Fraction> = option("error_ratio", Fraction, Absent, "fraction of failed requests that opens it")
             .weaker(Weaker::More)
             .teach("0.5", "Set it if an application that fails needs rest to recover");
         ERRORS: Option<u64> = option("errors", integer(1, 1_000_000_000), Absent, "number of failed requests that opens it")
-            .weaker(Weaker::More);
+            .weaker(Weaker::More)
+            .teach("20", "Use it instead of `error_ratio` for upstreams with few requests, where a ratio says little");
         WINDOW: Duration = option("window", duration(100, HOUR), Value("\"10s\""), "the time over which requests are counted");
         MIN_REQUESTS: u64 = option(
             "min_requests",
             integer(1, 1_000_000),
             Value("10"),
             "requests in the window below which the breaker stays closed",
-        );
-        OPEN_FOR: Duration = option("open_for", duration(100, HOUR), Value("\"5s\""), "how long an open breaker refuses all requests");
+        )
+        .teach("50", "Raise it so that a few failed requests at night do not open the breaker");
+        OPEN_FOR: Duration = option("open_for", duration(100, HOUR), Value("\"5s\""), "how long an open breaker refuses all requests")
+            .teach("\"30s\"", "Set it to the time in which your application usually recovers");
         PROBES: u32 = option("probes", integer(1, 100), Value("3"), "requests that then pass, and whose results decide");
         RAMP: Duration = option(
             "ramp",
@@ -266,14 +282,16 @@ pub mod health {
     rows! {
         table("upstream.health");
 
-        TYPE: CheckKind = option("type", Words(CheckKind::LABELS), Value("\"http\""), "kind of check");
+        TYPE: CheckKind = option("type", Words(CheckKind::LABELS), Value("\"http\""), "kind of check")
+            .teach("\"tcp\"", "Use `tcp` for servers without a page to check, and `grpc` for those with the health service of gRPC");
         PATH = option("path", Text("path"), Value("\"/\""), "path of an HTTP check")
             .called(&["location", "paths"])
             .teach("\"/healthz\"", "Set it to a page that fails when the server cannot work, for example because its database is down");
         EVERY: Duration = option("every", duration(100, HOUR), Value("\"10s\""), "time between two checks of a server")
             .called(&["interval"])
             .teach("\"2s\"", "Lower it to notice a dead server sooner");
-        TIMEOUT: Duration = option("timeout", duration(100, HOUR), Value("\"1s\""), "time for a check, connecting included");
+        TIMEOUT: Duration = option("timeout", duration(100, HOUR), Value("\"1s\""), "time for a check, connecting included")
+            .teach("\"5s\"", "Raise it if the page that is checked is slow, for example because it queries a database");
         UNHEALTHY_AFTER: u32 = option("unhealthy_after", integer(1, 1000), Value("3"), "failures in a row until a server is down");
         HEALTHY_AFTER: u32 = option("healthy_after", integer(1, 1000), Value("2"), "successes in a row until it is up");
         STATUS = option(
@@ -314,7 +332,8 @@ pub mod retry {
             Value("[\"connect\", \"reset\"]"),
             "failures to retry",
         )
-        .unordered();
+        .unordered()
+        .teach("[\"connect\", \"reset\", \"503\"]", "Add statuses with which your servers ask for another attempt. Only requests that are safe to repeat are retried after a response");
     }
 }
 

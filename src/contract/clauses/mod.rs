@@ -61,7 +61,7 @@ labels! {
     After = "after",
     /// A client changes its address between the networks that the limit counts (`ip6tiers`).
     Tiers = "tiers",
-    /// Some keys have other numbers.
+    /// Some keys have different numbers.
     Overrides = "overrides",
     /// Requests without a part of the key.
     Missing = "missing",
@@ -300,13 +300,13 @@ impl ClauseWriter<'_> {
         let keys = if count == 1 { format!("1 {what} has") } else { format!("{count} {what}s have") };
         if is_unlimited || rules.is_empty() {
             let what = if is_unlimited { "some keys are unlimited" } else { "their keys are blocked" };
-            let text = format!("{keys} other numbers: {what}.");
+            let text = format!("{keys} different numbers: {what}.");
             return Some(self.clause(ClauseKind::Overrides, text, Vec::new()));
         }
         let most = self.list_bounds(|interval_ms| {
             rules.iter().map(|rule| Bound::of(rule).max_units_in(interval_ms, 0)).max().unwrap_or(0)
         });
-        let text = format!("{keys} other numbers: their keys get at most {}.", self.format_bounds(&most));
+        let text = format!("{keys} different numbers: their keys get at most {}.", self.format_bounds(&most));
         Some(self.clause(ClauseKind::Overrides, text, most))
     }
 

@@ -73,7 +73,7 @@ impl Reloader {
         token: Option<String>,
     ) -> Result<ChangeOutcome, ChangeFault> {
         let (start, current) = (Instant::now(), self.current.load_full());
-        let ConfigRollback { generation, expected } = rollback;
+        let ConfigRollback { generation, expected, dry_run } = rollback;
         let tag = entity_tag(current.generation, &current.config.hash);
         if !expected.contains(&tag) {
             return Err(ChangeFault::Stale { tag, text_diff: None });
@@ -83,6 +83,10 @@ impl Reloader {
             return Ok(ChangeOutcome { reload, tag, written: Vec::new(), applied_ms: elapsed_ms(start) });
         }
         let files = self.shared.history.find_files(generation)?;
+        if dry_run {
+            let reload = self.preview_rollback(main, generation, files).await?;
+            return Ok(ChangeOutcome { reload, tag, written: Vec::new(), applied_ms: elapsed_ms(start) });
+        }
         let restore = match current.config.admin.edit {
             true => self.restore_files(main.clone(), generation, files.clone(), token.clone()).await.map(Some),
             false => Ok(None),
@@ -98,6 +102,25 @@ impl Reloader {
         let current = self.current.load();
         let tag = entity_tag(current.generation, &current.config.hash);
         Ok(ChangeOutcome { reload, tag, written, applied_ms: elapsed_ms(start) })
+    }
+
+    /// Reports what a rollback would change, or why it is not possible.
+    async fn preview_rollback(
+        &mut self,
+        main: PathBuf,
+        generation: u64,
+        files: Vec<LoadedFile>,
+    ) -> Result<ReloadOutcome, ChangeFault> {
+        let is_editable = self.current.load().config.admin.edit;
+        let preview = move || {
+            if is_editable {
+                disk::plan_restore(&main, &files, generation)?;
+            }
+            let texts = disk::overlay_of(&files, OverlayKind::Recorded);
+            config::load_with_texts(&main, texts).map_err(ChangeFault::Invalid)
+        };
+        let config = self.loader.run_task(preview).await.map_err(ChangeFault::Hung)??;
+        Ok(self.dry_run(config))
     }
 
     /// Writes the files of an earlier config and loads them.

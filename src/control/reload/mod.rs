@@ -10,6 +10,7 @@
 mod change;
 mod disk;
 pub mod override_files;
+pub mod set_files;
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -228,6 +229,7 @@ impl Reloader {
 
     fn dry_run(&self, mut config: Config) -> ReloadOutcome {
         let current = self.current.load();
+        set_files::keep_networks(&mut config, &current.config);
         let diff = Diff::compare(&current.config, &config);
         let restart = keep_restart_settings(&mut config, &current.config);
         ReloadOutcome::Valid(AppliedReload {
@@ -240,6 +242,7 @@ impl Reloader {
 
     async fn apply_config(&mut self, mut config: Config, trigger: Trigger, token: Option<String>) -> ReloadOutcome {
         let old = self.current.load_full();
+        set_files::keep_networks(&mut config, &old.config);
         let diff = Diff::compare(&old.config, &config);
         let restart = keep_restart_settings(&mut config, &old.config);
         let warnings = warnings_json(&config);
@@ -290,6 +293,7 @@ impl Reloader {
         self.certs.start_renewal(&self.current, &self.metrics);
         self.metrics.record_config(&snapshot.config.hash, generation, snapshot.loaded_at);
         acme::export_expiry(&snapshot.config, &self.metrics);
+        set_files::report_rows(&snapshot.config, &self.metrics.store);
         // Only after the swap, because until then requests counted on the series of the old config.
         self.state.drop_unused(&snapshot);
         self.dns.forget_unused(&snapshot.config);

@@ -15,7 +15,7 @@ use crate::file_stamp::FileStamp;
 use crate::limiting::limit::Limit;
 use crate::limiting::overrides::row_table::ReplacedRows;
 use crate::reload::loader::Loader;
-use crate::reload::open_files::{PAUSE_MAX, Writer, find_writer};
+use crate::reload::open_files::{OpenFiles, PAUSE_MAX, find_writer};
 use crate::snapshot::CurrentSnapshot;
 use crate::telemetry::metrics::StoreMetrics;
 
@@ -52,7 +52,11 @@ enum Look {
 }
 
 /// Applies changed rows, and exports how many there are. Never returns.
-pub async fn follow_override_files(current: CurrentSnapshot, loader: Rc<Loader>, metrics: StoreMetrics) {
+pub async fn follow_override_files(
+    current: CurrentSnapshot,
+    (loader, open_files): (Rc<Loader>, Arc<OpenFiles>),
+    metrics: StoreMetrics,
+) {
     let mut files_by_limit: HashMap<String, KnownFile> = HashMap::new();
     let mut failures: HashMap<String, String> = HashMap::new();
     let mut exported: HashSet<String> = HashSet::new();
@@ -75,9 +79,12 @@ pub async fn follow_override_files(current: CurrentSnapshot, loader: Rc<Loader>,
         // On the thread that reads the config: the file system may block. What is known goes with the task and comes back,
         // so that nothing here waits for a task that hangs.
         let (looked_at, mut files) = (limits.clone(), mem::take(&mut files_by_limit));
+        let open_files = open_files.clone();
         let look = move || {
             let now = Instant::now();
-            let look_at = |limit: &Arc<Limit>| look_at_file(limit, files.entry(limit.name.clone()).or_default(), now);
+            let look_at = |limit: &Arc<Limit>| {
+                look_at_file(limit, files.entry(limit.name.clone()).or_default(), &open_files, now)
+            };
             let looks: Vec<Look> = looked_at.iter().map(look_at).collect();
             (looks, files)
         };
@@ -116,8 +123,15 @@ fn limits_with_file(config: &Config) -> Vec<Arc<Limit>> {
     config.limits.iter().filter(|limit| limit.overrides.file().is_some()).cloned().collect()
 }
 
-/// Reads the file if it has changed, once it stays the same and no program has it open for writing.
-fn look_at_file(limit: &Arc<Limit>, known: &mut KnownFile, at: Instant) -> Look {
+/// Returns the files with overrides that the limits of a config name.
+pub fn list_override_files(config: &Config) -> Vec<PathBuf> {
+    let limits = limits_with_file(config);
+    limits.iter().filter_map(|limit| Some(limit.overrides.file()?.path.to_path_buf())).collect()
+}
+
+/// Reads the file if it has changed, once it stays the same and no program has it open for writing. Events tell of all
+/// programs on this machine, and `/proc` also of those that opened the file before it was watched.
+fn look_at_file(limit: &Arc<Limit>, known: &mut KnownFile, open_files: &OpenFiles, at: Instant) -> Look {
     let Some(file) = limit.overrides.file() else { return Look::Same };
     let now = match FileStamp::read(&file.path) {
         Ok(now) => now,
@@ -139,7 +153,8 @@ fn look_at_file(limit: &Arc<Limit>, known: &mut KnownFile, at: Instant) -> Look 
     if known.seen.replace(now) != Some(now) {
         return if is_late { Look::Failed("it keeps changing".to_owned()) } else { Look::Waiting };
     }
-    if let Some(Writer { process, .. }) = find_writer(&[PathBuf::clone(&file.path)]) {
+    let is_open = open_files.is_open(&file.path).then(|| "a program".to_owned());
+    if let Some(process) = is_open.or_else(|| Some(find_writer(&[PathBuf::clone(&file.path)])?.process)) {
         return if is_late { Look::Failed(format!("{process} has it open for writing")) } else { Look::Waiting };
     }
     let text = match config::read_rows(&file.path) {
@@ -209,6 +224,8 @@ mod tests {
     use std::fs;
     use std::process::Command;
 
+    use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
+
     use super::*;
     use crate::limiting::algorithm::Rule;
     use crate::limiting::algorithm::fixed_window::FixedWindow;
@@ -217,17 +234,37 @@ mod tests {
     use crate::limiting::limit::Mode;
     use crate::limiting::overrides::Overrides;
     use crate::limiting::overrides::row_file::OverrideFile;
-    use crate::limiting::overrides::table::{OverrideBudget, OverrideEntry, OverrideTable, PartHasher};
+    use crate::limiting::overrides::table::{OverrideBudget, OverrideEntry, OverrideTable, ParsedBudgets, PartHasher};
     use crate::limiting::source::Source;
 
     fn limit_with(path: PathBuf) -> Arc<Limit> {
         let key = Key(vec![KeyPart::Source(Source::Header(http::HeaderName::from_static("x-k")))]);
         let hasher = PartHasher::new(&key, &KeyHasher::of_process());
-        let template = Arc::new(|_: &str| Ok(OverrideEntry::lasting(OverrideBudget::Blocked)));
+        let template = Arc::new(|_: &str, _: &mut ParsedBudgets| Ok(OverrideEntry::lasting(OverrideBudget::Blocked)));
         let overrides = Overrides::new(OverrideTable::default(), Some(OverrideFile::new(path)), hasher, template);
         let rule = Rule::FixedWindow(FixedWindow { limit: 1, window_ms: 1000, clock: false });
         let bare = Limit::bare("l", rule, Mode::Enforce);
         Arc::new(Limit { key, overrides: Arc::new(overrides), ..Limit::clone(&bare) })
+    }
+
+    fn look_at(limit: &Arc<Limit>, known: &mut KnownFile, at: Instant) -> Look {
+        look_at_file(limit, known, &OpenFiles::default(), at)
+    }
+
+    /// Programs of other users, which `/proc` does not show, are known from events.
+    #[test]
+    fn a_file_that_events_call_open_waits_for_its_close() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rows");
+        fs::write(&path, "a rate=0\n").unwrap();
+        let (limit, mut known, start) = (limit_with(path.clone()), KnownFile::default(), Instant::now());
+        let open_files = OpenFiles::default();
+        let event = |kind| notify::Event::new(kind).add_path(path.clone());
+        open_files.record_event(&event(EventKind::Modify(ModifyKind::Any)), start);
+        assert_eq!(look_at_file(&limit, &mut known, &open_files, start), Look::Waiting);
+        assert_eq!(look_at_file(&limit, &mut known, &open_files, start + PAUSE_MAX / 2), Look::Waiting);
+        open_files.record_event(&event(EventKind::Access(AccessKind::Close(AccessMode::Write))), start);
+        assert!(matches!(look_at_file(&limit, &mut known, &open_files, start + PAUSE_MAX / 2), Look::Read(_)));
     }
 
     #[test]
@@ -240,14 +277,14 @@ mod tests {
             std::thread::sleep(Duration::from_millis(10));
         }
         let (limit, mut known, start) = (limit_with(path), KnownFile::default(), Instant::now());
-        assert_eq!(look_at_file(&limit, &mut known, start), Look::Waiting);
-        assert_eq!(look_at_file(&limit, &mut known, start + PAUSE_MAX / 2), Look::Waiting);
-        let look = look_at_file(&limit, &mut known, start + PAUSE_MAX);
+        assert_eq!(look_at(&limit, &mut known, start), Look::Waiting);
+        assert_eq!(look_at(&limit, &mut known, start + PAUSE_MAX / 2), Look::Waiting);
+        let look = look_at(&limit, &mut known, start + PAUSE_MAX);
         assert!(matches!(&look, Look::Failed(why) if why.contains(&writer.id().to_string())), "{look:?}");
         writer.kill().unwrap();
         writer.wait().unwrap();
-        assert!(matches!(look_at_file(&limit, &mut known, start + PAUSE_MAX), Look::Read(_)));
-        assert_eq!(look_at_file(&limit, &mut known, start + PAUSE_MAX), Look::Same);
+        assert!(matches!(look_at(&limit, &mut known, start + PAUSE_MAX), Look::Read(_)));
+        assert_eq!(look_at(&limit, &mut known, start + PAUSE_MAX), Look::Same);
     }
 
     #[test]
@@ -256,7 +293,7 @@ mod tests {
         let path = dir.path().join("rows");
         fs::write(&path, "a rate=0\n").unwrap();
         let (limit, mut known, start) = (limit_with(path.clone()), KnownFile::default(), Instant::now());
-        let mut look = |second: u64| look_at_file(&limit, &mut known, start + Duration::from_secs(second));
+        let mut look = |second: u64| look_at(&limit, &mut known, start + Duration::from_secs(second));
         assert_eq!(look(0), Look::Waiting);
         assert!(matches!(look(1), Look::Read(_)));
         // A program writes it in two steps.
@@ -293,16 +330,16 @@ mod tests {
         let path = dir.path().join("rows");
         fs::write(&path, "a rate=0\n").unwrap();
         let (limit, mut known, now) = (limit_with(path.clone()), KnownFile::default(), Instant::now());
-        assert_eq!(look_at_file(&limit, &mut known, now), Look::Waiting);
-        assert!(matches!(look_at_file(&limit, &mut known, now), Look::Read(rows) if rows.changed == 1));
+        assert_eq!(look_at(&limit, &mut known, now), Look::Waiting);
+        assert!(matches!(look_at(&limit, &mut known, now), Look::Read(rows) if rows.changed == 1));
         let time = fs::metadata(&path).unwrap().modified().unwrap();
         // The clock of a file system may have steps of some milliseconds.
         std::thread::sleep(Duration::from_millis(50));
         fs::write(&path, "b rate=0\n").unwrap();
         fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), time);
-        assert_eq!(look_at_file(&limit, &mut known, now), Look::Waiting);
-        assert!(matches!(look_at_file(&limit, &mut known, now), Look::Read(rows) if rows.changed == 2));
+        assert_eq!(look_at(&limit, &mut known, now), Look::Waiting);
+        assert!(matches!(look_at(&limit, &mut known, now), Look::Read(rows) if rows.changed == 2));
     }
 
     #[test]
@@ -311,14 +348,14 @@ mod tests {
         let path = dir.path().join("rows");
         fs::write(&path, b"a rate=0\n\xff").unwrap();
         let (limit, mut known, now) = (limit_with(path.clone()), KnownFile::default(), Instant::now());
-        assert_eq!(look_at_file(&limit, &mut known, now), Look::Waiting);
-        let Look::Failed(why) = look_at_file(&limit, &mut known, now) else { panic!("it is not UTF-8") };
+        assert_eq!(look_at(&limit, &mut known, now), Look::Waiting);
+        let Look::Failed(why) = look_at(&limit, &mut known, now) else { panic!("it is not UTF-8") };
         // Read again, it would be unusable for its own reason.
         assert!(why.contains("UTF-8"), "{why}");
         known.unusable.as_mut().unwrap().1 = "as before".to_owned();
-        assert_eq!(look_at_file(&limit, &mut known, now), Look::Failed("as before".to_owned()));
+        assert_eq!(look_at(&limit, &mut known, now), Look::Failed("as before".to_owned()));
         fs::write(&path, b"a rate=0\n").unwrap();
-        assert_eq!(look_at_file(&limit, &mut known, now), Look::Waiting);
-        assert!(matches!(look_at_file(&limit, &mut known, now), Look::Read(_)));
+        assert_eq!(look_at(&limit, &mut known, now), Look::Waiting);
+        assert!(matches!(look_at(&limit, &mut known, now), Look::Read(_)));
     }
 }

@@ -1,132 +1,34 @@
-//! Reads the annotations of an Ingress and the ConfigMap of the controller.
+//! Reads the annotations of an Ingress.
 
 use ipnet::IpNet;
 
 use crate::import::access::{RULES_MAX, all_networks, format_network, parse_networks};
 use crate::import::error::{ImportError, Result};
+use crate::import::ingress::controller::ControllerDefaults;
 use crate::import::ingress::cors::CorsAnnotations;
-use crate::import::ingress::table::find_annotation;
+use crate::import::ingress::table::{find_annotation, is_of_controller, sounds_protective};
 use crate::import::ingress::{describe_node, format_exemptions};
 use crate::import::model::{ImportedConfig, RouteBody};
 use crate::import::nginx::limit_in_flight;
 use crate::import::syntax::{Directive, shorten};
-use crate::import::text::format_array;
 use crate::import::verdict::Translation;
 use crate::import::yaml::YamlNode;
-use crate::text::quote_literal;
 
 pub const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 /// The prefix of old versions.
-const OLD_PREFIX: &str = "ingress.kubernetes.io/";
+const OLD_PREFIX: &str = "ingress.kubernetes.io";
 /// `burst` is this many times the rate if there is no `limit-burst-multiplier`.
 const MULTIPLIER: u64 = 5;
 /// The largest number that an annotation may have.
 const VALUE_MAX: u64 = 1_000_000;
-
-/// The settings of the controller, which apply to every Ingress.
-pub struct ControllerDefaults {
-    request_status: u16,
-    connection_status: u16,
-    access: Vec<(bool, IpNet)>,
-    max_body: String,
-    /// `proxy-real-ip-cidr`.
-    proxies: Vec<IpNet>,
-    /// `use-forwarded-headers`, and where it is written.
-    reads_forwarded: Option<Directive>,
-    /// `use-proxy-protocol` is on.
-    has_proxy_protocol: bool,
-    /// The comment on a setting that may decide which clients are served.
-    closed: Option<usize>,
-}
-
-impl Default for ControllerDefaults {
-    fn default() -> ControllerDefaults {
-        ControllerDefaults {
-            request_status: 503,
-            connection_status: 503,
-            access: Vec::new(),
-            max_body: quote_literal("1MiB"),
-            proxies: Vec::new(),
-            reads_forwarded: None,
-            has_proxy_protocol: false,
-            closed: None,
-        }
-    }
-}
-
-impl ControllerDefaults {
-    /// Reads the `data` of the ConfigMap.
-    pub fn read_config_map(&mut self, map: &YamlNode, out: &mut ImportedConfig) -> Result<()> {
-        for (key, node) in map.get("data").map_or(&[][..], YamlNode::entries) {
-            let value = node.text().unwrap_or("");
-            let status = || {
-                let status = value.parse::<u16>().ok().filter(|status| (400..=599).contains(status));
-                status.ok_or_else(|| {
-                    ImportError::new(&node.file, node.line, format!("{key}: not a status from 400 to 599"))
-                })
-            };
-            match key.as_str() {
-                "limit-req-status-code" => self.request_status = status()?,
-                "limit-conn-status-code" => self.connection_status = status()?,
-                "proxy-body-size" => self.max_body = translate_body_size(value, node)?,
-                "whitelist-source-range" => {
-                    let all = parse_networks("all").unwrap_or_default();
-                    self.access = parse_network_list(value, node)?
-                        .into_iter()
-                        .map(|net| (true, net))
-                        .chain(all.into_iter().map(|net| (false, net)))
-                        .collect();
-                }
-                "proxy-real-ip-cidr" => self.proxies = parse_network_list(value, node)?,
-                "use-forwarded-headers" | "enable-real-ip" => {
-                    if value == "true" {
-                        self.reads_forwarded = Some(describe_node(key, value, node));
-                    }
-                }
-                "use-proxy-protocol" => {
-                    self.has_proxy_protocol = value == "true";
-                    if self.has_proxy_protocol {
-                        let why = "write a [[listener]] with proxy_protocol = true";
-                        out.remarks.add(&describe_node(key, value, node), why);
-                    }
-                }
-                "forwarded-for-header" if value.eq_ignore_ascii_case("X-Forwarded-For") => {}
-                "forwarded-for-header" => {
-                    let why = "only X-Forwarded-For or Forwarded is read, and the client's address may decide who is served, so \
-                               all routes are closed";
-                    self.closed.get_or_insert(out.remarks.add(&describe_node(key, value, node), why));
-                }
-                _ if is_tuning_setting(key) || value == "false" && key.starts_with("enable-") => {}
-                _ if is_guard_setting(key) => {
-                    let why = "it may decide which clients are served, so all routes are closed";
-                    self.closed.get_or_insert(out.remarks.add(&describe_node(key, value, node), why));
-                }
-                _ => {
-                    out.remarks.add(&describe_node(key, value, node), "not available, so it is left out");
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-impl ControllerDefaults {
-    /// Writes the trusted proxies. ingress-nginx reads `X-Forwarded-For` only with `use-forwarded-headers`, and then, by
-    /// default, that of every client.
-    pub fn write_trusted_proxies(&self, out: &mut ImportedConfig) {
-        let Some(at) = self.reads_forwarded.as_ref().filter(|_| !self.has_proxy_protocol) else { return };
-        let networks: Vec<String> = match self.proxies.as_slice() {
-            [] => {
-                let why = "every client chooses its address, as in ingress-nginx; write the networks of your proxies to \
-                           trusted_proxies";
-                out.remarks.add(at, why);
-                vec!["0.0.0.0/0".to_owned()]
-            }
-            proxies => proxies.iter().map(format_network).collect(),
-        };
-        out.server.push(format!("trusted_proxies = {}", format_array(&networks)));
-    }
-}
+/// The longest timeout of a route, in seconds.
+const TIMEOUT_MAX_S: u64 = 86_400;
+/// The remark about a longer one.
+pub const CUT_TIMEOUT: &str = "Sluicegate waits for a day at most";
+/// The options of a route that `proxy-connect-timeout` sets.
+pub const CONNECT_TIMEOUTS: [&str; 1] = ["connect_timeout"];
+/// The options of a route that `proxy-read-timeout` sets.
+pub const READ_TIMEOUTS: [&str; 3] = ["response_timeout", "stream_timeout", "tunnel_timeout"];
 
 /// The settings that an Ingress gives its routes.
 pub struct Annotations {
@@ -144,6 +46,8 @@ pub struct Annotations {
     lines: Vec<String>,
     remarks: Vec<usize>,
     closed: Option<usize>,
+    /// The comment on an annotation that protects all routes of its hosts, also those of other Ingresses.
+    pub closes_hosts: Option<usize>,
 }
 
 impl Annotations {
@@ -167,17 +71,21 @@ impl Annotations {
             lines: vec![format!("max_body = {}", defaults.max_body)],
             remarks: Vec::new(),
             closed: defaults.closed,
+            closes_hosts: None,
         };
         let mut values = LimitAnnotations::default();
         for (key, node) in ingress.at(&["metadata", "annotations"]).map_or(&[][..], YamlNode::entries) {
             let value = node.text().unwrap_or("").trim();
-            if key.starts_with(OLD_PREFIX) {
-                let why = "ingress-nginx ignores annotations with this prefix by default, and so does the import";
-                annotations.remarks.push(out.remarks.add(&describe_node(key, value, node), why));
-            }
-            let Some(key) = key.strip_prefix(PREFIX) else { continue };
+            let Some(key) = key.strip_prefix(PREFIX) else {
+                annotations.report_other_prefix(key, value, node, out);
+                continue;
+            };
             if annotations.cors.read_annotation(key, value) {
                 continue;
+            }
+            let is_timeout = matches!(key, "proxy-connect-timeout" | "proxy-read-timeout");
+            if is_timeout && value.parse::<u64>().is_ok_and(is_cut_timeout) {
+                annotations.remarks.push(out.remarks.add(&describe_node(key, value, node), CUT_TIMEOUT));
             }
             if !values.read_annotation(key, value, node)? && !annotations.read_annotation(key, value, node)? {
                 annotations.report_annotation(key, value, node, out);
@@ -200,10 +108,11 @@ impl Annotations {
     fn read_annotation(&mut self, key: &str, value: &str, node: &YamlNode) -> Result<bool> {
         match key {
             "proxy-body-size" => self.lines[0] = format!("max_body = {}", translate_body_size(value, node)?),
-            "proxy-connect-timeout" => self.add_timeouts(&["connect_timeout"], parse_number(key, value, node)?),
+            "proxy-connect-timeout" => {
+                self.lines.extend(format_timeouts(&CONNECT_TIMEOUTS, parse_number(key, value, node)?));
+            }
             "proxy-read-timeout" => {
-                let names = ["response_timeout", "stream_timeout", "tunnel_timeout"];
-                self.add_timeouts(&names, parse_number(key, value, node)?);
+                self.lines.extend(format_timeouts(&READ_TIMEOUTS, parse_number(key, value, node)?));
             }
             "backend-protocol" => value.clone_into(&mut self.protocol),
             "use-regex" => self.use_regex = value == "true",
@@ -221,15 +130,39 @@ impl Annotations {
             Some((Translation::Translated | Translation::NoEffect, _)) => {}
             Some(_) if value == "false" => {}
             Some((Translation::Protects, note)) => {
-                let number =
-                    out.remarks.add(&at, &format!("{note}; until then, the routes of this Ingress are closed"));
+                let is_of_host = key == "server-snippet" || key.starts_with("auth-tls-");
+                let what = if is_of_host { "all routes of its hosts" } else { "the routes of this Ingress" };
+                let number = out.remarks.add(&at, &format!("{note}; until then, {what} are closed"));
                 self.closed.get_or_insert(number);
+                self.closes_hosts = self.closes_hosts.or(Some(number).filter(|_| is_of_host));
             }
             Some((Translation::Differs, note)) => self.remarks.push(out.remarks.add(&at, &format!("left out: {note}"))),
-            None => {
-                let why = "the import does not know this annotation, so it is left out";
-                self.remarks.push(out.remarks.add(&at, why));
-            }
+            None => self.leave_out(&at, "the import does not know this annotation", key, value, out),
+        }
+    }
+
+    /// Adds a remark about an annotation of another controller, or of ingress-nginx with another prefix.
+    fn report_other_prefix(&mut self, key: &str, value: &str, node: &YamlNode, out: &mut ImportedConfig) {
+        let Some((prefix, name)) = key.split_once('/').filter(|(prefix, name)| is_of_controller(prefix, name)) else {
+            return;
+        };
+        let why = match prefix == OLD_PREFIX {
+            true => "ingress-nginx ignores annotations with this prefix by default, and so does the import",
+            false => "the import reads annotations of ingress-nginx only",
+        };
+        self.leave_out(&describe_node(key, value, node), why, name, value, out);
+    }
+
+    /// Adds a remark about an annotation that is left out. Closes the routes if its name is that of a protection.
+    fn leave_out(&mut self, at: &Directive, why: &str, name: &str, value: &str, out: &mut ImportedConfig) {
+        let is_on = !value.eq_ignore_ascii_case("false") && value != "off";
+        let is_guard = sounds_protective(name) || matches!(find_annotation(name), Some((Translation::Protects, _)));
+        if is_on && is_guard {
+            let why =
+                format!("{why}, and it may decide which clients are served, so the routes of this Ingress are closed");
+            self.closed.get_or_insert(out.remarks.add(at, &why));
+        } else {
+            self.remarks.push(out.remarks.add(at, &format!("{why}, so it is left out")));
         }
     }
 
@@ -251,12 +184,6 @@ impl Annotations {
                 let number = out.remarks.add(&describe_node("backend-protocol", other, ingress), "not available");
                 self.closed.get_or_insert(number);
             }
-        }
-    }
-
-    fn add_timeouts(&mut self, names: &[&str], seconds: u64) {
-        for name in names {
-            self.lines.push(format!("{name} = \"{}s\"", seconds.clamp(1, 86_400)));
         }
     }
 
@@ -364,6 +291,16 @@ impl<'a> LimitAnnotations<'a> {
     }
 }
 
+/// Formats timeouts in seconds.
+pub fn format_timeouts(names: &[&str], seconds: u64) -> Vec<String> {
+    names.iter().map(|name| format!("{name} = \"{}s\"", seconds.clamp(1, TIMEOUT_MAX_S))).collect()
+}
+
+/// Returns whether a timeout in seconds is longer than that of any route.
+pub fn is_cut_timeout(seconds: u64) -> bool {
+    seconds > TIMEOUT_MAX_S
+}
+
 /// Parses the number of an annotation.
 pub fn parse_number(key: &str, value: &str, node: &YamlNode) -> Result<u64> {
     let number = value.parse::<u64>().ok().filter(|number| *number <= VALUE_MAX);
@@ -402,40 +339,8 @@ fn format_rate(number: u64, unit: &str, multiplier: u64) -> Vec<String> {
     vec![format!("rate = \"{number}/{unit}\""), format!("burst = {}", number * multiplier + 1)]
 }
 
-/// Returns true for settings of the controller that may decide which clients are served.
-fn is_guard_setting(key: &str) -> bool {
-    const STARTS: [&str; 6] =
-        ["global-auth", "block-", "denylist-", "enable-modsecurity", "enable-owasp", "modsecurity"];
-    STARTS.iter().any(|start| key.starts_with(start)) || key.ends_with("-snippet")
-}
-
-/// Returns true for settings of the controller that tune nginx itself. Leaving them out changes no verdict.
-fn is_tuning_setting(key: &str) -> bool {
-    const STARTS: [&str; 18] = [
-        "proxy-buffer",
-        "proxy-request-buffering",
-        "proxy-http-version",
-        "proxy-send-timeout",
-        "proxy-max-temp",
-        "client-body-buffer",
-        "worker-",
-        "keep-alive",
-        "upstream-keepalive",
-        "log-format",
-        "error-log",
-        "access-log",
-        "ssl-",
-        "gzip",
-        "use-gzip",
-        "brotli",
-        "enable-rewrite-log",
-        "enable-opentelemetry",
-    ];
-    STARTS.iter().any(|start| key.starts_with(start))
-}
-
 /// Parses a comma-separated list of networks.
-fn parse_network_list(value: &str, node: &YamlNode) -> Result<Vec<IpNet>> {
+pub fn parse_network_list(value: &str, node: &YamlNode) -> Result<Vec<IpNet>> {
     let mut networks = Vec::new();
     for text in value.split(',').map(str::trim).filter(|text| !text.is_empty()) {
         let nets = parse_networks(text).filter(|_| networks.len() < RULES_MAX);
@@ -446,6 +351,6 @@ fn parse_network_list(value: &str, node: &YamlNode) -> Result<Vec<IpNet>> {
 }
 
 /// Translates a size of nginx, such as `8m`.
-fn translate_body_size(value: &str, node: &YamlNode) -> Result<String> {
+pub fn translate_body_size(value: &str, node: &YamlNode) -> Result<String> {
     crate::import::nginx::translate_size(&describe_node("proxy-body-size", value, node))
 }

@@ -5,7 +5,8 @@
 //! [`ImportedConfig`], and a remark about each annotation that is not translated.
 //!
 //! - `table`: every annotation, and what the import does with it.
-//! - `annotations`: the annotations of an Ingress and the settings of the ConfigMap; `cors`, `rewrites`: those of one subject.
+//! - `controller`: the settings of the ConfigMap; `classes`: which Ingresses are those of one controller.
+//! - `annotations`: the annotations of an Ingress; `cors`, `rewrites`: those of one subject.
 //! - `canary`: Ingresses that get a part of the requests of others.
 //!
 //! To add an annotation, add its row to `table`. One that is translated is read in `Annotations::read_annotation`, or in
@@ -13,6 +14,8 @@
 
 mod annotations;
 mod canary;
+mod classes;
+mod controller;
 mod cors;
 mod rewrites;
 mod table;
@@ -26,8 +29,10 @@ use std::rc::Rc;
 use indexmap::IndexMap;
 
 use crate::import::error::{ImportError, Result};
-use crate::import::ingress::annotations::{Annotations, ControllerDefaults};
+use crate::import::ingress::annotations::Annotations;
 use crate::import::ingress::canary::Canary;
+use crate::import::ingress::classes::{Classes, Membership};
+use crate::import::ingress::controller::ControllerDefaults;
 use crate::import::ingress::rewrites::{format_regex, rewrite_path};
 use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
 use crate::import::paths::{Location, LocationMatcher, order_routes};
@@ -56,14 +61,10 @@ fn describe_node(what: &str, value: &str, node: &YamlNode) -> Directive {
 /// Translates the Ingresses among the documents.
 pub fn translate_ingresses(documents: &[YamlNode], out: &mut ImportedConfig) -> Result<()> {
     let of = |kind: &'static str| documents.iter().filter(move |document| document.text_at(&["kind"]) == Some(kind));
-    let mut defaults = ControllerDefaults::default();
-    for map in of("ConfigMap") {
-        let is_controller = |name: &str| name.contains("ingress-nginx") || name == "nginx-configuration";
-        if map.text_at(&["metadata", "name"]).is_some_and(is_controller) {
-            defaults.read_config_map(map, out)?;
-        }
-    }
+    let defaults = ControllerDefaults::read_config_maps(of("ConfigMap"), out)?;
     defaults.write_trusted_proxies(out);
+    defaults.write_timeouts(out);
+    let classes = Classes::read_classes(of("Ingress"), of("IngressClass"));
     let mut ports = Ports::new();
     for service in of("Service") {
         let at = |key| service.text_at(&["metadata", key]);
@@ -79,10 +80,12 @@ pub fn translate_ingresses(documents: &[YamlNode], out: &mut ImportedConfig) -> 
     for ingress in of("Ingress") {
         any = true;
         let mut one = Ingress::new(ingress, &defaults, &ports);
-        if !one.has_class(out) {
+        if !one.has_class(&classes, out) {
             continue;
         }
         match Canary::read_canary(ingress, out)? {
+            // It may be for the routes of another controller.
+            Some(_) if one.closed.is_some() => {}
             Some(canary) => canaries.push((one, canary)),
             None => one.translate_ingress(out, &mut hosts)?,
         }
@@ -106,6 +109,9 @@ pub fn translate_ingresses(documents: &[YamlNode], out: &mut ImportedConfig) -> 
               pods, name a headless service.",
     );
     for (host, mut locations) in hosts.locations {
+        if let Some(number) = hosts.closed.get(&host) {
+            locations.iter_mut().for_each(|location| location.body.close(*number));
+        }
         if hosts.with_regexes.contains(&host) {
             become_regexes(&mut locations);
         } else {
@@ -135,6 +141,8 @@ struct Hosts {
     locations: IndexMap<String, Vec<Location>>,
     /// Hosts whose paths are regular expressions.
     with_regexes: HashSet<String>,
+    /// The comments on why all routes of a host are closed.
+    closed: HashMap<String, usize>,
     /// The locations of `defaultBackend`: for the paths of a host that no rule has.
     defaults: HashMap<String, Location>,
 }
@@ -195,13 +203,15 @@ struct Ingress<'a> {
     name: &'a str,
     defaults: &'a ControllerDefaults,
     ports: &'a Ports<'a>,
+    /// The comment on a class that may be that of another controller.
+    closed: Option<usize>,
 }
 
 impl<'a> Ingress<'a> {
     fn new(node: &'a YamlNode, defaults: &'a ControllerDefaults, ports: &'a Ports<'a>) -> Ingress<'a> {
         let at = |key| node.text_at(&["metadata", key]);
         let (namespace, name) = (at("namespace").unwrap_or("default"), at("name").unwrap_or("unnamed"));
-        Ingress { node, namespace, name, defaults, ports }
+        Ingress { node, namespace, name, defaults, ports, closed: None }
     }
 
     fn translate_ingress(&mut self, out: &mut ImportedConfig, hosts: &mut Hosts) -> Result<()> {
@@ -218,6 +228,9 @@ impl<'a> Ingress<'a> {
             if !is_host(&host) {
                 return Err(self.error(rule, &format!("`{}` is not a host", shorten(&host))));
             }
+            if let Some(number) = annotations.closes_hosts {
+                hosts.closed.entry(host.clone()).or_insert(number);
+            }
             if !hosts.locations.contains_key(&host) {
                 hosts.locations.insert(host.clone(), Vec::new());
                 new_hosts.push(host.clone());
@@ -229,7 +242,7 @@ impl<'a> Ingress<'a> {
                 let backend = path.get("backend");
                 let locations = hosts.locations.entry(host.clone()).or_default();
                 let is_new = !locations.iter().any(|other| is_same(&other.matcher, &matcher));
-                if is_new && annotations.makes_regexes(path_text(&matcher)) {
+                if is_new && self.closed.is_none() && annotations.makes_regexes(path_text(&matcher)) {
                     hosts.with_regexes.insert(host.clone());
                 }
                 self.translate_path(path, backend, matcher, &annotations, out, locations);
@@ -251,16 +264,21 @@ impl<'a> Ingress<'a> {
         Ok(())
     }
 
-    /// Returns whether the Ingress is one of ingress-nginx.
-    fn has_class(&self, out: &mut ImportedConfig) -> bool {
-        let class = self.node.text_at(&["spec", "ingressClassName"]);
-        let class = class.or_else(|| self.node.text_at(&["metadata", "annotations", "kubernetes.io/ingress.class"]));
-        let other = class.filter(|class| !class.contains("nginx"));
-        if let Some(class) = other {
-            let why = format!("its class is `{}`, so it is left out", shorten(class));
-            out.remarks.add(&describe_node("Ingress", self.name, self.node), &why);
+    /// Returns whether the Ingress is one of ingress-nginx. If it may be for another controller than the first Ingress, its
+    /// routes are closed.
+    fn has_class(&mut self, classes: &Classes, out: &mut ImportedConfig) -> bool {
+        let at = describe_node("Ingress", self.name, self.node);
+        match classes.find_membership(self.node) {
+            Membership::Same => true,
+            Membership::Unclear(why) => {
+                self.closed = Some(out.remarks.add(&at, &why));
+                true
+            }
+            Membership::Other(why) => {
+                out.remarks.add(&at, &why);
+                false
+            }
         }
-        other.is_none()
     }
 
     /// Gives the services of a canary their part of the routes with the same hosts and paths.
@@ -329,6 +347,9 @@ impl<'a> Ingress<'a> {
             }
         }
         annotations.apply_to_route(out, &mut body);
+        if let Some(number) = self.closed {
+            body.close(number);
+        }
         rewrite_path(annotations, &path, out, &mut body);
         found.push(Location { matcher, body });
     }

@@ -154,11 +154,45 @@ const ROWS: [(&[&str], Translation, &str); 20] = [
 /// Returns what the import does with an annotation. `None` for one that is not in the table.
 pub fn find_annotation(name: &str) -> Option<(Translation, &'static str)> {
     let is_exact = |row: &&(&[&str], Translation, &str)| row.0.contains(&name);
-    let is_prefix = |row: &&(&[&str], Translation, &'static str)| {
-        row.0.iter().any(|own| own.strip_suffix('*').is_some_and(|prefix| name.starts_with(prefix)))
-    };
-    let row = ROWS.iter().find(is_exact).or_else(|| ROWS.iter().find(is_prefix))?;
+    let row = ROWS.iter().find(is_exact).or_else(|| ROWS.iter().find(|row| matches_name(row.0, name)))?;
     Some((row.1, row.2))
+}
+
+/// Returns whether a list of names has this one. A `*` at the end of a name stands for any rest.
+pub fn matches_name(names: &[&str], name: &str) -> bool {
+    names.iter().any(|own| own.strip_suffix('*').map_or(*own == name, |prefix| name.starts_with(prefix)))
+}
+
+/// Words in the names of settings that decide which clients are served.
+const PROTECTIVE: [&str; 16] = [
+    "auth",
+    "jwt",
+    "oidc",
+    "mtls",
+    "limit",
+    "polic",
+    "protect",
+    "waf",
+    "modsecurity",
+    "snippet",
+    "whitelist",
+    "allowlist",
+    "blacklist",
+    "deny",
+    "block",
+    "restrict",
+];
+
+/// Returns whether the name of a setting that the import does not know is that of a protection.
+pub fn sounds_protective(name: &str) -> bool {
+    PROTECTIVE.iter().any(|word| name.contains(word))
+}
+
+/// Returns whether an annotation with this prefix and this name, which is not the prefix of ingress-nginx, may be one of a
+/// controller: of another one, such as that of F5, or of ingress-nginx with another prefix.
+pub fn is_of_controller(prefix: &str, name: &str) -> bool {
+    let is_word = |label: &str| label.contains("nginx") || label.contains("ingress") || label == "f5";
+    prefix.split('.').any(is_word) || find_annotation(name).is_some()
 }
 
 /// Writes the table for the manual, in Markdown.

@@ -10,9 +10,9 @@ use crate::import::model::ImportedConfig;
 use crate::import::nginx::headers::GatewayFacts;
 use crate::import::nginx::scope::Scope;
 use crate::import::nginx::sizes::{parse_size, translate_size};
-use crate::import::nginx::upstreams::parse_duration_ms;
+use crate::import::nginx::upstreams::translate_time;
 use crate::import::syntax::Directive;
-use crate::import::text::format_array;
+use crate::import::text::{format_array, format_duration};
 use crate::received_headers::may_name_client;
 use crate::text::quote;
 
@@ -138,12 +138,14 @@ pub fn translate_client_settings(
     out.server.push(format!("forwarded_headers = {}", format_array(&facts.forwarded)));
     for (theirs, ours) in [("client_header_timeout", "header_timeout"), ("keepalive_timeout", "keepalive_timeout")] {
         if let Some(directive) = scope.get(theirs) {
-            match parse_duration_ms(directive.arg(0)).filter(|ms| *ms > 0) {
-                Some(ms) => out.server.push(format!("{ours} = \"{ms}ms\"")),
-                None => drop(out.remarks.add(directive, "Sluicegate does not accept this time")),
-            }
+            let time = translate_time(directive, |why| {
+                out.remarks.add(directive, why);
+            });
+            out.server.extend(time.map(|ms| format!("{ours} = \"{ms}ms\"")));
         }
     }
+    // nginx waits longer than the gateway by default.
+    out.server.extend(["connect_timeout", "body_timeout"].map(|name| format!("{name} = {}", format_duration(60_000))));
     translate_header_buffers(http, out);
     out.server.push(match scope.get("client_max_body_size") {
         Some(directive) => format!("max_body = {}", translate_size(directive)?),

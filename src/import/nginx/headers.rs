@@ -284,7 +284,7 @@ pub fn translate_added_headers(scope: &Scope, out: &mut ImportedConfig, body: &m
         let replaces = matches!(name.as_str(), "etag" | "last-modified");
         let lines = &mut body.response;
         match (always, replaces) {
-            _ if !is_header(&name) || !is_value(value) || replaces && !always => {
+            _ if !is_header(&name) || !is_plain(value) || replaces && !always => {
                 body.add_remark(out.remarks.add(directive, "this header is not added: the value is not available"));
             }
             (_, true) => {
@@ -332,11 +332,15 @@ fn is_value(value: &str) -> bool {
     !value.contains('$') && value.bytes().all(|byte| (b' '..=b'~').contains(&byte)) && value.trim() == value
 }
 
-/// Returns whether `request_headers` can have a value as it is: it has no variables, and nothing that is a placeholder there,
-/// such as `{user}`.
+/// Returns whether a config can have a value of a header as it is: it has no variables, and nothing that looks like a
+/// placeholder of this program or another one, such as `{user}` or `%REQ(x-user)%`.
 fn is_plain(value: &str) -> bool {
-    let begins = |rest: &str| rest.starts_with(|first: char| first.is_ascii_lowercase()) && rest.contains('}');
-    is_value(value) && !value.split('{').skip(1).any(begins)
+    let begins = |rest: &str| rest.starts_with(|first: char| first.is_ascii_alphabetic()) && rest.contains('}');
+    // `%D0%9F` is percent-encoded.
+    let is_encoded = |rest: &str| rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
+    let is_word = |rest: &str| rest.starts_with(|first: char| first.is_ascii_uppercase()) && !is_encoded(rest);
+    let has_words = value.matches('%').count() > 1 && value.split('%').skip(1).any(is_word);
+    is_value(value) && !value.split('{').skip(1).any(begins) && !has_words
 }
 
 /// Returns the placeholder for a variable with the client's certificate, if the server asks for one.

@@ -61,11 +61,12 @@ use crate::import::nginx::scope::{Scope, is_of_request};
 use crate::import::nginx::servers::ServerBlocks;
 use crate::import::nginx::sites::listeners::read_listens;
 use crate::import::nginx::upstreams::UpstreamBlocks;
-use crate::import::nginx::variables::replace_constants;
+use crate::import::nginx::variables::{lower_names, replace_constants};
 use crate::import::syntax::Directive;
 
 /// Translates the directives of all files.
 pub fn translate_directives(mut directives: Vec<Directive>, out: &mut ImportedConfig) -> Result<()> {
+    lower_names(&mut directives);
     replace_constants(&mut directives);
     // Some files have the content of `http { }` without the block around it.
     let mut http: Vec<Directive> = Vec::new();

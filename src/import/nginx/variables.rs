@@ -1,4 +1,5 @@
-//! Replaces variables that `set` gives a constant value, such as `set $app web; proxy_pass http://$app:3000`.
+//! Replaces variables that `set` gives a constant value, such as `set $app web; proxy_pass http://$app:3000`. In nginx, the
+//! names of variables have no case, so all are written in lower case first.
 
 use std::collections::HashMap;
 
@@ -9,9 +10,52 @@ use crate::import::syntax::Directive;
 type Constants = HashMap<String, Option<String>>;
 
 /// Directives in which constant variables are replaced.
-const READERS: [&str; 6] = ["proxy_pass", "grpc_pass", "proxy_set_header", "grpc_set_header", "add_header", "return"];
+const READERS: [&str; 12] = [
+    "proxy_pass",
+    "grpc_pass",
+    "proxy_set_header",
+    "grpc_set_header",
+    "add_header",
+    "return",
+    "proxy_ssl_name",
+    "proxy_ssl_certificate",
+    "proxy_ssl_certificate_key",
+    "grpc_ssl_name",
+    "grpc_ssl_certificate",
+    "grpc_ssl_certificate_key",
+];
+/// Variables that name a part of the request. Limits and servers may read it by the name as it is written.
+const NAMING: [&str; 2] = ["arg_", "cookie_"];
 /// The longest value of a variable.
 const VALUE_MAX: usize = 4096;
+
+/// Writes the names of all variables in lower case.
+pub fn lower_names(directives: &mut [Directive]) {
+    for directive in directives {
+        for arg in &mut directive.args {
+            *arg = lower_names_in(arg);
+        }
+        lower_names(directive.block.as_deref_mut().unwrap_or_default());
+    }
+}
+
+fn lower_names_in(text: &str) -> String {
+    let mut pieces = text.split('$');
+    let mut output = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let start = usize::from(piece.starts_with('{'));
+        let end = piece[start..]
+            .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .map_or(piece.len(), |length| start + length);
+        let name = piece[start..end].to_ascii_lowercase();
+        let kept = NAMING.iter().find(|naming| name.starts_with(**naming)).map_or(name.len(), |naming| naming.len());
+        output.push('$');
+        output.push_str(&piece[..start]);
+        output.push_str(&name[..kept]);
+        output.push_str(&piece[start + kept..]);
+    }
+    output
+}
 
 /// Replaces the constant variables in all servers of these directives.
 pub fn replace_constants(directives: &mut [Directive]) {
@@ -101,6 +145,23 @@ fn replace_variables(text: &str, constants: &Constants) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_variables_have_no_case() {
+        for (text, expected) in [
+            ("http://$App:80/A", "http://$app:80/A"),
+            ("${App}X$HOST", "${app}X$host"),
+            ("$HTTP_X_A", "$http_x_a"),
+            ("$Arg_Token$COOKIE_Sid", "$arg_Token$cookie_Sid"),
+            ("^/A$", "^/A$"),
+            ("(A$|B)", "(A$|B)"),
+            ("$", "$"),
+            ("${A", "${a"),
+            ("A$é", "A$é"),
+        ] {
+            assert_eq!(lower_names_in(text), expected, "{text}");
+        }
+    }
 
     #[test]
     fn constants_are_replaced_and_other_variables_stay() {

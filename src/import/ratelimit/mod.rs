@@ -27,8 +27,8 @@ const PEERS_NOTE: &str = "Write the addresses of your Envoys in `trusted_proxies
 const STORE_NOTE: &str = "For budgets that several gateways share, set `url` of [store] to your Redis. The counters of the old service are not read.";
 const CHARGE_NOTE: &str = "A refused request is charged to no limit; the old service counted it in all that matched.";
 const MERGE_NOTE: &str = "Several documents have the same domain, and their descriptors are joined. The old service does so only with MERGE_DOMAIN_CONFIG=true, and does not start otherwise.";
-const MONTH_NOTE: &str =
-    "Months and years are those of the calendar; the old service counted 30 and 365 days unless configured otherwise.";
+const MONTHS: &str =
+    "months and years are those of the calendar; the old service counted 30 and 365 days unless configured otherwise";
 
 /// Translates all domains.
 pub fn translate_domains(documents: &[YamlNode], out: &mut ImportedConfig) -> Result<()> {
@@ -170,7 +170,7 @@ fn define_limit(domain: &str, rule: &FlatRule, rate: &ImportedRate, out: &mut Im
     let mut lines = Vec::new();
     let is_calendar = matches!(rate.unit, RateUnit::Month | RateUnit::Year);
     if is_calendar {
-        out.add_note(MONTH_NOTE);
+        out.remarks.add_text(MONTHS.to_owned());
         lines.push("algorithm = \"calendar\"".to_owned());
     } else {
         lines.extend(["algorithm = \"fixed_window\"".to_owned(), "anchor = \"clock\"".to_owned()]);

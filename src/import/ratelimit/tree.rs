@@ -215,8 +215,8 @@ fn read_entry(node: &YamlNode, out: &mut ImportedConfig) -> Result<TreeEntry> {
             ("share_threshold", Some(text)) => entry.is_shared = is_true(text),
             ("detailed_metric" | "value_to_metric" | "quota_mode", Some("false")) => {}
             ("quota_mode", _) => {
-                let why =
-                    "the limit refuses by itself; the old service refused only once all limits with `quota_mode` did";
+                let why = "the limit refuses by itself; the old service refused only once all limits with `quota_mode` did. \
+                           Set over = \"annotate\" if it must only report";
                 add_remark(out, node, name, why);
             }
             ("detailed_metric" | "value_to_metric", _) => {
@@ -224,7 +224,8 @@ fn read_entry(node: &YamlNode, out: &mut ImportedConfig) -> Result<TreeEntry> {
                     out,
                     node,
                     name,
-                    "metrics have no values of requests; `sluicegate top` shows the busiest keys",
+                    "metrics have no values of requests; give values that you know an [[rls]] and a limit of their own, and see \
+                     the others with `sluicegate top` or `usage`",
                 );
             }
             _ => add_remark(out, node, name, "not available, so it is left out"),

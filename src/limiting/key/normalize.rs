@@ -6,8 +6,8 @@
 //! order like `lowercase`, `nfkc`, because NFKC makes capital letters of mathematical ones.
 //!
 //! A value may be any bytes. What is valid UTF-8 in it is normalized, and other bytes stay as they are, so they neither
-//! make a new spelling of the rest nor disappear. A step that would make a value longer than both itself and
-//! [`GROWN_MAX`] cuts it there.
+//! make a new spelling of the rest nor disappear; only the white space of Latin-1 is trimmed. A step that would make a
+//! value longer than both itself and [`GROWN_MAX`] cuts it there.
 
 use std::borrow::Cow;
 
@@ -15,6 +15,7 @@ use memchr::memrchr;
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfkc_quick};
 
 use crate::labels::labels;
+use crate::limiting::source::inputs::{LATIN_1_SPACES, is_trimmed_by_some};
 
 labels! {
     /// One step of a normalization.
@@ -35,8 +36,6 @@ const GROWN_MAX: usize = 4096;
 const ROUNDS_MAX: usize = 4;
 /// Longest domain that is converted to its ASCII form.
 const DOMAIN_MAX: usize = 253;
-/// Characters that are not white space to Unicode, but that some languages trim, or that show nothing.
-const INVISIBLE: [char; 5] = ['\u{180e}', '\u{200b}', '\u{2060}', '\u{feff}', '\u{ad}'];
 
 /// Applies the steps until they change nothing.
 pub fn normalize<'v>(value: Cow<'v, [u8]>, steps: &[Normalization]) -> Cow<'v, [u8]> {
@@ -106,16 +105,25 @@ fn compose(value: &[u8]) -> Option<Vec<u8>> {
     Some(map_text(value, |text, push| text.nfkc().all(push)))
 }
 
+/// Removes what some program trims. A single pass, as a client may send nothing else.
 fn trim(value: &[u8]) -> &[u8] {
-    let is_trimmed = |c: char| c.is_whitespace() || c.is_control() || INVISIBLE.contains(&c);
-    let start = value.utf8_chunks().next().map_or(0, |chunk| {
-        let text = chunk.valid();
-        text.len() - text.trim_start_matches(is_trimmed).len()
-    });
-    let value = &value[start..];
-    let last = value.utf8_chunks().last().filter(|chunk| chunk.invalid().is_empty());
-    let end = last.map_or(0, |chunk| chunk.valid().len() - chunk.valid().trim_end_matches(is_trimmed).len());
-    &value[..value.len() - end]
+    let (mut start, mut end, mut at) = (None, 0, 0);
+    for chunk in value.utf8_chunks() {
+        let (text, other) = (chunk.valid(), chunk.invalid());
+        let rest = text.trim_start_matches(is_trimmed_by_some);
+        if !rest.is_empty() {
+            start.get_or_insert(at + text.len() - rest.len());
+            end = at + text.trim_end_matches(is_trimmed_by_some).len();
+        }
+        at += text.len();
+        let is_space = matches!(other, [byte] if LATIN_1_SPACES.contains(byte));
+        if !other.is_empty() && !is_space {
+            start.get_or_insert(at);
+            end = at + other.len();
+        }
+        at += other.len();
+    }
+    &value[start.unwrap_or(end)..end]
 }
 
 /// Returns the mailbox of an address: everything in lower case, the domain in its ASCII form and without a dot at the
@@ -206,6 +214,11 @@ mod tests {
         let all = [Lowercase, Trim, Nfkc, Email];
         assert_eq!(apply(b" \xffANNA\xfe+x@Example.com ", &all), b"\xffanna\xfe@example.com");
         assert_eq!(apply(b"\xff \xff", &[Trim]), b"\xff \xff");
+        for value in [&b"\xa0k1"[..], b"\x85 \xa0k1", b"k1\xa0\xa0", b"k1 \x85\t", b"\xa0k1\xc2\xa0\xa0"] {
+            assert_eq!(apply(value, &[Trim]), b"k1", "{value:?}");
+        }
+        assert_eq!(apply(b"\xa0\x85", &[Trim]), b"");
+        assert_eq!(apply(b" \xffa\xa0b \xe2\x85 ", &[Trim]), b"\xffa\xa0b \xe2\x85");
         assert_eq!(apply(b" A\xc3", &[Trim, Lowercase]), b"a\xc3");
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use regex::Regex;
 
 use crate::limiting::integers::{NotInteger, ValueError, integer};
+use crate::limiting::limit::address_set::AddressSet;
 use crate::limiting::limit::schedule::Schedule;
 use crate::limiting::source::calls::{Call, CallProtocol};
 use crate::limiting::source::{Facts, Repeated, Source, SourceKind, SourceOrigin};
@@ -25,7 +26,7 @@ pub enum Condition {
     },
     /// The address of the client is in one of the sets or networks; with `inside` false, in none of them.
     Client {
-        sets: Vec<Arc<NamedSet>>,
+        sets: Vec<Arc<AddressSet>>,
         nets: IpSet,
         inside: bool,
     },
@@ -251,14 +252,17 @@ impl Condition {
                 }
                 None => test.is_met(facts.text(source, repeated)?.as_deref(), not_integer)?,
             },
-            Condition::Client { sets, nets, inside } => client_in(sets, nets, facts.client) == *inside,
+            Condition::Client { sets, nets, inside } => is_client_inside(sets, nets, *inside, facts.client),
             Condition::Time(schedule) => schedule.contains(facts.now_ms()),
         })
     }
 }
 
-fn client_in(sets: &[Arc<NamedSet>], nets: &IpSet, client: IpAddr) -> bool {
-    nets.contains(client) || sets.iter().any(|set| set.networks.contains(client))
+/// Returns whether the client is in one of the sets or networks; with `inside` false, in none of them. A network that
+/// may be in a set counts in the way in which the limit applies.
+fn is_client_inside(sets: &[Arc<AddressSet>], nets: &IpSet, inside: bool, client: IpAddr) -> bool {
+    let contains = |set: &Arc<AddressSet>| if inside { set.may_contain(client) } else { set.contains(client) };
+    (nets.contains(client) || sets.iter().any(contains)) == inside
 }
 
 impl Test {

@@ -22,11 +22,12 @@ use crate::limiting::key::state_key::DIGEST_MARK;
 use crate::limiting::overrides::row_file::{OverrideFile, find_line};
 use crate::limiting::overrides::row_table::{ReplacedRows, RowReader, RowTable};
 use crate::limiting::overrides::table::{
-    EntryShape, OverrideBudget, OverrideEntry, OverrideTable, OverrideValue, PartHasher, parse_field, shape_of,
+    EntryShape, OverrideBudget, OverrideEntry, OverrideTable, OverrideValue, ParsedBudgets, PartHasher, join_values,
+    parse_field, shape_of,
 };
 
-/// Parses `rate=100/s;burst=5` like the config of the limit. An error says what is wrong.
-pub type OverrideParser = dyn Fn(&str) -> Result<OverrideEntry, String> + Send + Sync;
+/// Parses `rate=100/s;burst=5` like the config of the limit, and remembers budgets. An error says what is wrong.
+pub type OverrideParser = dyn Fn(&str, &mut ParsedBudgets) -> Result<OverrideEntry, String> + Send + Sync;
 
 /// The overrides of one limit.
 pub struct Overrides {
@@ -202,6 +203,13 @@ impl Overrides {
         self.live.find_spelling(field).filter(|written| written != field.as_bytes())
     }
 
+    /// Returns the live entry of a field as it is written, and the values of its key. It may have ended.
+    pub fn find_live(&self, key: &Key, written: &[u8]) -> Option<(Vec<OverrideValue>, OverrideEntry)> {
+        let values = canonicalize_field(key, written).ok()?;
+        let entry = self.live.find(&join_values(&values), |_| true)?;
+        Some((values, entry))
+    }
+
     /// Lists the live entries that have ended, as they are written.
     pub fn list_ended(&self, now_ms: i64) -> Vec<Vec<u8>> {
         let mut fields = Vec::new();
@@ -215,7 +223,7 @@ impl Overrides {
     }
 
     /// Makes `raw` the live overrides, whatever they are. Entries with mistakes are removed from `raw`.
-    pub fn set_live(&self, key: &Key, raw: &mut RawOverrides) -> RejectedOverrides {
+    pub fn set_live(&self, key: &Key, raw: &mut RawOverrides) -> RejectedRows {
         self.live.synchronize(&mut self.reader(key), raw, || self.collect_shapes())
     }
 
@@ -292,9 +300,9 @@ fn canonicalize_field(key: &Key, field: &[u8]) -> Result<Vec<OverrideValue>, Str
     Ok(values)
 }
 
-/// Entries of a hash, or rows of a file, that were left out.
+/// Entries of a hash, or rows of a file with overrides or a set, that were left out.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct RejectedOverrides {
+pub struct RejectedRows {
     pub count: usize,
     /// The first mistakes, each with its field, or with its line.
     mistakes: Vec<(RejectedPlace, String)>,
@@ -306,12 +314,12 @@ enum RejectedPlace {
     Line(usize),
 }
 
-impl RejectedOverrides {
+impl RejectedRows {
     fn add(&mut self, field: &[u8], mistake: String) {
         self.add_at(RejectedPlace::Field(field.to_vec()), mistake);
     }
 
-    fn add_line(&mut self, line: usize, mistake: String) {
+    pub fn add_line(&mut self, line: usize, mistake: String) {
         self.add_at(RejectedPlace::Line(line), mistake);
     }
 
@@ -333,7 +341,7 @@ impl RejectedOverrides {
         }
     }
 
-    fn append(&mut self, other: RejectedOverrides) {
+    fn append(&mut self, other: RejectedRows) {
         self.count += other.count;
         self.mistakes.extend(other.mistakes);
         self.mistakes.truncate(MISTAKES_SHOWN);
@@ -349,7 +357,7 @@ impl RejectedOverrides {
         match self.count {
             0 => None,
             1..=MISTAKES_SHOWN => Some(mistakes),
-            count => Some(format!("{count} mistakes, the first {MISTAKES_SHOWN}: {mistakes}")),
+            count => Some(format!("{count} errors, the first {MISTAKES_SHOWN}: {mistakes}")),
         }
     }
 }
@@ -361,7 +369,7 @@ impl Default for Overrides {
             OverrideTable::default(),
             None,
             hasher,
-            Arc::new(|_| Err("this limit has no overrides".to_owned())),
+            Arc::new(|_, _| Err("this limit has no overrides".to_owned())),
         )
     }
 }

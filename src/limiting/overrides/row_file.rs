@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use parking_lot::Mutex;
 
 use crate::limiting::overrides::row_table::{ReplacedRows, RowReader, RowTable};
-use crate::limiting::overrides::{LIVE_ENTRIES_MAX, RawOverrides, RejectedOverrides};
+use crate::limiting::overrides::{LIVE_ENTRIES_MAX, RawOverrides, RejectedRows};
 
 /// The file of a limit, and its active rows.
 pub struct OverrideFile {
@@ -19,7 +19,7 @@ pub struct OverrideFile {
 #[derive(Default)]
 struct FileState {
     rows: RawOverrides,
-    rejected: RejectedOverrides,
+    rejected: RejectedRows,
     /// Fields of the lines that were left out because of a mistake.
     skipped: BTreeSet<Vec<u8>>,
 }
@@ -95,11 +95,11 @@ impl OverrideFile {
 ///
 /// # Errors
 /// The file has too many rows or is damaged, for example by a crash during a write.
-fn parse_rows(reader: &RowReader<'_>, text: &str) -> Result<(RawOverrides, RejectedOverrides), String> {
+fn parse_rows(reader: &RowReader<'_>, text: &str) -> Result<(RawOverrides, RejectedRows), String> {
     if text.contains('\0') {
         return Err("the file contains zero bytes; write it again".to_owned());
     }
-    let (mut rows, mut rejected) = (RawOverrides::new(), RejectedOverrides::default());
+    let (mut rows, mut rejected) = (RawOverrides::new(), RejectedRows::default());
     // Canonical forms of the rows that are written otherwise.
     let mut respelled: HashSet<String> = HashSet::new();
     for (line, field, value) in written_rows(text) {
@@ -129,8 +129,7 @@ fn parse_rows(reader: &RowReader<'_>, text: &str) -> Result<(RawOverrides, Rejec
 }
 
 /// Returns the number of each line with its field and its value, if it has one.
-fn written_rows(text: &str) -> impl Iterator<Item = (usize, &str, Option<&str>)> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+pub fn written_rows(text: &str) -> impl Iterator<Item = (usize, &str, Option<&str>)> {
     let lines = text.lines().map(str::trim).zip(1..).filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
     lines.map(|(line, number)| match line.split_once([' ', '\t']) {
         Some((field, value)) => (number, field, Some(value.trim_start())),

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::{Mutex, RwLock};
 
 use crate::limiting::key::Key;
-use crate::limiting::overrides::table::{EntryShape, OverrideEntry, SHAPES_MAX, join_values, shape_of};
-use crate::limiting::overrides::{OverrideParser, RawOverrides, RejectedOverrides, canonicalize_field};
+use crate::limiting::overrides::table::{EntryShape, OverrideEntry, ParsedBudgets, SHAPES_MAX, join_values, shape_of};
+use crate::limiting::overrides::{OverrideParser, RawOverrides, RejectedRows, canonicalize_field};
 
 /// A part of the entries, by the canonical form of their fields.
 type Shard = RwLock<HashMap<Box<str>, Row>>;
@@ -32,7 +32,7 @@ pub struct RowTable {
 pub struct ReplacedRows {
     /// Number of entries that were set or removed.
     pub changed: usize,
-    pub rejected: RejectedOverrides,
+    pub rejected: RejectedRows,
 }
 
 struct Row {
@@ -47,17 +47,14 @@ pub struct RowReader<'r> {
     pub template: &'r OverrideParser,
     /// Entries may have hashes in place of values.
     pub can_match_hashes: bool,
-    /// Results by the text of the value, because many customers have the same numbers.
-    parsed: HashMap<Vec<u8>, Result<OverrideEntry, String>>,
+    parsed: ParsedBudgets,
 }
 
 const SHARDS: usize = 64;
-/// Number of different values that a reader remembers.
-const PARSED_MAX: usize = 10_000;
 
 impl<'r> RowReader<'r> {
     pub fn new(key: &'r Key, template: &'r OverrideParser, can_match_hashes: bool) -> RowReader<'r> {
-        RowReader { key, template, can_match_hashes, parsed: HashMap::new() }
+        RowReader { key, template, can_match_hashes, parsed: ParsedBudgets::default() }
     }
 
     /// Returns the canonical form of a field.
@@ -74,18 +71,9 @@ impl<'r> RowReader<'r> {
         if !self.can_match_hashes && shape_of(&field).has_hashes() {
             return Err(super::HASH_NEEDS_SECRET.to_owned());
         }
-        let entry = match self.parsed.get(value) {
-            Some(entry) => entry.clone(),
-            None => {
-                let text = str::from_utf8(value).map_err(|_| "the value is not UTF-8".to_owned())?;
-                let entry = (self.template)(text);
-                if self.parsed.len() < PARSED_MAX {
-                    self.parsed.insert(value.to_vec(), entry.clone());
-                }
-                entry
-            }
-        };
-        Ok((field, entry?))
+        let text = str::from_utf8(value).map_err(|_| "the value is not UTF-8".to_owned())?;
+        let entry = (self.template)(text, &mut self.parsed)?;
+        Ok((field, entry))
     }
 }
 
@@ -159,7 +147,7 @@ impl RowTable {
         reader: &mut RowReader<'_>,
         known: &mut RawOverrides,
         find_new: impl Fn(),
-    ) -> RejectedOverrides {
+    ) -> RejectedRows {
         let new = std::mem::take(known);
         let (_, rejected) = self.add_changed(reader, known, &new);
         find_new();
@@ -178,8 +166,8 @@ impl RowTable {
         reader: &mut RowReader<'_>,
         known: &mut RawOverrides,
         new: &RawOverrides,
-    ) -> (usize, RejectedOverrides) {
-        let (mut changed, mut rejected) = (0, RejectedOverrides::default());
+    ) -> (usize, RejectedRows) {
+        let (mut changed, mut rejected) = (0, RejectedRows::default());
         for (field, value) in new {
             if known.get(field) == Some(value) {
                 continue;

@@ -30,16 +30,63 @@ pub enum OverrideBudget {
 #[derive(Clone, Debug, PartialEq)]
 pub struct OverrideEntry {
     pub budget: OverrideBudget,
+    /// The budget in the words of the config and the entry, such as `60/min, burst 20`; empty if nobody wrote it.
+    pub written: Arc<str>,
     /// When the entry ends, in ms since 1970; `None` if it does not.
     pub until_ms: Option<i64>,
     /// The operator's note about it.
     pub note: Option<Box<str>>,
+    /// When and by whom it was set, if it was set over the admin API.
+    pub setting: Option<Box<OverrideSetting>>,
+}
+
+/// When an entry was set over the admin API, and by whom.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OverrideSetting {
+    /// In ms since 1970.
+    pub at_ms: i64,
+    /// Name of the admin token; `None` if no token was needed.
+    pub by: Option<Box<str>>,
+}
+
+/// A budget with its text as it is written, or what is wrong with it.
+pub type ParsedBudget = Result<(OverrideBudget, Arc<str>), String>;
+
+/// Budgets by the text of their numbers, because many customers have the same.
+#[derive(Default)]
+pub struct ParsedBudgets(HashMap<String, ParsedBudget>);
+
+/// Number of different texts that are remembered.
+const PARSED_MAX: usize = 10_000;
+
+impl ParsedBudgets {
+    /// Returns the budget of this text, which `parse` reads unless it is known.
+    pub fn get_or_parse(&mut self, text: String, parse: impl FnOnce(&str) -> ParsedBudget) -> ParsedBudget {
+        if let Some(known) = self.0.get(&text) {
+            return known.clone();
+        }
+        let parsed = parse(&text);
+        if self.0.len() < PARSED_MAX {
+            self.0.insert(text, parsed.clone());
+        }
+        parsed
+    }
 }
 
 impl OverrideEntry {
     /// An entry that does not end.
     pub fn lasting(budget: OverrideBudget) -> OverrideEntry {
-        OverrideEntry { budget, until_ms: None, note: None }
+        OverrideEntry { budget, written: Arc::default(), until_ms: None, note: None, setting: None }
+    }
+
+    /// Describes the budget as it is written.
+    pub fn describe_budget(&self) -> String {
+        match &self.budget {
+            OverrideBudget::Rule(rule) if self.written.is_empty() => rule.describe_budget(),
+            OverrideBudget::Rule(_) => self.written.to_string(),
+            OverrideBudget::Blocked => "blocked".to_owned(),
+            OverrideBudget::Unlimited => "unlimited".to_owned(),
+        }
     }
 
     /// Returns whether the entry applies. Reads the clock only if it ends at some time.

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::limiting::key::state_key::{DIGEST_MARK, StateKeyFrame, write_escaped, write_value};
 use crate::limiting::key::{KeyPart, Missing};
-use crate::limiting::overrides::table::{OverrideBudget, parse_end};
+use crate::limiting::overrides::table::{OverrideBudget, ParsedBudgets, parse_end};
 use crate::limiting::source::{Facts, Repeated, Source};
 
 fn names() -> [HeaderName; 2] {
@@ -26,7 +26,7 @@ fn key() -> Key {
 
 /// Budgets that the test can distinguish.
 fn overrides() -> Overrides {
-    let template = |value: &str| match value {
+    let template = |value: &str, _: &mut ParsedBudgets| match value {
         "0" => Ok(OverrideEntry::lasting(OverrideBudget::Blocked)),
         "bad" => Err("it is bad".to_owned()),
         "past" => Ok(OverrideEntry { until_ms: Some(1), ..OverrideEntry::lasting(OverrideBudget::Blocked) }),
@@ -55,7 +55,7 @@ fn find(overrides: &Overrides, a: Option<&[u8]>, b: Option<&[u8]>) -> Option<Ove
 
 /// Replaces the live overrides `known` by others, which have no mistakes.
 fn set(overrides: &Overrides, known: &mut RawOverrides, live: &RawOverrides) {
-    assert_eq!(overrides.replace_live(&key(), known, live).rejected, RejectedOverrides::default());
+    assert_eq!(overrides.replace_live(&key(), known, live).rejected, RejectedRows::default());
     assert_eq!(known, live);
     assert_eq!(overrides.live.len(), live.len());
 }
@@ -120,7 +120,7 @@ fn an_entry_may_name_a_value_by_the_hash_that_logs_show() {
         }
     }
     let hasher = PartHasher::new(&key(), &KeyHasher::of_process());
-    let blocked = |_: &str| Ok(OverrideEntry::lasting(OverrideBudget::Blocked));
+    let blocked = |_: &str, _: &mut ParsedBudgets| Ok(OverrideEntry::lasting(OverrideBudget::Blocked));
     let passing = Overrides::new(OverrideTable::default(), None, hasher, Arc::new(blocked));
     let mut live = raw(&[("%#0123456789abcdef,*", "0")]);
     let refused = passing.set_live(&key(), &mut live).describe().unwrap();
@@ -186,7 +186,7 @@ fn one_change_of_many_entries_touches_that_one_alone() {
 fn rows_of_a_file_yield_to_live_entries_and_wrong_lines_are_named() {
     let mut overrides = overrides();
     overrides.file = Some(OverrideFile::new("rows".into()));
-    let text = "\u{feff}# customers\na,b 0\n\nc,d\t1\nc,d 0\nlonely\ne,f bad\r\ng 1\n";
+    let text = "# customers\na,b 0\n\nc,d\t1\nc,d 0\nlonely\ne,f bad\r\ng 1\n";
     let rejected = overrides.apply_file(&key(), text).unwrap().rejected;
     assert_eq!(rejected.count, 4);
     let mistakes = rejected.describe().unwrap();
@@ -208,7 +208,7 @@ fn rows_of_a_file_yield_to_live_entries_and_wrong_lines_are_named() {
     assert_eq!(overrides.apply_file(&key(), "a,b bad\n").unwrap().rejected.count, 1);
     assert_eq!(of_b(&overrides), Some(OverrideBudget::Blocked));
     assert_eq!(find(&overrides, Some(b"c"), Some(b"d")), None);
-    assert_eq!(overrides.apply_file(&key(), "").unwrap().rejected, RejectedOverrides::default());
+    assert_eq!(overrides.apply_file(&key(), "").unwrap().rejected, RejectedRows::default());
     assert_eq!(of_b(&overrides), None);
 }
 
@@ -312,7 +312,7 @@ fn ten_mistakes_are_named_and_all_are_counted() {
     assert!(set(1).starts_with("0,xxx"));
     assert_eq!(set(10).matches("; ").count(), 9);
     let many = set(300);
-    assert!(many.starts_with("300 mistakes, the first 10: 0,xxx"), "{}", &many[..60]);
+    assert!(many.starts_with("300 errors, the first 10: 0,xxx"), "{}", &many[..60]);
     assert_eq!(many.matches("; ").count(), 9);
     assert!(many.len() < 3000, "{} bytes", many.len());
 }

@@ -20,6 +20,9 @@ pub enum LlmApi {
     Ollama,
     /// Chat of Cohere, which refuses members that it does not know.
     Cohere,
+    /// A model of another maker on Vertex AI, in that maker's own format. Those of Anthropic and Mistral refuse members
+    /// that they do not know, and always report their usage.
+    RawPredict,
     /// An interaction with Gemini. Its usage is not read.
     Interactions,
     /// A run of an assistant or an agent over a thread that the server keeps.
@@ -31,7 +34,7 @@ type ApiRow = (&'static str, LlmApi, &'static [&'static str]);
 
 /// The first row whose path fits counts.
 const APIS: &[ApiRow] = &[
-    ("/chat/completions", LlmApi::ChatCompletions, &["/max_tokens", "/max_completion_tokens"]),
+    ("/chat/completions", LlmApi::ChatCompletions, CHAT),
     ("/completions", LlmApi::Completions, &["/max_tokens"]),
     ("/responses", LlmApi::Responses, &["/max_output_tokens"]),
     ("/messages", LlmApi::Messages, &["/max_tokens"]),
@@ -42,10 +45,13 @@ const APIS: &[ApiRow] = &[
     ("/api/chat", LlmApi::Ollama, &["/options/num_predict"]),
     ("/api/generate", LlmApi::Ollama, &["/options/num_predict"]),
     ("/v2/chat", LlmApi::Cohere, &["/max_tokens"]),
+    (":rawpredict", LlmApi::RawPredict, CHAT),
+    (":streamrawpredict", LlmApi::RawPredict, CHAT),
     ("/interactions", LlmApi::Interactions, &["/generation_config/max_output_tokens"]),
     ("/runs", LlmApi::Runs, &["/max_completion_tokens"]),
     ("/submit_tool_outputs", LlmApi::Runs, &[]),
 ];
+const CHAT: &[&str] = &["/max_tokens", "/max_completion_tokens"];
 /// Both spellings of Protocol Buffers in JSON.
 const GEMINI: &[&str] = &["/generationConfig/maxOutputTokens", "/generation_config/max_output_tokens"];
 
@@ -61,8 +67,12 @@ const UNREPORTED: &[&str] = &[
     "/model-customization-jobs",
     "/embed-jobs",
     ":predictlongrunning",
+    "/predictions",
+    "/trainings",
     "/videos",
     "/videos/generations",
+    "/video/generations/jobs",
+    "/generations/tasks",
     "/fine_tuning/jobs",
     "/fine-tuning/jobs",
     "/fine-tunes",
@@ -83,8 +93,12 @@ const COUNTING: &[&str] = &["/count_tokens", "/count-tokens", "/responses/input_
 /// Returns whether a request starts work whose cost no response to it reports.
 pub fn starts_unreported_work(method: &str, path: &str, headers: &HeaderMap) -> bool {
     const READING: [&str; 4] = ["GET", "HEAD", "OPTIONS", "DELETE"];
-    let starts =
-        |path: &str| UNREPORTED.iter().any(|end| has_end(path, end)) || is_asynchronous(path) || adds_to_batch(path);
+    let starts = |path: &str| {
+        UNREPORTED.iter().any(|end| has_end(path, end))
+            || is_asynchronous(path)
+            || adds_to_batch(path)
+            || queues_job(path)
+    };
     !READING.contains(&method) && (starts(path) || starts(&remove_parameters(path)) || prefers_asynchronous(headers))
 }
 
@@ -107,6 +121,13 @@ fn adds_to_batch(path: &str) -> bool {
     let mut segments = path.trim_end_matches('/').rsplit('/');
     let is_requests = segments.next().is_some_and(|one| one.eq_ignore_ascii_case("requests"));
     is_requests && segments.nth(1).is_some_and(|one| one.eq_ignore_ascii_case("batches"))
+}
+
+/// Returns whether a path puts a job into a queue, as that of RunPod: `/v2/ENDPOINT/run`.
+fn queues_job(path: &str) -> bool {
+    let mut segments = path.trim_end_matches('/').rsplit('/');
+    let is_run = segments.next().is_some_and(|one| one.eq_ignore_ascii_case("run"));
+    is_run && segments.nth(1).is_some_and(|one| one.eq_ignore_ascii_case("v2"))
 }
 
 /// Returns whether the client asks for a response before the work is done (RFC 7240, section 4.1).
@@ -239,6 +260,8 @@ mod tests {
             ("/model/nova/converse", Some(LlmApi::Converse)),
             ("/api/chat", Some(LlmApi::Ollama)),
             ("/v2/chat", Some(LlmApi::Cohere)),
+            ("/v1/projects/p/publishers/anthropic/models/claude:streamRawPredict", Some(LlmApi::RawPredict)),
+            ("/v1/projects/p/publishers/mistralai/models/m:rawPredict", Some(LlmApi::RawPredict)),
             ("/v1/chat", None),
             ("/v1/threads/t1/runs", Some(LlmApi::Runs)),
             ("/v1/threads/t1/runs/r1", None),
@@ -289,6 +312,16 @@ mod tests {
             ("POST", "/openai/deployments/async-gpt/chat/completions", false),
             ("POST", "/v1/batches/b1/requests", true),
             ("POST", "/v1/requests", false),
+            ("POST", "/v1/predictions", true),
+            ("POST", "/v1/models/o/m/predictions/", true),
+            ("POST", "/v1/predictions/p1/cancel", false),
+            ("GET", "/v1/predictions", false),
+            ("POST", "/v2/e1/run", true),
+            ("POST", "/V2/e1/Run;x=1/", true),
+            ("POST", "/v2/e1/runsync", false),
+            ("POST", "/v2/run", false),
+            ("POST", "/v1/workflows/run", false),
+            ("POST", "/openai/v1/video/generations/jobs", true),
             ("", "/", false),
             ("POST", "", false),
         ] {

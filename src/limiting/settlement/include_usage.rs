@@ -217,10 +217,15 @@ mod tests {
             ("/v1/responses", false),
             ("/api/chat", false),
             ("/v2/chat", false),
+            ("/v1/projects/p/publishers/anthropic/models/claude:streamRawPredict", false),
+            ("/v1/projects/p/publishers/anthropic/models/claude:rawPredict", false),
             ("/own", true),
         ] {
             assert_eq!(set_include_usage(path, body).is_some(), asked, "{path}");
         }
+        // What a client writes must not turn the question off: servers ignore members that they do not know.
+        let with_version = br#"{"anthropic_version":"v","messages":[],"stream":true}"#;
+        assert!(set_include_usage("/v1/chat/completions", with_version).is_some());
     }
 
     #[test]

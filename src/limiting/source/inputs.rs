@@ -30,7 +30,7 @@ labels! {
 pub type FoundValue<'a> = Result<Option<Cow<'a, [u8]>>, Ambiguous>;
 
 /// Finds the header `name`. Each line is a value; commas do not divide it. If the value must be unique, there must also
-/// be no header with the same name in CGI, which turns all punctuation into `_`.
+/// be no header with the same name in CGI, which turns all punctuation into `_`, and no server may trim the value.
 pub fn find_header<'h>(headers: &'h HeaderMap, name: &HeaderName, repeated: Repeated) -> FoundValue<'h> {
     let mut lines = headers.get_all(name).iter();
     let line = match repeated {
@@ -38,13 +38,39 @@ pub fn find_header<'h>(headers: &'h HeaderMap, name: &HeaderName, repeated: Repe
         Repeated::Last => lines.next_back(),
         Repeated::Refuse => {
             let line = lines.next();
-            if lines.next().is_some() || headers.keys().any(|other| is_header_alias(other, name)) {
+            if lines.next().is_some()
+                || headers.keys().any(|other| is_header_alias(other, name))
+                || line.is_some_and(|line| may_be_trimmed(line.as_bytes()))
+            {
                 return Err(Ambiguous);
             }
             line
         }
     };
     Ok(line.map(|line| Cow::Borrowed(line.as_bytes())))
+}
+
+/// White space of Latin-1 beyond ASCII: the next line and the non-breaking space. Alone, the bytes are not UTF-8.
+pub const LATIN_1_SPACES: [u8; 2] = [0x85, 0xa0];
+
+/// Returns whether some servers trim more of a header than the spaces and tabs of HTTP: characters of UTF-8, or bytes
+/// that they read as Latin-1.
+fn may_be_trimmed(value: &[u8]) -> bool {
+    let ends = [value.first(), value.last()];
+    if ends.into_iter().flatten().all(u8::is_ascii) {
+        return false;
+    }
+    match str::from_utf8(value) {
+        Ok(text) => text.trim_matches(is_trimmed_by_some).len() < text.len(),
+        Err(_) => ends.into_iter().flatten().any(|byte| LATIN_1_SPACES.contains(byte)),
+    }
+}
+
+/// Returns whether some program removes the character at either end of a text, or whether it shows nothing there.
+pub fn is_trimmed_by_some(character: char) -> bool {
+    // Not white space to Unicode.
+    const INVISIBLE: [char; 5] = ['\u{180e}', '\u{200b}', '\u{2060}', '\u{feff}', '\u{ad}'];
+    character.is_whitespace() || character.is_control() || INVISIBLE.contains(&character)
 }
 
 /// Finds the header `name` where another proxy may have joined its lines: by commas, as HTTP permits. A comma in quotes
@@ -218,7 +244,8 @@ fn trim_non_ascii_space(mut text: &[u8]) -> &[u8] {
     text
 }
 
-fn trim_quotes(value: &[u8]) -> &[u8] {
+/// Removes one pair of quotes around a value.
+pub fn trim_quotes(value: &[u8]) -> &[u8] {
     match value {
         [b'"', inner @ .., b'"'] => inner,
         plain => plain,
@@ -477,6 +504,37 @@ mod tests {
             assert_eq!(of(&[(alias, "b")], Repeated::Last), Ok(None), "{alias}");
         }
         assert_eq!(of(&[("x-api-keys", "a"), ("x-apis-key", "b")], Repeated::Refuse), Ok(None));
+    }
+
+    #[test]
+    fn a_header_whose_ends_some_servers_trim_is_ambiguous() {
+        const NAME: HeaderName = HeaderName::from_static("x-api-key");
+        let of = |value: &[u8], repeated| {
+            let headers = HeaderMap::from_iter([(NAME, HeaderValue::from_bytes(value).unwrap())]);
+            find_header(&headers, &NAME, repeated).map(|value| value.map(Cow::into_owned))
+        };
+        for value in [
+            &b"\xa0k1"[..],
+            b"\xa0\xa0k1",
+            b"k1\xa0",
+            b"k1\x85",
+            b"\x85k1",
+            b"\xff\xa0",
+            b"k1\xc3\xa0\xa0",
+            "\u{a0}k1".as_bytes(),
+            "k1\u{85}".as_bytes(),
+            "k1\u{3000}".as_bytes(),
+            "\u{feff}k1".as_bytes(),
+            "k1\u{200b}".as_bytes(),
+        ] {
+            assert_eq!(of(value, Repeated::Refuse), Err(Ambiguous), "{value:?}");
+            assert_eq!(of(value, Repeated::First), Ok(Some(value.to_vec())), "{value:?}");
+        }
+        for value in
+            [&b""[..], b"k1", b"k\xa01", b"caf\xe9", b"\xff\x80", "voil\u{e0}".as_bytes(), "\u{e9}t\u{e9}".as_bytes()]
+        {
+            assert_eq!(of(value, Repeated::Refuse), Ok(Some(value.to_vec())), "{value:?}");
+        }
     }
 
     #[test]

@@ -7,8 +7,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use crate::canonical;
 use crate::geo::is_country_code;
 use crate::limiting::source::canonical::{Ambiguous, canonicalize_credential, canonicalize_scheme, title_scheme};
+use crate::limiting::source::inputs::trim_quotes;
 use crate::limiting::source::{Prefixes, Source, SourceValue};
 use crate::names::{TextFault, invalid_text};
+use crate::net::Nat64;
 use crate::text::push_percent_encoded;
 use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, TE, UPGRADE};
 use http::{HeaderName, Method};
@@ -41,6 +43,16 @@ impl Source {
                     return invalid_text(format!("`{text}` is not one credential"), CREDENTIAL_HELP);
                 }
             },
+            Source::Param(_) if ["", ".", ".."].contains(&&*text) => {
+                return invalid_text(format!("no segment of a path is `{text}`"), "write one like `42`");
+            }
+            Source::Param(_) | Source::Query(_) | Source::Cookie(_) | Source::Form(_) | Source::Json(_)
+                if value.contains(&0) =>
+            {
+                return invalid_text(format!("{text:?} has a zero byte, and such requests are refused"), "remove it");
+            }
+            // Browsers show the quotes that servers remove.
+            Source::Cookie(_) => self.canonicalize_value(trim_quotes(&value).into()).into_owned(),
             _ => self.canonicalize_value(value.into()).into_owned(),
         };
         Ok(SourceValue::Bytes(bytes.into()))
@@ -208,9 +220,18 @@ impl Prefixes {
     fn parse_written(self, text: &str) -> Result<IpAddr, TextFault> {
         let Prefixes { v4, v6 } = self;
         let Some((address, size)) = text.split_once('/') else {
-            return text.parse().or_else(|_| {
-                invalid_text(format!("`{text}` is not an address"), "write one like `192.0.2.7` or `2001:db8::7`")
-            });
+            let Ok(ip) = text.parse() else {
+                let help = "write one like `192.0.2.7` or `2001:db8::7`";
+                return invalid_text(format!("`{text}` is not an address"), help);
+            };
+            // A request has this address only without `nat64`, and then counts by its network.
+            return match Nat64::default().client_of(ip) {
+                client @ IpAddr::V4(_) if ip.to_canonical().is_ipv6() => invalid_text(
+                    format!("`{text}` is behind NAT64, whose clients count by their IPv4 addresses"),
+                    format!("write `{client}`"),
+                ),
+                _ => Ok(ip),
+            };
         };
         let ip: Option<IpAddr> = address.parse().ok();
         let is_whole = |ip: &IpAddr| size == if ip.is_ipv4() { v4 } else { v6 }.to_string();
@@ -393,6 +414,13 @@ mod tests {
             ("credential", "Bearer a b", Err("not one credential")),
             ("credential", "Bearer", Err("not one credential")),
             ("cookie:s", "a b", Ok("a+b")),
+            ("cookie:s", "\"abc\"", Ok("abc")),
+            ("cookie:s", "a\0", Err("zero byte")),
+            ("json:/user", "a\0", Err("zero byte")),
+            ("param:id", "", Err("no segment")),
+            ("param:id", "..", Err("no segment")),
+            ("ip", "64:ff9b::1.2.3.4", Err("write `1.2.3.4`")),
+            ("ip", "64:ff9b::/64", Ok("64:ff9b::")),
             ("query:q", " A ", Ok(" A ")),
         ] {
             let source = source(name);

@@ -119,6 +119,11 @@ impl LogEntry {
         }
     }
 
+    /// Records the values of the facts that the settings of the log list, in their order.
+    pub fn record_facts(&mut self, values: impl Iterator<Item = Option<String>>) {
+        self.record.facts = values.collect();
+    }
+
     /// Records the identity that was verified.
     pub fn record_user(&mut self, user: &str) {
         self.record.user = Some(user.to_owned());
@@ -330,7 +335,8 @@ fn header_text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
     headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
-fn protocol_name(version: Version) -> &'static str {
+/// Returns the name of the protocol in logs and headers.
+pub fn protocol_name(version: Version) -> &'static str {
     match version {
         Version::HTTP_10 => "HTTP/1.0",
         Version::HTTP_2 => "HTTP/2.0",

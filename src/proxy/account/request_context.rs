@@ -255,6 +255,9 @@ pub enum Reply {
     /// The response of the route, or of the gateway in its place. If the server has switched protocols, the permit is
     /// that of the tunnel.
     Route(Response<ResponseBody>, Option<TunnelPermit>),
+    /// A response of the gateway before the request has entered its route: a redirect to HTTPS, or the proof for an
+    /// ACME server.
+    Gateway(Response<ResponseBody>),
     /// The response to a preflight.
     Preflight(Response<ResponseBody>),
     /// The response of the auth server, which has refused the request.

@@ -122,7 +122,7 @@ async fn handle_request(request: &mut RequestContext<'_>) -> Result<Reply, Refus
             let response = dispatch(request, arrival.on(admitted.route), admitted).await?;
             Ok(Reply::Route(response, tunnel))
         }
-        Passage::AcmeProof(response) | Passage::HttpsRedirect(response) => Ok(Reply::Route(response, None)),
+        Passage::AcmeProof(response) | Passage::HttpsRedirect(response) => Ok(Reply::Gateway(response)),
         Passage::Preflight(response) => Ok(Reply::Preflight(response)),
         Passage::AuthResponse(response) => Ok(Reply::AuthServer(response)),
     }

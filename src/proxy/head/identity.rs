@@ -1,6 +1,8 @@
 //! The client's address: the TCP peer, or the address that trusted proxies forwarded. Determined once per request,
 //! before `allow`, `deny` and limits use it.
 
+use std::borrow::Cow;
+use std::iter;
 use std::net::{IpAddr, SocketAddr};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -85,15 +87,20 @@ pub fn identify_by_hops(
         if !headers.contains_key(name) {
             continue;
         }
-        let lines = headers.get_all(name).iter();
+        let lines = headers.get_all(name);
+        let texts = lines.iter().rev().map(HeaderValue::as_bytes);
         let (read, found) = match header {
             AddressHeader::XForwardedFor => {
-                (ReadHeader::XForwardedFor, walk_chain((name, lines.rev()), parse_address, rules, &mut visit))
+                let hops = texts.flat_map(|text| text.rsplit(|byte| *byte == b','));
+                (ReadHeader::XForwardedFor, walk_chain((name, hops), parse_address, rules, &mut visit))
             }
             AddressHeader::Forwarded => {
-                (ReadHeader::Forwarded, walk_chain((name, lines.rev()), parse_forwarded_for, rules, &mut visit))
+                let hops = texts.flat_map(split_elements);
+                (ReadHeader::Forwarded, walk_chain((name, hops), parse_forwarded_for, rules, &mut visit))
             }
-            AddressHeader::Single(_) => (ReadHeader::Single(index), read_single((name, lines), rules, &mut visit)),
+            AddressHeader::Single(_) => {
+                (ReadHeader::Single(index), read_single((name, lines.iter()), rules, &mut visit))
+            }
         };
         return ClientAddress { ip: found.unwrap_or(peer), trusted_peer: true, read, is_named: found.is_some() };
     }
@@ -119,18 +126,14 @@ fn read_single<'a>(
 
 /// Walks along the chain of addresses, from the last to the first. Returns the client; `None` if the last one is no
 /// address.
-///
-/// Every comma separates elements, even a quoted one. This is safe: the parts of a quoted string are not valid
-/// elements, so the walk ends there.
 fn walk_chain<'a>(
-    (header, lines): (&'a HeaderName, impl Iterator<Item = &'a HeaderValue>),
+    (header, hops): (&'a HeaderName, impl Iterator<Item = &'a [u8]>),
     read: fn(&str) -> Option<IpAddr>,
     rules: &ClientAddressRules,
     visit: &mut impl FnMut(ForwardedHop<'_>),
 ) -> Option<IpAddr> {
     let mut client = None;
-    let tokens = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
-    let tokens = tokens.take(HOPS_MAX).map(<[u8]>::trim_ascii).filter(|token| !token.is_empty());
+    let tokens = hops.take(HOPS_MAX).map(<[u8]>::trim_ascii).filter(|token| !token.is_empty());
     for token in tokens.take(rules.headers.max_hops) {
         let address = str::from_utf8(token).ok().and_then(read).map(|ip| rules.nat64.client_of(ip));
         let is_trusted = address.is_some_and(|ip| rules.trusted.contains(ip));
@@ -159,35 +162,77 @@ pub fn parse_address(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// Returns the address in `for=` of one `Forwarded` element (RFC 7239). Every pair of the element must be well-formed,
-/// and `for` must appear exactly once.
+/// Splits a line of `Forwarded` into its elements, from the last to the first, at the commas outside of quoted strings.
+///
+/// Proxies append whole elements. Read from the end, these do not depend on what the client wrote in front of them, such
+/// as a quote that does not end.
+fn split_elements(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut left = Some(line);
+    iter::from_fn(move || {
+        let text = left.take()?;
+        let mut is_quoted = false;
+        for (at, byte) in text.iter().enumerate().rev() {
+            match byte {
+                b'"' if !is_quoted || !is_escaped(text, at) => is_quoted = !is_quoted,
+                b',' if !is_quoted => {
+                    left = Some(&text[..at]);
+                    return Some(&text[at + 1..]);
+                }
+                _ => {}
+            }
+        }
+        Some(text)
+    })
+}
+
+/// Returns whether an odd number of backslashes precedes the byte.
+fn is_escaped(text: &[u8], at: usize) -> bool {
+    text[..at].iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
+}
+
+/// Returns the address in `for=` of one `Forwarded` element (RFC 7239, section 4). Every pair of the element must be
+/// well-formed, and `for` must appear exactly once.
 fn parse_forwarded_for(element: &str) -> Option<IpAddr> {
-    let mut address = None;
-    for pair in element.split(';') {
-        let (name, value) = pair.trim().split_once('=')?;
+    let (mut address, mut rest) = (None, element);
+    loop {
+        rest = rest.trim_start_matches([' ', '\t', ';']);
+        if rest.is_empty() {
+            return address;
+        }
+        let (name, after) = rest.split_once('=')?;
+        let (value, after) = split_value(after)?;
         if name.is_empty() || !name.bytes().all(is_token) {
             return None;
         }
-        let value = unquote(value)?;
         if name.eq_ignore_ascii_case("for") {
             if address.is_some() {
                 return None;
             }
-            address = Some(parse_address(value)?);
+            address = Some(parse_address(&value)?);
+        }
+        rest = after.trim_start_matches([' ', '\t']);
+        if !rest.is_empty() && !rest.starts_with(';') {
+            return None;
         }
     }
-    address
 }
 
-/// Returns the value of a token or a quoted string. Tokens may contain brackets and ports, which are often sent
-/// unquoted. Strings with escapes are rejected, since no address needs them.
-fn unquote(value: &str) -> Option<&str> {
-    if let Some(rest) = value.strip_prefix('"') {
-        let inner = rest.strip_suffix('"')?;
-        return (!inner.contains(['"', '\\'])).then_some(inner);
+/// Splits off a token or a quoted string, and returns its value and the rest. Tokens may contain brackets and ports, which
+/// are often sent unquoted.
+fn split_value(text: &str) -> Option<(Cow<'_, str>, &str)> {
+    let Some(quoted) = text.strip_prefix('"') else {
+        let is_end = |c: char| !c.is_ascii() || !(is_token(c as u8) || matches!(c, ':' | '[' | ']'));
+        let (value, rest) = text.split_at(text.find(is_end).unwrap_or(text.len()));
+        return (!value.is_empty()).then_some((value.into(), rest));
+    };
+    let end = (0..quoted.len()).find(|at| quoted.as_bytes()[*at] == b'"' && !is_escaped(quoted.as_bytes(), *at))?;
+    let (value, rest) = (&quoted[..end], &quoted[end + 1..]);
+    if !value.contains('\\') {
+        return Some((value.into(), rest));
     }
-    let plain = !value.is_empty() && value.bytes().all(|b| is_token(b) || matches!(b, b':' | b'[' | b']'));
-    plain.then_some(value)
+    let mut chars = value.chars();
+    let unescaped = iter::from_fn(|| chars.next().and_then(|c| if c == '\\' { chars.next() } else { Some(c) }));
+    Some((unescaped.collect::<String>().into(), rest))
 }
 
 fn is_token(byte: u8) -> bool {
@@ -285,7 +330,14 @@ mod tests {
             ("proto=http", "10.0.0.1"),
             ("for=1.1.1.1;for=192.0.2.9", "10.0.0.1"),
             ("for=1.1.1.1 ;x", "10.0.0.1"),
-            ("for=9.9.9.9;host=\"a, for=1.1.1.1\"", "10.0.0.1"),
+            ("for=192.0.2.9;host=\"a, for=1.1.1.1\"", "192.0.2.9"),
+            ("for=192.0.2.9;host=\"a;b\";proto=http", "192.0.2.9"),
+            (r#"for=192.0.2.9;host="a\",for=1.1.1.1;x=\"""#, "192.0.2.9"),
+            (r#"for="192.0.\2.9";secret="\\""#, "192.0.2.9"),
+            (";for=192.0.2.9;; proto=http;", "192.0.2.9"),
+            ("for=192.0.2.9;host=a;b", "10.0.0.1"),
+            ("for=192.0.2.9;host=\"a\"b", "10.0.0.1"),
+            ("for=1.1.1.1;x=\", for=192.0.2.9;host=\"a\"", "192.0.2.9"),
             ("for=\"1.1.1.1", "10.0.0.1"),
             ("for=\"x, for=192.0.2.9", "192.0.2.9"),
         ] {

@@ -4,16 +4,21 @@ use http::Method;
 
 use crate::config::Config;
 use crate::ends::End;
+use crate::limiting::source::Facts;
 use crate::proxy::account::log_entry::LogEntry;
-use crate::proxy::account::request_context::{Received, RequestContext};
+use crate::proxy::account::request_context::{Received, RequestContext, RoutedRequest};
 use crate::proxy::head::http2_head;
 use crate::proxy::head::request_id;
 use crate::proxy::head::validate;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::steps::forwarded_head::count_ambiguous_lines;
+use crate::proxy::steps::limits::request_facts;
+use crate::proxy::steps::stated_headers;
 use crate::proxy::words::known_headers::KnownHeader;
 use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::trace;
+use crate::route::client_facts::ClientFact;
+use crate::snapshot::UNMATCHED;
 
 /// Opens the access log entry and the span of the request, if they are enabled or an operator taps requests.
 pub fn open_log_entry(request: &mut RequestContext<'_>) {
@@ -33,7 +38,22 @@ pub fn open_log_entry(request: &mut RequestContext<'_>) {
             entry.record_for_taps();
         }
         request.request_id.iter().for_each(|id| entry.record_request_id(id));
+        if !server.log_facts.is_empty() {
+            let certificate = request.client.tls.as_ref().and_then(|tls| tls.certificate.as_ref());
+            let facts = Facts { certificate, ..Facts::new(identity.ip, UNMATCHED, headers) };
+            entry.record_facts(server.log_facts.iter().map(|fact| stated_headers::find_logged_value(fact, &facts)));
+        }
         request.account.set_log_entry(entry);
+    }
+}
+
+/// Records the facts of the log again, once the token of the client has been verified.
+pub fn record_facts(request: &mut RequestContext<'_>, routed: RoutedRequest<'_>, wanted: &[ClientFact]) {
+    let facts = request_facts(request, routed, true);
+    let values: Vec<Option<String>> =
+        wanted.iter().map(|fact| stated_headers::find_logged_value(fact, &facts)).collect();
+    if let Some(entry) = request.account.log_entry() {
+        entry.record_facts(values.into_iter());
     }
 }
 

@@ -61,6 +61,17 @@ pub struct LimitDelay<'r> {
     pub slot: DelayPermit,
 }
 
+/// What a door knows of the client's connection, in the words of logs.
+#[derive(Clone, Copy, Default)]
+pub struct ConnectionFacts<'d> {
+    pub protocol: Option<&'d str>,
+    /// TLS version.
+    pub tls: Option<&'d str>,
+    pub tls_cipher: Option<&'d str>,
+    /// Host name that the client sent in the TLS handshake (SNI).
+    pub tls_name: Option<&'d str>,
+}
+
 /// A door as limits see it.
 pub trait LimitDoor<'a> {
     /// The owner of the limits: a route, or the list that a caller names.
@@ -258,6 +269,14 @@ pub trait Door<'a>: LimitDoor<'a, Limits = Route> + Trace {
 
     /// Returns the verified certificate of the client.
     fn certificate(&self) -> Option<&ClientCertificate>;
+
+    /// Returns what is known of the client's connection, for the server.
+    fn connection(&self) -> ConnectionFacts<'_> {
+        ConnectionFacts::default()
+    }
+
+    /// The client has proved who it is if it can. Records what the log shows of that.
+    fn record_client(&mut self, _routed: RoutedRequest<'_>) {}
 
     /// Reads a body of at most `max` bytes for the keys of limits.
     fn read_key_body(&mut self, route: &Route, max: usize) -> impl Future<Output = Result<KeyBody, Refusal>>;

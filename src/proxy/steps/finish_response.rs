@@ -30,7 +30,7 @@ use crate::route::{Action, Route};
 /// the connection becomes. It ends when that body or tunnel ends.
 pub fn finish_response(mut request: RequestContext<'_>, result: Result<Reply, Refusal>) -> Response<ResponseBody> {
     let is_preflight = matches!(result, Ok(Reply::Preflight(_)));
-    let is_for_one = !matches!(result, Ok(Reply::Route(..) | Reply::Preflight(_)));
+    let is_for_one = !matches!(result, Ok(Reply::Route(..) | Reply::Gateway(_) | Reply::Preflight(_)));
     let (mut response, tunnel) = match result {
         Ok(Reply::Route(mut response, tunnel)) => {
             settle_response(&mut request, &mut response, false);
@@ -40,7 +40,7 @@ pub fn finish_response(mut request: RequestContext<'_>, result: Result<Reply, Re
             settle_response(&mut request, &mut response, true);
             (response, None)
         }
-        Ok(Reply::Preflight(mut response)) => {
+        Ok(Reply::Gateway(mut response) | Reply::Preflight(mut response)) => {
             edit_own_response(&request, &mut response);
             (response, None)
         }

@@ -254,6 +254,11 @@ fn needs_claims<'a, D: Door<'a>>(door: &D, limits: &[Arc<Limit>]) -> bool {
     may_have_claims && limits.iter().any(|limit| limit.needs_claims())
 }
 
+/// Waits for newer keys if headers for the server state claims of the token that `[jwt]` verifies, and it needs them.
+pub async fn await_stated_keys<'a, D: Door<'a>>(door: &D, route: &Route) {
+    await_token_keys(door, route.request_headers.states_claims()).await;
+}
+
 /// Waits for newer keys if limits read the token that `[jwt]` verifies, and it needs them.
 async fn await_token_keys<'a, D: Door<'a>>(door: &D, needs_claims: bool) {
     let verifier = door.config().jwt.as_ref().filter(|_| needs_claims && door.admission().claims.is_none());

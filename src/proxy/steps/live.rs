@@ -17,13 +17,14 @@ use crate::limiting::source::Facts;
 use crate::limiting::source::jwt::{TokenClaims, TokenVerifier};
 use crate::limiting::{Evaluation, Limiter, Verdict, clock};
 use crate::proxy::account::body::ResponseBody;
+use crate::proxy::account::log_entry::protocol_name;
 use crate::proxy::account::request_context::{Admission, Places, RequestContext, RoutedRequest};
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::render::compress::negotiate;
 use crate::proxy::steps::arrival;
 use crate::proxy::steps::auth::{basic, forward, jwt};
-use crate::proxy::steps::door::{Door, LimitDelay, LimitDoor, Trace};
+use crate::proxy::steps::door::{ConnectionFacts, Door, LimitDelay, LimitDoor, Trace};
 use crate::proxy::steps::forwarded_head::ReceivedFacts;
 use crate::proxy::steps::request_body::KeyBody;
 use crate::proxy::steps::response::refusal_record;
@@ -33,6 +34,7 @@ use crate::proxy::words::known_headers::KnownHeader;
 use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::shown_keys::ShownKeys;
 use crate::route::Route;
+use crate::route::client_facts::ClientFact;
 use crate::tls::ClientCertificate;
 
 /// Longest time in which the body of a refused request is read for its calls. A client over its limit must not keep its
@@ -260,6 +262,29 @@ impl<'a> Door<'a> for RequestContext<'a> {
 
     fn certificate(&self) -> Option<&ClientCertificate> {
         self.client.tls.as_ref()?.certificate.as_ref()
+    }
+
+    fn connection(&self) -> ConnectionFacts<'_> {
+        let tls = self.client.tls.as_ref();
+        ConnectionFacts {
+            protocol: Some(protocol_name(self.received.parts.version)),
+            tls: self.client.tls_version(),
+            tls_cipher: tls.and_then(|tls| tls.cipher),
+            tls_name: tls.and_then(|tls| tls.server_name.as_deref()),
+        }
+    }
+
+    fn record_client(&mut self, routed: RoutedRequest<'_>) {
+        let view = self.view;
+        let wanted = &view.snapshot.config.server.log_facts;
+        if !wanted.iter().any(ClientFact::is_claim) || self.account.log_entry().is_none() {
+            return;
+        }
+        // No request waits for keys only for the log; those that follow have the claims.
+        if let Some(verifier) = self.config().jwt.as_ref().filter(|_| self.admission.claims.is_none()) {
+            drop(verifier.request_missing_key(self.headers(), clock::now_ms() / 1000));
+        }
+        arrival::record_facts(self, routed, wanted);
     }
 
     fn read_key_body(&mut self, route: &Route, max: usize) -> impl Future<Output = Result<KeyBody, Refusal>> {

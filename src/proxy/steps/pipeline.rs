@@ -19,7 +19,7 @@ use crate::proxy::steps::door::{Ask, Door};
 use crate::proxy::steps::forwarded_head::{
     check_described_head, fit_head_to_route, make_forwarded_head, remove_own_headers,
 };
-use crate::proxy::steps::limits::{apply_described_limits, apply_limits};
+use crate::proxy::steps::limits::{apply_described_limits, apply_limits, await_stated_keys};
 use crate::proxy::steps::response::cors::answer_preflight;
 use crate::proxy::steps::response::local_responses;
 use crate::proxy::steps::response::preflight::find_preflight;
@@ -120,6 +120,8 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
     if let Some(response) = authenticate(door, routed).await? {
         return Ok(Passage::AuthResponse(response));
     }
+    await_stated_keys(door, route).await;
+    door.record_client(routed);
     let places = apply_limits(door, routed, offer.is_some()).await?;
     Ok(Passage::Admitted(Admitted { route, offer, places }))
 }
@@ -151,7 +153,9 @@ pub async fn decide_described<'a, D: Door<'a>>(
     ask: Ask,
 ) -> Result<(), Refusal> {
     let head = admit_described(door, route, identity, repaired)?;
-    apply_described_limits(door, RoutedRequest { route, head: &head, identity: &identity }, ask).await
+    let routed = RoutedRequest { route, head: &head, identity: &identity };
+    door.record_client(routed);
+    apply_described_limits(door, routed, ask).await
 }
 
 /// Returns the index of the route that matches.

@@ -3,6 +3,7 @@
 //! Input: an admitted request. Output: the response with the file or a part of it, or what the client's conditions make
 //! of that. `crate::files` has the rules; this is their order, and the head of the response.
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
 
@@ -11,6 +12,7 @@ use http::header::{
     LOCATION, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::descriptors::{self, DescriptorPermit};
@@ -26,12 +28,16 @@ use crate::files::ranges::Selection;
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::render::compress::negotiate::rank_algorithms;
+use crate::proxy::words::failure_log::FailureLog;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::compress::{CompressSettings, CompressionAlgorithm};
 use crate::route::redirect::add_slash;
 
+/// The coding of a compressed copy, and the end of its name.
+type CompressedCopy = (CompressionAlgorithm, &'static str);
+
 /// The copies of a file that are looked for, the smallest first, with the end of their names.
-const COPIES: [(CompressionAlgorithm, &str); 3] =
+const COPIES: [CompressedCopy; 3] =
     [(CompressionAlgorithm::Br, "br"), (CompressionAlgorithm::Zstd, "zst"), (CompressionAlgorithm::Gzip, "gz")];
 
 /// The types of files that may have compressed copies.
@@ -64,6 +70,44 @@ impl FileQuestion {
     }
 }
 
+/// The search for the file of a request, which may wait for the file system.
+struct FileSearch {
+    folder: Arc<FileFolder>,
+    question: FileQuestion,
+    /// The compressed copies that the client accepts, the preferred one first.
+    copies: Vec<CompressedCopy>,
+}
+
+impl FileSearch {
+    fn new(folder: &Arc<FileFolder>, question: FileQuestion, headers: &HeaderMap) -> FileSearch {
+        let ranked = rank_algorithms(headers, &COPIES.map(|(algorithm, _)| algorithm));
+        let copies =
+            ranked.iter().filter_map(|ranked| COPIES.iter().find(|(copy, _)| copy == ranked)).copied().collect();
+        FileSearch { folder: folder.clone(), question, copies }
+    }
+
+    fn run(self) -> Result<FoundFile, OpenFault> {
+        let FileQuestion { candidates, has_slash } = &self.question;
+        let suffixes = |name: &Path| match has_copies(&find_media_type(name)) {
+            true => self.copies.iter().map(|(_, suffix)| *suffix).collect(),
+            false => Vec::new(),
+        };
+        Ok(match find_file(&self.folder.path, candidates, *has_slash, suffixes)? {
+            Found::FolderWithoutSlash => FoundFile::FolderWithoutSlash,
+            Found::File(file) => {
+                let copy = file.suffix.and_then(|index| self.copies.get(index)).copied();
+                FoundFile::File(FileResponse::new(&self.folder, file, copy))
+            }
+        })
+    }
+}
+
+/// The result of a search.
+enum FoundFile {
+    FolderWithoutSlash,
+    File(FileResponse),
+}
+
 /// Returns the response with the file that the request asks for.
 ///
 /// # Errors
@@ -75,59 +119,92 @@ pub async fn serve_file(
 ) -> Result<Response<ResponseBody>, Refusal> {
     let question = FileQuestion::new(folder, routed)?;
     let headers = &request.received.parts.headers;
-    let ranked = rank_algorithms(headers, &COPIES.map(|(algorithm, _)| algorithm));
-    let copies: Vec<_> = ranked.iter().filter_map(|ranked| COPIES.iter().find(|(copy, _)| copy == ranked)).collect();
     let failure_log = &request.client.worker.process.failure_log;
     let Some(descriptor) = descriptors::acquire_server_descriptor() else {
         failure_log.log_descriptor_shortage("requests for files are refused");
         return Err(End::FileShortage.into());
     };
-    let (sought, suffixes) = (folder.clone(), copies.iter().map(|(_, suffix)| *suffix).collect::<Vec<_>>());
-    let job = FileJob::start(move || {
-        let FileQuestion { candidates, has_slash } = question;
-        let suffixes = |media_type: &HeaderValue| if has_copies(media_type) { suffixes.clone() } else { Vec::new() };
-        let file_result = find_file(&sought.path, &candidates, has_slash, |name| suffixes(&find_media_type(name)));
-        (file_result, descriptor)
-    });
-    let opened = timeout(routed.route.timeouts.response, job).await;
-    let (found, descriptor) = match opened {
-        Ok(Ok((Ok(found), descriptor))) => (found, descriptor),
+    let search = FileSearch::new(folder, question, headers);
+    let job = FileJob::start(move || (search.run(), descriptor));
+    match timeout(routed.route.timeouts.response, job).await {
+        Ok(Ok((Ok(FoundFile::FolderWithoutSlash), _))) => Ok(redirect_to_folder(routed)),
+        Ok(Ok((Ok(FoundFile::File(file)), descriptor))) => Ok(file.build(headers, routed.head.method(), descriptor)),
         Ok(Ok((Err(fault), _))) => {
-            return Err(match fault {
-                OpenFault::Absent(link) => {
-                    if let Some(link) = link {
-                        let what = format_args!("{} is or is behind a link that leads out of it", link.display());
-                        failure_log.log_file_failure(&folder.path, what);
-                    }
-                    End::NoFile
-                }
-                OpenFault::Folder(error) | OpenFault::File(_, error) if descriptors::is_shortage(&error) => {
-                    failure_log.log_descriptor_shortage("requests for files are refused");
-                    End::FileShortage
-                }
-                OpenFault::Folder(error) => {
-                    failure_log.log_file_failure(&folder.path, format_args!("the folder cannot be opened: {error}"));
-                    End::FileFailed
-                }
-                OpenFault::File(name, error) => {
-                    let what = format_args!("{} cannot be opened: {error}", name.display());
-                    failure_log.log_file_failure(&folder.path, what);
-                    End::FileFailed
-                }
-            }
-            .into());
+            log_fault(failure_log, folder, &fault);
+            Err(end_of_fault(&fault).into())
         }
         Ok(Err(_)) | Err(_) => {
             failure_log.log_file_failure(&folder.path, format_args!("the file system does not respond"));
-            return Err(End::FileFailed.into());
+            Err(End::FileFailed.into())
         }
+    }
+}
+
+/// The response that a request would get, for explanations.
+pub struct FilePreview {
+    pub status: StatusCode,
+    pub location: Option<HeaderValue>,
+    /// The file that was opened.
+    pub file: Option<PathBuf>,
+}
+
+/// Looks for the file that a request with these headers asks for. `Ok(None)`: the folder cannot be opened here.
+/// `may_block`: the caller may wait for the file system, as a command may. A gateway has other things to do meanwhile.
+///
+/// # Errors
+/// There is no such file, or it cannot be opened.
+pub async fn preview_file(
+    folder: &Arc<FileFolder>,
+    routed: RoutedRequest<'_>,
+    headers: &HeaderMap,
+    may_block: bool,
+) -> Result<Option<FilePreview>, Refusal> {
+    let search = FileSearch::new(folder, FileQuestion::new(folder, routed)?, headers);
+    let descriptor = descriptors::acquire_server_descriptor().ok_or(End::FileShortage)?;
+    let found = match may_block {
+        true => search.run(),
+        false => match timeout(routed.route.timeouts.response, spawn_blocking(move || search.run())).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(_)) | Err(_) => return Err(End::FileFailed.into()),
+        },
     };
-    match found {
-        Found::FolderWithoutSlash => Ok(redirect_to_folder(routed)),
-        Found::File(file) => {
-            let algorithm = file.suffix.and_then(|index| copies.get(index)).map(|(algorithm, _)| *algorithm);
-            Ok(FileResponse::new(folder, file, algorithm).build(headers, routed.head.method(), descriptor))
+    let (response, file) = match found {
+        Ok(FoundFile::FolderWithoutSlash) => (redirect_to_folder(routed), None),
+        Ok(FoundFile::File(file)) => {
+            let path = folder.path.join(file.opened_name());
+            (file.build(headers, routed.head.method(), descriptor), Some(path))
         }
+        Err(OpenFault::Folder(_)) => return Ok(None),
+        Err(fault) => return Err(end_of_fault(&fault).into()),
+    };
+    Ok(Some(FilePreview { status: response.status(), location: response.headers().get(LOCATION).cloned(), file }))
+}
+
+fn log_fault(failure_log: &FailureLog, folder: &FileFolder, fault: &OpenFault) {
+    match fault {
+        OpenFault::Absent(None) => {}
+        OpenFault::Absent(Some(link)) => {
+            let what = format_args!("{} is or is behind a link that leads out of it", link.display());
+            failure_log.log_file_failure(&folder.path, what);
+        }
+        OpenFault::Folder(error) | OpenFault::File(_, error) if descriptors::is_shortage(error) => {
+            failure_log.log_descriptor_shortage("requests for files are refused");
+        }
+        OpenFault::Folder(error) => {
+            failure_log.log_file_failure(&folder.path, format_args!("the folder cannot be opened: {error}"));
+        }
+        OpenFault::File(name, error) => {
+            let what = format_args!("{} cannot be opened: {error}", name.display());
+            failure_log.log_file_failure(&folder.path, what);
+        }
+    }
+}
+
+fn end_of_fault(fault: &OpenFault) -> End {
+    match fault {
+        OpenFault::Absent(_) => End::NoFile,
+        OpenFault::Folder(error) | OpenFault::File(_, error) if descriptors::is_shortage(error) => End::FileShortage,
+        OpenFault::Folder(_) | OpenFault::File(..) => End::FileFailed,
     }
 }
 
@@ -150,19 +227,28 @@ struct FileResponse {
     file: OpenedFile,
     media_type: HeaderValue,
     cache_control: HeaderValue,
-    algorithm: Option<CompressionAlgorithm>,
+    copy: Option<CompressedCopy>,
     validators: Validators,
 }
 
 impl FileResponse {
-    fn new(folder: &FileFolder, file: OpenedFile, algorithm: Option<CompressionAlgorithm>) -> FileResponse {
+    fn new(folder: &FileFolder, file: OpenedFile, copy: Option<CompressedCopy>) -> FileResponse {
         let media_type = find_media_type(&file.name);
         // A page names the files that belong to it, so an old page must not outlive them.
         let cache_control =
             if is_html(&media_type) { HeaderValue::from_static("no-cache") } else { folder.cache_control.clone() };
-        let coding = algorithm.map_or("", |algorithm| algorithm.label());
+        let coding = copy.map_or("", |(algorithm, _)| algorithm.label());
         let validators = Validators::new(file.modified, file.length, coding, SystemTime::now());
-        FileResponse { file, media_type, cache_control, algorithm, validators }
+        FileResponse { file, media_type, cache_control, copy, validators }
+    }
+
+    /// Returns the name of the opened file in the folder.
+    fn opened_name(&self) -> PathBuf {
+        let mut name = self.file.name.clone().into_os_string();
+        if let Some((_, suffix)) = self.copy {
+            name.push(format!(".{suffix}"));
+        }
+        name.into()
     }
 
     /// Builds the response to a request with these headers.
@@ -198,7 +284,7 @@ impl FileResponse {
         out.insert(CONTENT_TYPE, content_type);
         out.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         out.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-        if let Some(algorithm) = self.algorithm {
+        if let Some((algorithm, _)) = self.copy {
             out.insert(CONTENT_ENCODING, HeaderValue::from_static(algorithm.label()));
         }
         if let Some(content_range) = content_range {

@@ -1,5 +1,5 @@
-//! The headers in which the gateway states who the client is (`request_headers.set` with placeholders). Called by
-//! `dispatch` after authentication and limits, and by explanations.
+//! Values of the placeholders that say who the client is: in headers (`request_headers.set`) and in the access log.
+//! `dispatch` and explanations call it for headers, after authentication and limits; `arrival` and `live` for the log.
 
 use std::fmt::Write;
 
@@ -9,11 +9,11 @@ use http::{HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 
 use crate::limiting::source::inputs::Repeated;
-use crate::limiting::source::{Facts, Source, SourceOrigin};
+use crate::limiting::source::{Facts, Source};
 use crate::proxy::account::request_context::RoutedRequest;
-use crate::proxy::steps::door::Door;
+use crate::proxy::steps::door::{ConnectionFacts, Door};
 use crate::proxy::steps::limits::request_facts;
-use crate::route::client_facts::{CertificateForm, ClientFact, StatedHeader};
+use crate::route::client_facts::{CertificateForm, ClientFact, ConnectionFact, HeadFact, StatedHeader};
 use crate::text::push_percent_encoded;
 
 /// Returns the value of each header that the route states, in order; `None` for one that is to be removed, because the
@@ -24,51 +24,98 @@ pub fn find_values<'a, D: Door<'a>>(
     request_id: Option<&HeaderValue>,
 ) -> Vec<(HeaderName, Option<HeaderValue>)> {
     let headers = &routed.route.request_headers.stated;
-    let is_claim =
-        |fact: &ClientFact| matches!(fact, ClientFact::Source(source) if source.kind().origin() == SourceOrigin::Token);
-    let needs_claims = headers.iter().any(|(_, text)| text.placeholders().any(is_claim));
-    let facts = request_facts(door, routed, needs_claims);
-    headers.iter().map(|header| (header.0.clone(), render(header, &facts, request_id))).collect()
+    let facts = request_facts(door, routed, routed.route.request_headers.states_claims());
+    let values = FactValues { facts: &facts, connection: door.connection(), request_id, push_value };
+    headers.iter().map(|header| (header.0.clone(), values.render(header))).collect()
 }
 
-fn render((_, text): &StatedHeader, facts: &Facts<'_>, request_id: Option<&HeaderValue>) -> Option<HeaderValue> {
-    let mut is_complete = true;
-    let value = text.render(|fact, out| is_complete &= push_fact(out, fact, facts, request_id).is_some());
-    // All that a template and its values can contain is allowed in a header.
-    HeaderValue::try_from(value).ok().filter(|_| is_complete)
+/// Returns the value of a fact for the access log, which escapes it; `None` if the request does not have it.
+pub fn find_logged_value(fact: &ClientFact, facts: &Facts<'_>) -> Option<String> {
+    let mut value = String::new();
+    let push_value = |out: &mut String, value: &[u8]| out.push_str(&String::from_utf8_lossy(value));
+    let values = FactValues { facts, connection: ConnectionFacts::default(), request_id: None, push_value };
+    values.push_fact(&mut value, fact).map(|()| value)
 }
 
-/// Appends the value of a placeholder. `None` if the request does not have it.
-fn push_fact(out: &mut String, fact: &ClientFact, facts: &Facts<'_>, request_id: Option<&HeaderValue>) -> Option<()> {
-    match fact {
-        ClientFact::ClientIp => drop(write!(out, "{}", facts.client)),
-        ClientFact::RequestId => push_value(out, request_id?.as_bytes()),
-        ClientFact::Certificate(form) => push_certificate(out, facts.certificate?.der.as_deref()?, *form),
-        ClientFact::Source(source) => push_source(out, source, facts)?,
+/// The facts about one request, with the encoding of values that others have chosen.
+struct FactValues<'f> {
+    facts: &'f Facts<'f>,
+    connection: ConnectionFacts<'f>,
+    /// The id, if a header contains it.
+    request_id: Option<&'f HeaderValue>,
+    push_value: fn(&mut String, &[u8]),
+}
+
+impl FactValues<'_> {
+    fn render(&self, (_, text): &StatedHeader) -> Option<HeaderValue> {
+        let mut is_complete = true;
+        let value = text.render(|fact, out| is_complete &= self.push_fact(out, fact).is_some());
+        // All that a template and its values can contain is allowed in a header.
+        HeaderValue::try_from(value).ok().filter(|_| is_complete)
     }
-    Some(())
-}
 
-/// Appends the value of a source. Several values that do not agree are none.
-///
-/// A claim that is an array is a list with commas; a comma within an element is percent-encoded.
-fn push_source(out: &mut String, source: &Source, facts: &Facts<'_>) -> Option<()> {
-    if let Source::Claim(name) = source {
-        let values = facts.claim_values(name, Repeated::Refuse).ok()?;
-        let (last, others) = values.split_last()?;
-        for value in others {
-            push_element(out, value);
-            out.push(',');
+    /// Appends the value of a placeholder. `None` if the request does not have it.
+    fn push_fact(&self, out: &mut String, fact: &ClientFact) -> Option<()> {
+        match fact {
+            ClientFact::ClientIp => drop(write!(out, "{}", self.facts.client)),
+            ClientFact::RequestId => (self.push_value)(out, self.request_id?.as_bytes()),
+            ClientFact::Head(fact) => self.push_head_fact(out, *fact)?,
+            ClientFact::Connection(fact) => (self.push_value)(out, self.connection_fact(*fact)?.as_bytes()),
+            ClientFact::Certificate(form) => push_certificate(out, self.facts.certificate?.der.as_deref()?, *form),
+            ClientFact::Source(source) => self.push_source(out, source)?,
         }
-        match others.is_empty() {
-            true => push_value(out, last.as_bytes()),
-            false => push_element(out, last),
-        }
-        return Some(());
+        Some(())
     }
-    let value = facts.value(source, Repeated::Refuse).ok()??;
-    push_value(out, &source.value_text(value));
-    Some(())
+
+    fn push_head_fact(&self, out: &mut String, fact: HeadFact) -> Option<()> {
+        let facts = self.facts;
+        match fact {
+            HeadFact::Method => push_url(out, facts.method),
+            HeadFact::Host => push_url(out, facts.host),
+            HeadFact::Path => push_url(out, facts.path),
+            HeadFact::Query => push_url(out, facts.query?),
+            HeadFact::Target => {
+                push_url(out, facts.path);
+                if let Some(query) = facts.query {
+                    out.push('?');
+                    push_url(out, query);
+                }
+            }
+            HeadFact::Route => (self.push_value)(out, facts.route.as_bytes()),
+        }
+        Some(())
+    }
+
+    fn connection_fact(&self, fact: ConnectionFact) -> Option<&str> {
+        match fact {
+            ConnectionFact::Protocol => self.connection.protocol,
+            ConnectionFact::Tls => self.connection.tls,
+            ConnectionFact::TlsCipher => self.connection.tls_cipher,
+            ConnectionFact::TlsName => self.connection.tls_name,
+        }
+    }
+
+    /// Appends the value of a source. Several values that do not agree are none.
+    ///
+    /// A claim that is an array is a list with commas; a comma within an element is percent-encoded.
+    fn push_source(&self, out: &mut String, source: &Source) -> Option<()> {
+        if let Source::Claim(name) = source {
+            let values = self.facts.claim_values(name, Repeated::Refuse).ok()?;
+            let (last, others) = values.split_last()?;
+            for value in others {
+                push_element(out, value);
+                out.push(',');
+            }
+            match others.is_empty() {
+                true => (self.push_value)(out, last.as_bytes()),
+                false => push_element(out, last),
+            }
+            return Some(());
+        }
+        let value = self.facts.value(source, Repeated::Refuse).ok()??;
+        (self.push_value)(out, &source.value_text(value));
+        Some(())
+    }
 }
 
 fn push_element(out: &mut String, element: &str) {
@@ -77,6 +124,16 @@ fn push_element(out: &mut String, element: &str) {
             push_percent_encoded(out, b',');
         }
         push_value(out, part.as_bytes());
+    }
+}
+
+/// Appends a part of a canonical URL, which is percent-encoded already.
+fn push_url(out: &mut String, part: &str) {
+    for byte in part.bytes() {
+        match byte {
+            0x21..=0x7e => out.push(char::from(byte)),
+            _ => push_percent_encoded(out, byte),
+        }
     }
 }
 

@@ -9,8 +9,8 @@ use http::header::{REFERER, USER_AGENT};
 use http::{HeaderMap, HeaderValue};
 
 use crate::replay::input::entry::{
-    AccessLogFormat, LoggedForwarding, LoggedHeaders, ReplayEntry, Request, canonical_host, list_addresses,
-    parse_request,
+    AccessLogFormat, LoggedForwarding, LoggedHeaders, ReplayEntry, Request, canonical_host, find_other_address,
+    list_addresses, parse_request,
 };
 use crate::text::hex_byte;
 
@@ -36,6 +36,7 @@ pub fn parse_common(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static s
     let mut headers = HeaderMap::new();
     let mut format = AccessLogFormat::Common;
     let mut forwarded = LoggedForwarding::NotLogged;
+    let fields = rest;
     if let Some((referer, after)) = take_quoted(rest) {
         (format, rest) = (AccessLogFormat::Combined, after);
         let agent = take_quoted(rest).map(|(agent, after)| {
@@ -55,6 +56,8 @@ pub fn parse_common(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static s
     let (finer_ms, duration_ms) = parse_ending(rest, stamp_ms);
     let (logged_ms, coarse) = finer_ms.map_or((stamp_ms, coarse), |ms| (ms, false));
     let mut entry = ReplayEntry::new(client, logged_ms, request, format);
+    let names_client = matches!(forwarded, LoggedForwarding::Chain(_));
+    entry.other_address = if names_client { None } else { find_other_address(fields, client) };
     // Servers that log the duration write the line at the end of the request.
     entry.end_after(duration_ms);
     entry.headers = match format {
@@ -234,11 +237,13 @@ pub fn parse_time(stamp: &[u8]) -> Option<i64> {
     let month = (1..).zip(MONTHS).find(|(_, name)| *name == &stamp[3..6])?.0;
     let (day, year) = (number(0, 2), number(7, 11));
     let (hour, minute, second) = (number(12, 14), number(15, 17), number(18, 20));
-    if !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60 {
+    let date = days_since_epoch(year, month, day);
+    let (next_year, next_month) = if month == 12 { (year + 1, 1) } else { (year, month + 1) };
+    if day < 1 || date >= days_since_epoch(next_year, next_month, 1) || hour > 23 || minute > 59 || second > 60 {
         return None;
     }
     let east = (number(22, 24) * 60 + number(24, 26)) * if stamp[21] == b'-' { -60 } else { 60 };
-    Some(((days_since_epoch(year, month, day) * 24 + hour) * 3600 + minute * 60 + second - east) * 1000)
+    Some(((date * 24 + hour) * 3600 + minute * 60 + second - east) * 1000)
 }
 
 /// Returns the days since 1970 of a Gregorian date from year 0 on. Years start in March, so that the leap day is the
@@ -264,6 +269,22 @@ pub fn read_status(status: f64) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_day_that_the_month_does_not_have_is_no_time() {
+        for (date, is_read) in [
+            ("29/Feb/2024", true),
+            ("29/Feb/2023", false),
+            ("30/Feb/2024", false),
+            ("31/Apr/2024", false),
+            ("31/Dec/2024", true),
+            ("32/Dec/2024", false),
+            ("00/Jan/2024", false),
+        ] {
+            let stamp = format!("{date}:13:55:36 +0000");
+            assert_eq!(parse_time(stamp.as_bytes()).is_some(), is_read, "{date}");
+        }
+    }
 
     #[test]
     fn days_are_those_of_the_calendar() {

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use crate::canonical;
 use crate::config::client_address::{AddressHeader, ClientAddressRules};
 use crate::limiting::key::shown_key::ShownPart;
-use crate::net::IpSet;
+use crate::net::{IpSet, is_private};
 use crate::proxy::head::identity;
 
 #[derive(Debug, PartialEq)]
@@ -27,7 +27,13 @@ pub struct ReplayEntry {
     /// The address in the line, and after [`ReplayEntry::identify_client`] the client.
     pub client: IpAddr,
     pub forwarded: LoggedForwarding,
+    /// Other headers in which proxies name clients: the value, or `None` if the request did not have the header.
+    pub address_headers: Vec<(HeaderName, Option<HeaderValue>)>,
+    /// An address in a field that is not known, if it is not the one at the start of the line.
+    pub other_address: Option<IpAddr>,
     pub client_origin: ClientOrigin,
+    /// Why the client may be a proxy; set by [`ReplayEntry::identify_client`].
+    pub proxy_sign: Option<ProxySign>,
     /// Identity that the server verified; `None` if there was none or the log does not have it.
     pub user: Option<String>,
     /// `None` if the client sent something other than a request.
@@ -82,12 +88,33 @@ pub enum ClientOrigin {
     /// The line starts with it.
     #[default]
     Line,
-    /// The line starts with the address of a trusted proxy, and has the `X-Forwarded-For` of the request.
+    /// The line starts with the address of a trusted proxy, and has the header of the request that names the client.
     Forwarded,
     /// The line starts with the address of a trusted proxy, and does not name the client.
     Unknown,
     /// The line starts with an address that `trusted_proxies` does not list, but it names another client.
     Untrusted,
+}
+
+/// Why the client of a line may be a proxy, with many clients behind it. The first that applies to a key counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ProxySign {
+    /// The request names another client, and `trusted_proxies` does not list this one.
+    NamesClient,
+    /// `trusted_proxies` lists it, and the request names no other client.
+    Trusted,
+    /// It has a private address, which no header names.
+    Private,
+    /// Our own log has a loopback address: that of a proxy on this machine, or of somebody who tries the gateway.
+    ThisMachine,
+}
+
+/// What a line says about a header that may name the client.
+enum LoggedHeader<'e> {
+    NotLogged,
+    /// The request did not have it.
+    Absent,
+    Value(&'e HeaderValue),
 }
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -146,7 +173,10 @@ impl ReplayEntry {
             limited: false,
             client,
             forwarded: LoggedForwarding::NotLogged,
+            address_headers: Vec::new(),
+            other_address: None,
             client_origin: ClientOrigin::Line,
+            proxy_sign: None,
             user: None,
             request,
             key_parts: Vec::new(),
@@ -164,22 +194,93 @@ impl ReplayEntry {
     /// Determines the client as the gateway would, if it stood where the server stood that wrote the line.
     pub fn identify_client(&mut self, rules: &ClientAddressRules) {
         self.client = rules.nat64.client_of(self.client);
-        let is_trusted = rules.trusted.contains(self.client);
-        let reads_chain = rules.headers.contains(&AddressHeader::XForwardedFor);
-        self.client_origin = match &self.forwarded {
-            // The proxy names the client in a header that the log does not have.
-            LoggedForwarding::Chain(_) | LoggedForwarding::Absent if is_trusted && !reads_chain => {
-                ClientOrigin::Unknown
+        self.client_origin = if self.forwarded == LoggedForwarding::Applied {
+            ClientOrigin::Line
+        } else if !rules.trusted.contains(self.client) {
+            if self.names_another(rules) { ClientOrigin::Untrusted } else { ClientOrigin::Line }
+        } else {
+            match self.find_naming_header(rules) {
+                None => ClientOrigin::Unknown,
+                Some(headers) if headers.is_empty() => ClientOrigin::Line,
+                Some(headers) => {
+                    self.client = identity::identify(self.client, &headers, rules).ip;
+                    ClientOrigin::Forwarded
+                }
             }
-            LoggedForwarding::Chain(chain) if is_trusted => {
-                let headers = HeaderMap::from_iter([(X_FORWARDED_FOR, chain.clone())]);
-                self.client = identity::identify(self.client, &headers, rules).ip;
-                ClientOrigin::Forwarded
-            }
-            LoggedForwarding::Chain(chain) if !names_address(chain, self.client) => ClientOrigin::Untrusted,
-            LoggedForwarding::NotLogged if is_trusted => ClientOrigin::Unknown,
-            _ => ClientOrigin::Line,
         };
+        self.proxy_sign = self.find_proxy_sign(rules);
+    }
+
+    /// Finds the header in which the gateway would look for the client: the first of the rules that the request has, or
+    /// none. Returns `None` if the log does not tell.
+    fn find_naming_header(&self, rules: &ClientAddressRules) -> Option<HeaderMap> {
+        let mut is_absent = false;
+        for header in rules.headers.iter() {
+            match self.read_header(header.name()) {
+                LoggedHeader::Value(value) => {
+                    return Some(HeaderMap::from_iter([(header.name().clone(), value.clone())]));
+                }
+                LoggedHeader::Absent => is_absent = true,
+                // Hardly any log has it, and hardly any proxy writes it instead of the header before it.
+                LoggedHeader::NotLogged if is_absent && *header == AddressHeader::Forwarded => {}
+                LoggedHeader::NotLogged => return None,
+            }
+        }
+        Some(HeaderMap::new())
+    }
+
+    fn read_header(&self, name: &HeaderName) -> LoggedHeader<'_> {
+        if let Some((_, value)) = self.address_headers.iter().find(|(known, _)| known == name) {
+            return value.as_ref().map_or(LoggedHeader::Absent, LoggedHeader::Value);
+        }
+        let is_chain = *name == X_FORWARDED_FOR;
+        match (&self.forwarded, &self.headers) {
+            (LoggedForwarding::Chain(chain), _) if is_chain => LoggedHeader::Value(chain),
+            (LoggedForwarding::Absent, _) if is_chain => LoggedHeader::Absent,
+            (_, LoggedHeaders::AllExcept(hidden)) if !is_chain && !hidden.contains(&name.as_str()) => {
+                LoggedHeader::Absent
+            }
+            _ => LoggedHeader::NotLogged,
+        }
+    }
+
+    /// Returns whether a header of the request names another client than the line. A server that has taken the client
+    /// from a header already logs an address that the header names.
+    fn names_another(&self, rules: &ClientAddressRules) -> bool {
+        let is_other = |name: &HeaderName| match self.read_header(name) {
+            LoggedHeader::Value(value) => !names_address(value, self.client),
+            LoggedHeader::Absent | LoggedHeader::NotLogged => false,
+        };
+        is_other(&X_FORWARDED_FOR) || rules.headers.iter().any(|header| is_other(header.name()))
+    }
+
+    fn find_proxy_sign(&self, rules: &ClientAddressRules) -> Option<ProxySign> {
+        let is_own = self.format == AccessLogFormat::Json;
+        match self.client_origin {
+            ClientOrigin::Unknown => None,
+            ClientOrigin::Untrusted => Some(ProxySign::NamesClient),
+            _ if rules.trusted.contains(self.client) => Some(ProxySign::Trusted),
+            _ if !is_private(self.client) => None,
+            ClientOrigin::Forwarded => self.is_hop(rules).then_some(ProxySign::NamesClient),
+            ClientOrigin::Line if is_own && self.client.is_loopback() => Some(ProxySign::ThisMachine),
+            // A balancer or a container may pass connections on without a header. Only a server that has taken the
+            // client from a header shows that it is none of these.
+            ClientOrigin::Line => {
+                let is_named = match self.forwarded {
+                    LoggedForwarding::Chain(_) => true,
+                    LoggedForwarding::Applied => !is_own,
+                    LoggedForwarding::NotLogged | LoggedForwarding::Absent => false,
+                };
+                (!is_named).then_some(ProxySign::Private)
+            }
+        }
+    }
+
+    /// Returns whether the `X-Forwarded-For` that names the client also names one before it.
+    fn is_hop(&self, rules: &ClientAddressRules) -> bool {
+        let LoggedForwarding::Chain(chain) = &self.forwarded else { return false };
+        let first = list_addresses(chain.as_bytes()).last();
+        rules.headers.contains(&AddressHeader::XForwardedFor) && first != Some(Some(self.client))
     }
 
     /// Returns whether the client is in a list of networks; an unknown client is in none.
@@ -252,7 +353,7 @@ pub fn canonical_host(text: &[u8]) -> Option<String> {
     Some(host).filter(|host| !host.is_empty())
 }
 
-/// Returns whether an `X-Forwarded-For` names this address: the server has then taken the client from it already.
+/// Returns whether a list of addresses, or a single one, contains this address.
 fn names_address(chain: &HeaderValue, client: IpAddr) -> bool {
     list_addresses(chain.as_bytes()).any(|address| address == Some(client))
 }
@@ -261,4 +362,12 @@ fn names_address(chain: &HeaderValue, client: IpAddr) -> bool {
 pub fn list_addresses(chain: &[u8]) -> impl Iterator<Item = Option<IpAddr>> {
     let read = |text: &[u8]| str::from_utf8(text.trim_ascii()).ok().and_then(identity::parse_address);
     chain.rsplit(|byte| *byte == b',').map(move |text| read(text).map(|ip| ip.to_canonical()))
+}
+
+/// Returns an address in a text that is not `client`: the last one, as of the nearest proxy. One with a port is that of
+/// a server.
+pub fn find_other_address(text: &[u8], client: IpAddr) -> Option<IpAddr> {
+    let is_between = |byte: &u8| byte.is_ascii_whitespace() || b"\"',;=|{}[]".contains(byte);
+    let addresses = text.rsplit(is_between).filter_map(|word| str::from_utf8(word).ok()?.parse::<IpAddr>().ok());
+    addresses.map(|ip| ip.to_canonical()).find(|ip| *ip != client && !ip.is_unspecified())
 }

@@ -11,9 +11,25 @@ use serde_json::{Map, Value};
 use crate::proxy::head::identity::parse_address;
 use crate::replay::input::common::{parse_request_line, parse_time, read_status, round_millis};
 use crate::replay::input::entry::{
-    AccessLogFormat, LoggedForwarding, LoggedHeaders, ReplayEntry, canonical_host, parse_request,
+    AccessLogFormat, LoggedForwarding, LoggedHeaders, ReplayEntry, canonical_host, find_other_address, list_addresses,
+    parse_request,
 };
 
+/// Fields that never name the client.
+const OF_SERVERS: &[&str] = &[
+    "host",
+    "http_host",
+    "server_name",
+    "server_addr",
+    "upstream_addr",
+    "upstream",
+    "realip_remote_addr",
+    "proxy_protocol_server_addr",
+    "ServiceAddr",
+    "RequestAddr",
+    "RequestHost",
+    "request_Host",
+];
 /// Headers whose values Caddy replaces by `REDACTED`.
 const REDACTED: &[&str] = &["authorization", "cookie", "proxy-authorization", "set-cookie"];
 
@@ -59,9 +75,14 @@ fn parse_caddy(
     }
     let mut entry = ReplayEntry::new(client, end_ms, request_line, AccessLogFormat::Caddy);
     entry.coarse = false;
-    entry.forwarded = match named.is_some() && named != peer {
-        true => LoggedForwarding::Applied,
-        false => LoggedForwarding::from_chain(&chain.join(", ")),
+    for (name, values) in headers.into_iter().flatten() {
+        let values: Vec<&str> = values.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        add_address_header(&mut entry, name, &values.join(", "));
+    }
+    entry.forwarded = match headers {
+        _ if named.is_some() && named != peer => LoggedForwarding::Applied,
+        Some(_) => LoggedForwarding::from_chain(&chain.join(", ")),
+        None => LoggedForwarding::NotLogged,
     };
     entry.status = number(fields, &["status"]).and_then(read_status);
     entry.user = text(fields, &["user_id"]).filter(|user| !user.is_empty()).map(str::to_owned);
@@ -93,6 +114,7 @@ fn parse_traefik(fields: &Map<String, Value>, wanted: bool) -> Result<ReplayEntr
     let mut entry =
         ReplayEntry::new(client, start_ms + duration_ms.unwrap_or(0), request_line, AccessLogFormat::Traefik);
     entry.coarse = !fields.contains_key("StartUTC") && !fields.contains_key("StartLocal");
+    read_addresses(&mut entry, fields, "request_", &["ClientAddr", "ClientHost"]);
     // Traefik has appended the peer to the chain. Otherwise an entry of the peer would mean that the client was taken
     // from the chain already.
     entry.forwarded = match peer {
@@ -137,6 +159,7 @@ fn parse_nginx(fields: &Map<String, Value>, wanted: bool) -> Result<ReplayEntry,
     }
     let mut entry = ReplayEntry::new(client, end_ms, request_line, AccessLogFormat::NginxJson);
     entry.coarse = end_ms % 1000 == 0 && msec.is_none();
+    read_addresses(&mut entry, fields, "http_", &["remote_addr", "http_x_forwarded_for", "x_forwarded_for"]);
     entry.forwarded = match text(fields, &["http_x_forwarded_for", "x_forwarded_for"]) {
         Some(chain) => LoggedForwarding::from_chain(chain),
         None => LoggedForwarding::NotLogged,
@@ -147,6 +170,47 @@ fn parse_nginx(fields: &Map<String, Value>, wanted: bool) -> Result<ReplayEntry,
     entry.end_after(seconds.and_then(|seconds| round_millis(seconds * 1000.0)));
     entry.headers = LoggedHeaders::Listed(listed);
     Ok(entry)
+}
+
+/// Reads the headers of a line that may name the client, and an address in a field that is not `known`. The fields of
+/// headers start with `prefix`.
+fn read_addresses(entry: &mut ReplayEntry, fields: &Map<String, Value>, prefix: &str, known: &[&str]) {
+    for (field, value) in fields {
+        let Some(value) = value.as_str().filter(|_| !OF_SERVERS.contains(&field.as_str())) else { continue };
+        if known.contains(&field.as_str()) {
+            continue;
+        }
+        if let Some(name) = field.strip_prefix(prefix) {
+            add_address_header(entry, &name.replace('_', "-"), value);
+        }
+        // A text such as that of a request may contain any address.
+        if entry.other_address.is_none() && is_list(value) {
+            entry.other_address = find_other_address(value.as_bytes(), entry.client);
+        }
+    }
+}
+
+/// Adds a header that may name the client, unless it has other text. Programs write `-` or nothing for one that the
+/// request does not have.
+fn add_address_header(entry: &mut ReplayEntry, name: &str, value: &str) {
+    let is_absent = matches!(value, "" | "-");
+    if name.eq_ignore_ascii_case("x-forwarded-for") || !is_absent && !is_list(value) && !is_forwarded(name) {
+        return;
+    }
+    let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else { return };
+    let value = (!is_absent).then(|| HeaderValue::from_bytes(value.as_bytes()).ok()).flatten();
+    if is_absent || value.is_some() {
+        entry.address_headers.push((name, value));
+    }
+}
+
+/// Returns whether a text is an address, or a list of which the last element is one.
+fn is_list(text: &str) -> bool {
+    list_addresses(text.as_bytes()).next().flatten().is_some()
+}
+
+fn is_forwarded(name: &str) -> bool {
+    name.eq_ignore_ascii_case("forwarded")
 }
 
 /// Collects the headers whose fields start with `prefix`: the names that the line has, and the values.

@@ -12,7 +12,7 @@ use crate::replay::input::common::{
     parse_request_line, parse_time, read_status, round_millis, split_field, take_quoted, unescape_field,
 };
 use crate::replay::input::entry::{
-    AccessLogFormat, LoggedForwarding, LoggedHeaders, ReplayEntry, canonical_host, parse_request,
+    AccessLogFormat, LoggedForwarding, LoggedHeaders, ReplayEntry, canonical_host, find_other_address, parse_request,
 };
 use crate::text::hex_byte;
 
@@ -46,6 +46,8 @@ pub fn parse_haproxy(line: &[u8]) -> Option<Result<ReplayEntry, &'static str>> {
     let mut entry =
         ReplayEntry::new(client, start_ms.saturating_add(total_ms.unwrap_or(0)), request, AccessLogFormat::HaProxy);
     entry.coarse = false;
+    // Captured headers stand before the request.
+    entry.other_address = find_other_address(rest.split('"').next().unwrap_or_default().as_bytes(), client);
     entry.status = status.parse().ok().and_then(read_status);
     entry.end_after(total_ms);
     Some(Ok(entry))

@@ -93,7 +93,7 @@ impl ReplayOutcome {
     fn tightest_to_json(&self, tally: &Tally) -> Value {
         let kind = tally.limit.rule.number().name;
         let (value, none) = match self.find_needed(tally) {
-            NeededNumber::Nothing => (None, Some("no cost was charged")),
+            NeededNumber::Nothing => (None, Some("no cost was charged".into())),
             NeededNumber::Number(number) => (Some(number), None),
             NeededNumber::None(why) => (None, Some(why)),
         };

@@ -7,7 +7,7 @@ use crate::limiting::key::Missing;
 use crate::limiting::limit::Mode;
 use crate::limiting::source::Source;
 use crate::replay::counts::Counts;
-use crate::replay::input::entry::AccessLogFormat;
+use crate::replay::input::entry::{AccessLogFormat, ProxySign};
 use crate::replay::outcome::ReplayOutcome;
 use crate::replay::report::{format_percent, format_time_of};
 use crate::replay::tally::{MissingData, Tally};
@@ -38,7 +38,7 @@ impl ReplayOutcome {
                 text.push_str("  ...\n");
             }
         }
-        self.counts.to_text(&mut text);
+        self.describe_counts(&mut text);
         self.describe_late(&mut text);
         if self.forgotten > 0 {
             let keys = self.forgotten;
@@ -127,6 +127,12 @@ impl ReplayOutcome {
     fn describe_notes(&self, tally: &Tally, text: &mut String) {
         let Tally { limit, missing, .. } = tally;
         let MissingData { cost, duration, status, unreachable, limited, blurred, overrides, .. } = missing;
+        if tally.find_proxy() == Some(ProxySign::ThisMachine) {
+            text.push_str(
+                "  note      the requests that need most come from this machine: if a proxy sends them, list it in\n            \
+                 `trusted_proxies` first\n",
+            );
+        }
         if *blurred > 0 {
             let _ = writeln!(
                 text,
@@ -199,42 +205,89 @@ impl ReplayOutcome {
     /// Returns what the limit would have needed, as far as the log shows.
     pub fn find_needed(&self, tally: &Tally) -> NeededNumber {
         if tally.is_only_of_auth() {
-            return NeededNumber::None("limits of `auth` are not replayed");
+            return NeededNumber::None("limits of `auth` are not replayed".into());
         }
         if !tally.can_judge() {
-            return NeededNumber::None("the log has whole seconds, and requests were shorter");
+            return NeededNumber::None("the log has whole seconds, and requests were shorter".into());
         }
         if tally.seen == 0 && tally.count_unknown() > 0 {
-            return NeededNumber::None("no request could be evaluated");
+            return NeededNumber::None("no request could be evaluated".into());
         }
         if tally.limit.reads_address() && self.counts.has_proxies_as_clients() {
             return NeededNumber::None(
-                "the clients in the log are proxies: most requests have an X-Forwarded-For, so list the proxies in `trusted_proxies`",
+                "the clients in the log are proxies: most requests have an X-Forwarded-For, so list the proxies in `trusted_proxies`"
+                    .into(),
             );
         }
-        if tally.limit.reads_address() && self.counts.lone_peer.is_found() {
-            return NeededNumber::None(
-                "one private address sends nearly all requests, so it is probably a proxy: list it in `trusted_proxies`, and log the client, in nginx as \"$http_x_forwarded_for\" right after \"$http_user_agent\"",
-            );
+        if let Some(why) = self.describe_proxy(tally) {
+            return NeededNumber::None(why.into());
         }
         if tally.limit.rule.lease_ms().is_some() && tally.seen > 0 && tally.missing.duration == tally.seen {
-            return NeededNumber::None("the log contains no durations");
+            return NeededNumber::None("the log contains no durations".into());
         }
         tally.tightest.needed_number()
     }
-}
 
-impl Counts {
-    fn to_text(&self, text: &mut String) {
-        let Some(first) = self.first_ms else {
+    /// Returns why the number may be that of a proxy, with many clients behind it, and what to do.
+    fn describe_proxy(&self, tally: &Tally) -> Option<String> {
+        let remedy = self.describe_remedy();
+        match tally.find_proxy() {
+            Some(ProxySign::NamesClient) => Some(
+                "the client that needs most may be a proxy, because its requests have an X-Forwarded-For or another \
+                 header that names a client; list the proxies in `trusted_proxies`"
+                    .to_owned(),
+            ),
+            Some(ProxySign::Trusted) => Some(format!(
+                "the address that needs most is in `trusted_proxies`, and its requests may be those of many clients: \
+                 {remedy}"
+            )),
+            Some(ProxySign::Private) => Some(format!(
+                "the address that needs most is private, so it may be a proxy: list it in `trusted_proxies`, and {remedy}"
+            )),
+            None | Some(ProxySign::ThisMachine)
+                if tally.limit.reads_address() && self.counts.other_addresses.are_clients() =>
+            {
+                Some(format!(
+                    "most lines have another address in a field that is not read, so the one at their start is probably \
+                     that of a proxy: list it in `trusted_proxies`, and {remedy}"
+                ))
+            }
+            None | Some(ProxySign::ThisMachine) => None,
+        }
+    }
+
+    /// Returns how the log can name the client of a proxy.
+    fn describe_remedy(&self) -> String {
+        let formats = || self.sources.iter().filter_map(|source| source.format);
+        let name = &self.naming_header;
+        let variable = format!("\"$http_{}\"", name.as_str().replace('-', "_"));
+        let is_of_nginx = |format: AccessLogFormat| {
+            matches!(format, AccessLogFormat::Common | AccessLogFormat::Combined | AccessLogFormat::NginxJson)
+        };
+        if formats().any(is_of_nginx) {
+            let place = match name.as_str() {
+                "x-forwarded-for" => "right after \"$http_user_agent\", or as a field of that name in JSON",
+                _ => "as a field of that name in JSON (`escape=json`)",
+            };
+            format!("log {variable} {place}")
+        } else if formats().all(|format| format == AccessLogFormat::Json) {
+            "replay a log that the gateway has written with that setting".to_owned()
+        } else {
+            format!("log the header `{name}`, which names the client")
+        }
+    }
+
+    fn describe_counts(&self, text: &mut String) {
+        let counts = &self.counts;
+        let Some(first) = counts.first_ms else {
             text.push_str("no requests, so no result for the limits\n");
             return;
         };
-        let _ = writeln!(text, "from {} to {}", format_time_of(first), format_time_of(self.last_ms));
-        let total = self.count_decided();
-        let share = format_percent(self.refused, total);
-        let _ = write!(text, "{total} requests: {} admitted, {} refused ({share} %)", self.admitted, self.refused);
-        match self.not_evaluated {
+        let _ = writeln!(text, "from {} to {}", format_time_of(first), format_time_of(counts.last_ms));
+        let total = counts.count_decided();
+        let share = format_percent(counts.refused, total);
+        let _ = write!(text, "{total} requests: {} admitted, {} refused ({share} %)", counts.admitted, counts.refused);
+        match counts.not_evaluated {
             0 => text.push('\n'),
             count => {
                 let _ = writeln!(
@@ -244,39 +297,40 @@ impl Counts {
                 );
             }
         }
-        if self.delayed > 0 {
-            let longest = format_duration(self.longest_delay_ms);
-            let _ = writeln!(text, "  {} of the admitted had to wait for their turn, {longest} at most", self.delayed);
+        if counts.delayed > 0 {
+            let longest = format_duration(counts.longest_delay_ms);
+            let _ =
+                writeln!(text, "  {} of the admitted had to wait for their turn, {longest} at most", counts.delayed);
         }
+        let unknown_client = format!(
+            "requests come from an address in `trusted_proxies`, and the log does not name their client: {}",
+            self.describe_remedy()
+        );
         for (count, what) in [
-            (self.allowed, "of the admitted are on the allow list of their route"),
-            (self.unauthenticated, "more had no valid credentials"),
-            (self.denied, "more are on the deny list of their route"),
-            (self.no_route, "more have no route"),
-            (self.malformed, "more are refused as malformed before routing"),
-            (self.no_request, "lines contain no request"),
-            (self.no_host, "requests have no host in the log, so routes with a host do not match them; see --host"),
+            (counts.allowed, "of the admitted are on the allow list of their route"),
+            (counts.unauthenticated, "more had no valid credentials"),
+            (counts.denied, "more are on the deny list of their route"),
+            (counts.no_route, "more have no route"),
+            (counts.malformed, "more are refused as malformed before routing"),
+            (counts.no_request, "lines contain no request"),
+            (counts.no_host, "requests have no host in the log, so routes with a host do not match them; see --host"),
             (
-                self.forwarded,
-                "requests come from a trusted proxy: their client is the one in the X-Forwarded-For of the log",
+                counts.forwarded,
+                "requests come from a trusted proxy: their client is the one that a header in the log names",
             ),
+            (counts.unknown_client, unknown_client.as_str()),
             (
-                self.unknown_client,
-                "requests come from an address in `trusted_proxies`, and the log does not name their client: log \
-                 \"$http_x_forwarded_for\" after the user agent, as the format `main` of nginx does",
+                counts.untrusted_proxy,
+                "requests have a header that names another client, and come from an address that is not in \
+                 `trusted_proxies`: if it is a proxy, list it there",
             ),
-            (
-                self.untrusted_proxy,
-                "requests have an X-Forwarded-For, and come from an address that is not in `trusted_proxies`: if it is a \
-                 proxy, list it there",
-            ),
-            (self.ended_early, "requests were treated as ended early, because too many were in progress"),
+            (counts.ended_early, "requests were treated as ended early, because too many were in progress"),
         ] {
             if count > 0 {
                 let _ = writeln!(text, "  {count} {what}");
             }
         }
-        if !self.fine {
+        if !counts.fine {
             text.push_str(
                 "  times are whole seconds: requests of one second count as simultaneous, so fewer would be refused live\n",
             );

@@ -24,7 +24,10 @@ enum FieldValue<'a> {
 pub fn format_line(settings: &AccessLogSettings, record: &LogRecord) -> String {
     let mut line = String::with_capacity(768);
     match &settings.format {
-        LineFormat::Json => format_json(&mut line, record),
+        LineFormat::Json => {
+            format_json(&mut line, record);
+            add_facts(&mut line, &settings.facts, record);
+        }
         LineFormat::Combined => format_combined(&mut line, record),
         LineFormat::Template(template) => fill_template(&mut line, template, record),
     }
@@ -38,18 +41,37 @@ pub fn format_json(line: &mut String, record: &LogRecord) {
         line.push_str(if line.is_empty() { "{\"" } else { ",\"" });
         line.push_str(field.label());
         line.push_str("\":");
-        match field_value(*field, record) {
-            FieldValue::None => line.push_str("null"),
-            FieldValue::Number(number) => line.push_str(itoa::Buffer::new().format(number)),
-            FieldValue::Time(time) => write_milliseconds(line, time),
-            FieldValue::Text(text) => {
-                line.push('"');
-                escape_json(line, &text);
-                line.push('"');
-            }
-        }
+        write_json_value(line, field_value(*field, record));
     }
     line.push('}');
+}
+
+/// Adds the named facts to the object that ends the line.
+fn add_facts(line: &mut String, names: &[String], record: &LogRecord) {
+    if names.is_empty() {
+        return;
+    }
+    line.truncate(line.len() - "}".len());
+    for (index, name) in names.iter().enumerate() {
+        line.push_str(",\"");
+        escape_json(line, name);
+        line.push_str("\":");
+        write_json_value(line, fact_value(index, record));
+    }
+    line.push('}');
+}
+
+fn write_json_value(line: &mut String, value: FieldValue<'_>) {
+    match value {
+        FieldValue::None => line.push_str("null"),
+        FieldValue::Number(number) => line.push_str(itoa::Buffer::new().format(number)),
+        FieldValue::Time(time) => write_milliseconds(line, time),
+        FieldValue::Text(text) => {
+            line.push('"');
+            escape_json(line, &text);
+            line.push('"');
+        }
+    }
 }
 
 /// Writes `CLIENT - USER [TIME] "METHOD TARGET PROTOCOL" STATUS BYTES "REFERER" "USER AGENT"`. The time is the start of
@@ -101,27 +123,35 @@ fn write_user(line: &mut String, user: Option<&str>) {
 fn fill_template(line: &mut String, template: &Template, record: &LogRecord) {
     let mut is_quoted = false;
     for piece in template.pieces() {
-        match piece {
+        let value = match piece {
             TemplatePiece::Text(text) => {
                 is_quoted ^= text.matches('"').count() % 2 == 1;
                 line.push_str(text);
+                continue;
             }
-            TemplatePiece::Field(field) => match field_value(*field, record) {
-                FieldValue::None => line.push('-'),
-                FieldValue::Number(number) => line.push_str(itoa::Buffer::new().format(number)),
-                FieldValue::Time(time) => write_milliseconds(line, time),
-                FieldValue::Text(text) if text.is_empty() => line.push('-'),
-                FieldValue::Text(text) if is_quoted => escape(line, &text),
-                // A space would end the field.
-                FieldValue::Text(text) => {
-                    for (at, word) in text.split(' ').enumerate() {
-                        line.push_str(if at > 0 { "\\x20" } else { "" });
-                        escape(line, word);
-                    }
+            TemplatePiece::Field(field) => field_value(*field, record),
+            TemplatePiece::Fact(index) => fact_value(*index, record),
+        };
+        match value {
+            FieldValue::None => line.push('-'),
+            FieldValue::Number(number) => line.push_str(itoa::Buffer::new().format(number)),
+            FieldValue::Time(time) => write_milliseconds(line, time),
+            FieldValue::Text(text) if text.is_empty() => line.push('-'),
+            FieldValue::Text(text) if is_quoted => escape(line, &text),
+            // A space would end the field.
+            FieldValue::Text(text) => {
+                for (at, word) in text.split(' ').enumerate() {
+                    line.push_str(if at > 0 { "\\x20" } else { "" });
+                    escape(line, word);
                 }
-            },
+            }
         }
     }
+}
+
+/// Returns the value of the fact at this index of `AccessLogSettings::facts`.
+fn fact_value(index: usize, record: &LogRecord) -> FieldValue<'_> {
+    optional_value(record.facts.get(index).and_then(Option::as_deref))
 }
 
 fn field_value(field: LogField, record: &LogRecord) -> FieldValue<'_> {
@@ -231,6 +261,10 @@ mod tests {
         AccessLogSettings { format, ..AccessLogSettings::default() }
     }
 
+    fn find_piece(name: &str) -> Option<TemplatePiece> {
+        Some(LogField::find(name).map_or(TemplatePiece::Fact(0), TemplatePiece::Field))
+    }
+
     fn record(text: &str) -> LogRecord {
         LogRecord {
             method: text.to_owned(),
@@ -291,14 +325,14 @@ mod tests {
 
     #[test]
     fn a_template_can_contain_every_field() {
-        let template = Template::parse("{status} {path} {upstream} {duration_ms} {tries}").unwrap();
+        let template = Template::parse("{status} {path} {upstream} {duration_ms} {tries}", find_piece).unwrap();
         let line = format_line(&settings(LineFormat::Template(template)), &record("/\u{1b}[2J"));
         assert_eq!(line, "0 /\\x1B[2J - 1.500 0\n");
-        let template = Template::parse("{user_agent} {status} \"{referer}\"").unwrap();
+        let template = Template::parse("{user_agent} {status} \"{referer}\"", find_piece).unwrap();
         let line = format_line(&settings(LineFormat::Template(template)), &record("x 200"));
         assert_eq!(line, "x\\x20200 0 \"x 200\"\n");
         // Quoting applies to fields between two quotes, not to a field that follows a quote.
-        let template = Template::parse("\"{status} {referer} {path}\"{host} \"\"{user_agent}").unwrap();
+        let template = Template::parse("\"{status} {referer} {path}\"{host} \"\"{user_agent}", find_piece).unwrap();
         let line = format_line(&settings(LineFormat::Template(template)), &record("x 2"));
         assert_eq!(line, "\"0 x 2 x 2\"x\\x202 \"\"x\\x202\n");
     }
@@ -313,8 +347,16 @@ mod tests {
             for field in fields {
                 prop_assert_eq!(read[field].as_str().unwrap(), &text);
             }
-            let template = LineFormat::Template(Template::parse("{path}").unwrap());
-            for line in [json, format_line(&settings(LineFormat::Combined), &record(&text)), format_line(&settings(template), &record(&text))] {
+            let template = LineFormat::Template(Template::parse("{path} {jwt:sub}", find_piece).unwrap());
+            let mut with_fact = record(&text);
+            with_fact.facts = vec![Some(text.clone())];
+            let added = AccessLogSettings { facts: vec![text.clone()], ..AccessLogSettings::default() };
+            let added = format_line(&added, &with_fact);
+            let read: serde_json::Value = serde_json::from_str(&added).unwrap();
+            prop_assert_eq!(read[&text].as_str().unwrap(), &text);
+            let template = format_line(&settings(template), &with_fact);
+            prop_assert_eq!(template.split(' ').count(), 2, "{}", template);
+            for line in [json, added, template, format_line(&settings(LineFormat::Combined), &record(&text))] {
                 prop_assert!(line.trim_end_matches('\n').chars().all(|char| !char.is_control()), "{}", line);
             }
         }

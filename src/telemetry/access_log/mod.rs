@@ -26,7 +26,7 @@ pub use crate::telemetry::access_log::line::{escape_json, format_json};
 pub use crate::telemetry::access_log::mask::{Masks, is_secret_name};
 pub use crate::telemetry::access_log::record::{Attempt, AttemptEnd, Attempts, LogRecord};
 pub use crate::telemetry::access_log::settings::{AccessLogSettings, LineFormat, LogTarget};
-pub use crate::telemetry::access_log::template::Template;
+pub use crate::telemetry::access_log::template::{LogField, Template, TemplatePiece};
 use crate::telemetry::access_log::writer::{LogMessage, LogWriter};
 use crate::telemetry::metrics::Metrics;
 

@@ -71,6 +71,8 @@ pub struct LogRecord {
     pub user_agent: Option<String>,
     /// Referer with its query masked.
     pub referer: Option<String>,
+    /// Values of `AccessLogSettings::facts`, in their order. Empty if no request was read.
+    pub facts: Vec<Option<String>>,
 }
 
 /// Servers that the request was sent to. Shared with the exchange, which may outlive the request's client.
@@ -199,6 +201,7 @@ impl Default for LogRecord {
             bytes_uncompressed: None,
             user_agent: None,
             referer: None,
+            facts: Vec::new(),
         }
     }
 }

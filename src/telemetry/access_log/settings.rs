@@ -13,6 +13,8 @@ pub struct AccessLogSettings {
     pub mask: Masks,
     /// True if JSON lines contain the keys of all limits of the route, beside the key of the limit that decided.
     pub all_keys: bool,
+    /// Names of the facts about the client that lines contain besides [`LogField`]s. A JSON line ends with them.
+    pub facts: Vec<String>,
 }
 
 impl AccessLogSettings {

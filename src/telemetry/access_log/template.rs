@@ -44,6 +44,13 @@ labels! {
     Referer = "referer",
 }
 
+impl LogField {
+    /// Returns the field with this name.
+    pub fn find(name: &str) -> Option<LogField> {
+        LogField::ALL.iter().copied().find(|field| field.label() == name)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template(Vec<TemplatePiece>);
 
@@ -51,14 +58,16 @@ pub struct Template(Vec<TemplatePiece>);
 pub enum TemplatePiece {
     Text(String),
     Field(LogField),
+    /// The fact at this index of `AccessLogSettings::facts`.
+    Fact(usize),
 }
 
 impl Template {
-    /// Parses a template: `{name}` is a field, `{{` and `}}` are literal braces.
+    /// Parses a template: `{name}` is the piece that `find_piece` returns. `{{` and `}}` are literal braces.
     ///
     /// # Errors
-    /// The unknown field name, or the unbalanced brace.
-    pub fn parse(text: &str) -> Result<Template, String> {
+    /// The unknown name, or the unbalanced brace.
+    pub fn parse(text: &str, mut find_piece: impl FnMut(&str) -> Option<TemplatePiece>) -> Result<Template, String> {
         let (mut pieces, mut plain) = (Vec::new(), String::new());
         let mut rest = text;
         while let Some(at) = rest.find(['{', '}']) {
@@ -72,12 +81,11 @@ impl Template {
             let Some((name, after)) = after.split_once('}').filter(|_| brace == "{") else {
                 return Err(brace.to_owned());
             };
-            let field = LogField::ALL.iter().find(|field| field.label() == name);
-            let field = field.ok_or_else(|| name.to_owned())?;
+            let piece = find_piece(name).ok_or_else(|| name.to_owned())?;
             if !plain.is_empty() {
                 pieces.push(TemplatePiece::Text(std::mem::take(&mut plain)));
             }
-            pieces.push(TemplatePiece::Field(*field));
+            pieces.push(piece);
             rest = after;
         }
         plain.push_str(rest);
@@ -85,11 +93,6 @@ impl Template {
             pieces.push(TemplatePiece::Text(plain));
         }
         Ok(Template(pieces))
-    }
-
-    /// Returns the names of all fields, for error messages.
-    pub fn field_names() -> impl Iterator<Item = &'static str> + Clone {
-        LogField::ALL.iter().map(|field| field.label())
     }
 
     /// Returns whether the template names `field`.
@@ -109,7 +112,12 @@ mod tests {
     #[test]
     fn text_fields_and_braces() {
         let text = |text: &str| TemplatePiece::Text(text.to_owned());
-        let cases: [(&str, &[TemplatePiece]); 4] = [
+        let find_piece = |name: &str| match name {
+            "fact:a" => Some(TemplatePiece::Fact(7)),
+            name => LogField::find(name).map(TemplatePiece::Field),
+        };
+        let cases: [(&str, &[TemplatePiece]); 5] = [
+            ("{fact:a}", &[TemplatePiece::Fact(7)]),
             ("", &[]),
             ("plain", &[text("plain")]),
             (
@@ -119,12 +127,12 @@ mod tests {
             ("{time}{status}", &[TemplatePiece::Field(LogField::Time), TemplatePiece::Field(LogField::Status)]),
         ];
         for (written, pieces) in cases {
-            assert_eq!(Template::parse(written).unwrap().pieces(), pieces, "{written}");
+            assert_eq!(Template::parse(written, find_piece).unwrap().pieces(), pieces, "{written}");
         }
         for (written, wrong) in
             [("{stat}", "stat"), ("{}", ""), ("{status", "{"), ("a } b", "}"), ("{status }", "status ")]
         {
-            assert_eq!(Template::parse(written).unwrap_err(), wrong, "{written}");
+            assert_eq!(Template::parse(written, find_piece).unwrap_err(), wrong, "{written}");
         }
     }
 }

@@ -31,7 +31,7 @@ mod tls;
 mod tokens;
 mod traffic;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::StatusCode;
@@ -47,7 +47,8 @@ use crate::telemetry::metrics::compression::CompressionMetrics;
 pub use crate::telemetry::metrics::counter::Counter;
 use crate::telemetry::metrics::counter::Counters;
 pub use crate::telemetry::metrics::counts::Code;
-pub use crate::telemetry::metrics::exposition::ShownSeries;
+pub use crate::telemetry::metrics::exposition::unused::ShownSeries;
+use crate::telemetry::metrics::exposition::unused::UsedGauges;
 use crate::telemetry::metrics::families::Families;
 pub use crate::telemetry::metrics::labels::{
     CandidateEffect, Decision, ForwardAuthOutcome, HandshakeResult, MirrorOutcome, OrderResult, PasswordCheck,
@@ -77,6 +78,8 @@ pub use crate::telemetry::metrics::traffic::{LimitTraffic, Traffic};
 #[derive(Clone)]
 pub struct Metrics {
     registry: Registry,
+    /// Gauges that texts without unused series have had.
+    used_gauges: Arc<Mutex<UsedGauges>>,
     /// Index of the worker whose shards this clone writes; 0 is the control thread.
     worker: usize,
     /// Families with a `route` label.
@@ -253,6 +256,7 @@ impl Metrics {
             store: StoreMetrics::new(&families)?,
             admin: AdminMetrics::new(&families)?,
             registry: families.registry().clone(),
+            used_gauges: Arc::default(),
         };
         record_build(&families)?;
         Ok(metrics)
@@ -293,7 +297,8 @@ impl Metrics {
     fn gather(&self, which: ShownSeries) -> Vec<MetricFamily> {
         let mut families = self.registry.gather();
         if which == ShownSeries::Used {
-            families.iter_mut().for_each(exposition::drop_unused);
+            let mut used = self.used_gauges.lock().unwrap_or_else(PoisonError::into_inner);
+            families.iter_mut().for_each(|family| used.drop_unused(family));
         }
         families
     }

@@ -58,6 +58,8 @@ pub struct StoreMetrics {
     pub file_overrides: IntGaugeVec,
     /// Lines of files with overrides that have mistakes, by limit.
     pub rejected_rows: IntGaugeVec,
+    /// Rows of the files of sets that are skipped.
+    pub rejected_set_rows: IntGaugeVec,
     /// Decisions whose usage by day could not be kept, by limit.
     pub usage_lost: IntCounterVec,
     /// 1 if Redis may evict budgets in use.
@@ -110,7 +112,7 @@ impl StoreMetrics {
             live_overrides: families.gauges("live_overrides", "Active live overrides.", &["limit"])?,
             rejected_overrides: families.gauges(
                 "live_overrides_rejected",
-                "Live overrides that are not active because of a mistake; 1 if none of the limit can be read.",
+                "Live overrides that are not active because of an error; 1 if none of the limit can be read.",
                 &["limit"],
             )?,
             file_overrides: families.gauges("override_file_rows", "Active overrides of files.", &["limit"])?,
@@ -118,6 +120,11 @@ impl StoreMetrics {
                 "override_file_rejected",
                 "Lines of files with overrides that are skipped because of an error; 1 if the file cannot be read.",
                 &["limit"],
+            )?,
+            rejected_set_rows: families.gauges(
+                "set_file_rejected",
+                "Rows of the files of sets that are skipped because of an error.",
+                &["set"],
             )?,
             usage_lost: families.counters(
                 "usage_lost_total",
@@ -155,6 +162,8 @@ struct Views {
     announced: Option<bool>,
     /// Reasons logged since the store became unavailable, at most [`REASONS_MAX`].
     reasons: Vec<String>,
+    /// The last reason for which a worker could not use the store.
+    last_reason: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -186,6 +195,11 @@ impl StoreHealth {
         StoreView { health: self.clone(), id }
     }
 
+    /// Returns the last reason for which a worker could not use the store, without secrets.
+    pub fn last_reason(&self) -> Option<String> {
+        self.views.lock().unwrap_or_else(PoisonError::into_inner).last_reason.clone()
+    }
+
     /// Updates the gauges. Without any worker, the store is the embedded one, which is always available.
     fn update_gauges(&self, views: &Views) {
         self.up.set(i64::from(views.workers.values().all(|view| view.up)));
@@ -210,6 +224,9 @@ impl StoreView {
     /// Reports this worker's view. `why` is the error, without secrets.
     pub fn report(&self, up: bool, breaker: i64, why: &str) {
         let mut views = self.health.views.lock().unwrap_or_else(PoisonError::into_inner);
+        if !up && !why.is_empty() && views.last_reason.as_deref() != Some(why) {
+            views.last_reason = Some(why.to_owned());
+        }
         if views.announced == Some(false) && !up && views.is_new_reason(why) {
             tracing::warn!(error = why, "the limit store is still unavailable, for another reason");
         }

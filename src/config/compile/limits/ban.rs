@@ -12,7 +12,7 @@ use crate::limiting::limit::ban::LimitBan;
 const AT_MOST_MS: i64 = 86_400_000;
 
 /// Compiles the option for the limit called `name`. `None` means a mistake; `Some(None)` means that it is not set.
-#[expect(clippy::option_option, reason = "as every compiler of a section: None is a mistake")]
+#[expect(clippy::option_option, reason = "as every compiler of a section: None is an error")]
 pub fn compile_ban(section: &Section, name: &str) -> Option<Option<Box<LimitBan>>> {
     let Some(node) = section.node(&limit::BAN) else { return Some(None) };
     let table = section.read_section(&limit::BAN)?;

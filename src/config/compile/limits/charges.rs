@@ -26,7 +26,7 @@ use crate::limiting::settlement::weights::ModelWeights;
 const LINGER_MS: i64 = 60_000;
 
 /// Compiles the options. `None` means a mistake; `Some(None)` means that none of the options is set.
-#[expect(clippy::option_option, reason = "as every compiler of a section: None is a mistake")]
+#[expect(clippy::option_option, reason = "as every compiler of a section: None is an error")]
 pub fn compile_charge_rules(
     section: &Section,
     rule: Option<&(Rule, OptionValues)>,

@@ -37,7 +37,7 @@ pub fn count_values(section: &Section, rule: Rule) -> Option<Rule> {
 }
 
 /// Compiles which values are counted. `None` means a mistake; `Some(None)` means that requests are.
-#[expect(clippy::option_option, reason = "as every compiler of a section: None is a mistake")]
+#[expect(clippy::option_option, reason = "as every compiler of a section: None is an error")]
 pub fn compile_distinct(
     section: &Section,
     key: Option<&Key>,

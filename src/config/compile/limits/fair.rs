@@ -48,7 +48,7 @@ pub fn share_rule(section: &Section, rule: Rule) -> Option<Rule> {
 }
 
 /// Compiles who the tenants are. `None` means a mistake; `Some(None)` means that there are none.
-#[expect(clippy::option_option, reason = "as every compiler of a section: None is a mistake")]
+#[expect(clippy::option_option, reason = "as every compiler of a section: None is an error")]
 pub fn compile_fair(
     section: &Section,
     rule: Option<&Rule>,

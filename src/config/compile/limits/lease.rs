@@ -15,7 +15,7 @@ pub fn has_lease_table(section: &Section) -> bool {
 
 /// Compiles the option. `None` means a mistake; `Some(None)` means that it is not set. `refunded_for` is an upstream
 /// whose refusals the limit refunds.
-#[expect(clippy::option_option, reason = "as every compiler of a section: None is a mistake")]
+#[expect(clippy::option_option, reason = "as every compiler of a section: None is an error")]
 pub fn compile_lease(
     section: &Section,
     rule: Option<&Rule>,

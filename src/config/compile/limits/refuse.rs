@@ -34,7 +34,7 @@ pub fn compile_own_refuse(section: &Section) -> Option<Refuse> {
     let headers = read_editable_pairs(&refuse, &refuse::HEADERS, parse_header);
     let own_option = headers.iter().flatten().find(|(name, _)| *name == CONTENT_TYPE);
     if let (Some(node), Some(_)) = (refuse.node(&refuse::HEADERS), own_option) {
-        let help = "write `content_type`, beside `body`";
+        let help = "write `content_type`, next to `body`";
         refuse.report_fault::<()>(refuse::HEADERS.name, node, "`content-type` has an option of its own", help);
     }
     refuse.report_unread_keys();

@@ -28,7 +28,7 @@ enum SettleSource {
 }
 
 /// Compiles `settle` and `ask_usage`. `None` means a mistake; `Some(None)` means that `settle` is not set.
-#[expect(clippy::option_option, reason = "as every compiler of a section: None is a mistake")]
+#[expect(clippy::option_option, reason = "as every compiler of a section: None is an error")]
 pub fn compile_settle(
     section: &Section,
     weights: Option<&Arc<ModelWeights>>,

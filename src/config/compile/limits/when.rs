@@ -22,8 +22,10 @@ use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 
 use crate::config::compile::context::LimitContext;
 use crate::config::compile::limits::schedule::compile_schedule;
+use crate::config::compile::named_set::ListedItem;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
+use crate::config::pattern_look::PatternLook;
 use crate::config::reader::Section;
 use crate::config::schema::limit;
 use crate::config::source::SourceTexts;
@@ -31,6 +33,7 @@ use crate::config::tree::{Node, Value};
 use crate::config::values;
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::integers::integer;
+use crate::limiting::limit::address_set::AddressSet;
 use crate::limiting::limit::when::{Condition, Expression, Pattern, Test, When};
 use crate::limiting::source::{Source, SourceKind};
 use crate::net::{IpSet, NamedSet};
@@ -116,8 +119,21 @@ fn compile_text_condition(
     source: Source,
 ) -> Option<Condition> {
     let read = |written: WrittenPattern, node: &Node| -> Option<Pattern> {
+        let mut is_compared_later = false;
         let pattern = match written {
-            WrittenPattern::Text(text) => source.parse_written_text(text).map(Pattern::Text),
+            WrittenPattern::Text(text) => {
+                let is_marked = matches!(&node.value, Value::String(written) if written.value.contains("= "));
+                if let Some(look) = PatternLook::of(text).filter(|_| !is_marked) {
+                    let what =
+                        format!("`{key}` in `when` compares this text as it is, but it looks like {}", look.noun());
+                    let warning = Diagnostic::new(node.place, what).with_help(
+                        "write \"~ REGEX\" for a regular expression, client = \"NETWORK\" for addresses, or \"= TEXT\" for \
+                         the text itself",
+                    );
+                    when.sources.add_warning(DiagnosticCode::WildcardName, warning);
+                }
+                source.parse_written_text(text).map(Pattern::Text)
+            }
             WrittenPattern::Integer(from, to) => source.check_written_integer().map(|()| Pattern::Integer(from, to)),
             WrittenPattern::Wildcard(text) if text.bytes().all(|byte| byte == b'*') => Ok(Pattern::NotEmpty),
             WrittenPattern::Wildcard(text) => {
@@ -125,8 +141,9 @@ fn compile_text_condition(
             }
             WrittenPattern::Set(name) => {
                 let entry = context.sets.find(when.sources, node.place, name)?;
-                warn_of_stars(when.sources, node.place, name, &entry.set);
-                canonicalize_set(&source, name, entry.set).map(Pattern::Set)
+                warn_of_patterns(when.sources, node.place, name, &entry.set);
+                is_compared_later = source == Source::Route && entry.compare_with_routes();
+                canonicalize_set(when.sources, &source, name, &entry).map(Pattern::Set)
             }
             WrittenPattern::Regex(expression) => source
                 .check_written_expression(expression.regex.as_str(), expression.ignore_case)
@@ -137,7 +154,7 @@ fn compile_text_condition(
             when.report_fault(key, node, &what, &help)
         };
         let pattern = pattern.map_or_else(report, Some)?;
-        if source == Source::Route {
+        if source == Source::Route && !is_compared_later {
             add_route_patterns(when.sources, node.place, &pattern);
         }
         Some(pattern)
@@ -158,24 +175,39 @@ fn add_route_patterns(sources: &SourceTexts, place: Place, pattern: &Pattern) {
 }
 
 /// Warns of items of a set that look like patterns.
-fn warn_of_stars(sources: &SourceTexts, place: Place, name: &str, set: &NamedSet) {
-    if set.strings.iter().any(|item| item.len() > 1 && item.contains('*')) {
-        let what = format!("items of [set.{name}] have a `*`, which stands for itself there");
+fn warn_of_patterns(sources: &SourceTexts, place: Place, name: &str, set: &NamedSet) {
+    let looks = set.strings.iter().filter_map(|item| PatternLook::of(item));
+    if let Some(look) = looks.min_by_key(|look| look.noun()) {
+        let what = match look {
+            PatternLook::Wildcard => format!("items of [set.{name}] have a `*`, which stands for itself there"),
+            look => format!("an item of [set.{name}] looks like {}, but items are compared as they are", look.noun()),
+        };
         let warning =
             Diagnostic::new(place, what).with_help("write patterns in `when` itself, like { path = \"/a/*\" }");
         sources.add_warning(DiagnosticCode::WildcardName, warning);
     }
 }
 
-/// Brings the items of a set into the form that values of `source` have.
-fn canonicalize_set(source: &Source, name: &str, set: Arc<NamedSet>) -> Result<Arc<NamedSet>, TextFault> {
-    let mut items: Vec<&String> = set.strings.iter().collect();
+/// Brings the items of a set into the form that values of `source` have. Rows of a file that no value can be are skipped,
+/// unless all are.
+fn canonicalize_set(
+    sources: &SourceTexts,
+    source: &Source,
+    name: &str,
+    listed: &ListedItem,
+) -> Result<Arc<NamedSet>, TextFault> {
+    let mut items: Vec<&String> = listed.set.strings.iter().collect();
     // The first mistake is always the same one.
     items.sort_unstable();
-    let strings = items.into_iter().map(|item| source.parse_written_text(item)).collect::<Result<HashSet<String>, _>>();
-    match strings {
-        Ok(strings) if strings == set.strings => Ok(set),
-        Ok(strings) => Ok(Arc::new(NamedSet { strings, ..NamedSet::default() })),
+    let can_match = |item: &&String| source.parse_written_text(item).is_ok();
+    let has_match = items.iter().any(can_match);
+    let parse = |item: &String| match source.parse_written_text(item) {
+        Err(fault) if has_match && listed.reject_item(sources, item, &fault) => None,
+        result => Some(result),
+    };
+    match items.into_iter().filter_map(parse).collect::<Result<HashSet<String>, _>>() {
+        Ok(strings) if strings == listed.set.strings => Ok(listed.set.clone()),
+        Ok(strings) => Ok(Arc::new(NamedSet { strings })),
         // The item may be of a `${...}`, so no remedy shows another spelling of it.
         Err(fault) => invalid_text(
             format!("an item of [set.{name}] matches nothing: {}", fault.what),
@@ -187,7 +219,7 @@ fn canonicalize_set(source: &Source, name: &str, set: Arc<NamedSet>) -> Result<A
 fn compile_client_condition(when: &Section, context: &LimitContext, node: &Node) -> Option<Condition> {
     enum WhenItem {
         Nets(Vec<IpNet>),
-        Set(Arc<NamedSet>),
+        Set(Arc<AddressSet>),
     }
     let read = |written: WrittenPattern, node: &Node| -> Option<WhenItem> {
         let text = match written {
@@ -206,7 +238,8 @@ fn compile_client_condition(when: &Section, context: &LimitContext, node: &Node)
                 );
             }
         };
-        match parse_client_nets(text) {
+        let check = |net| when.sources.check_network(net);
+        match parse_client_nets(text).and_then(|nets| nets.into_iter().map(check).collect()) {
             Ok(nets) => Some(WhenItem::Nets(nets)),
             Err(TextFault { what, help }) => when.report_fault(CLIENT, node, &what, &help),
         }

@@ -21,7 +21,7 @@ mod redirect_map;
 mod redirect_target;
 mod rewrite;
 mod split;
-mod verified;
+pub(crate) mod verified;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -51,10 +51,10 @@ use crate::config::reader::{At, Section};
 use crate::config::schema::route;
 use crate::config::schema::row::ConfigOption;
 use crate::config::source::SourceTexts;
-use crate::config::values;
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::key::Missing;
 use crate::limiting::limit::Limit;
+use crate::limiting::limit::address_set::AddressSet;
 use crate::limiting::source::{PathParam, Source, SourceOrigin};
 use crate::net::IpSet;
 use crate::route::matcher::{HostPattern, Matcher, PathPattern, Segment};
@@ -204,6 +204,7 @@ fn compile_route(
     let cors = cors.map(|cors| shared.cors.share_value(cors.to_policy(&matcher.methods, dialects)));
     let response_headers = response_headers?;
     cors::check_edits(section, cors.is_some(), &response_headers)?;
+    let (deny, wrong_deny_sets) = deny?;
     let route = Route {
         name,
         matcher,
@@ -213,8 +214,9 @@ fn compile_route(
         upgrades: upgrades.unwrap_or_else(|| bodies::default_upgrades(&limits)),
         limits,
         auth,
-        allow: shared.networks.share_value(allow?),
-        deny: shared.networks.share_value(deny?),
+        allow: shared.networks.share_value(allow?.0),
+        deny: shared.networks.share_value(deny),
+        wrong_deny_sets,
         rewrite: shared.rewrites.share_value(rewrite),
         request_headers: shared.edits.share_value(request_headers),
         response_headers: shared.response_edits.share_value(response_headers),
@@ -400,26 +402,33 @@ fn check_descriptors(section: &Section, limits: &[Arc<Limit>]) -> Option<()> {
     ok
 }
 
-/// Compiles `allow` or `deny`: addresses, networks and `set:NAME`.
-fn compile_networks(section: &Section, option: &ConfigOption, context: &RouteContext) -> Option<IpSet> {
+/// Compiles `allow` or `deny`: addresses, networks and `set:NAME`. Returns also the sets whose files have rows with
+/// errors.
+fn compile_networks(
+    section: &Section,
+    option: &ConfigOption,
+    context: &RouteContext,
+) -> Option<(IpSet, Vec<Arc<AddressSet>>)> {
     enum RouteItem {
         Set(String),
         Network(ipnet::IpNet),
     }
     if section.node(option).is_none() {
-        return Some(IpSet::default());
+        return Some(Default::default());
     }
     let items = section.read_strings(option, |text| match text.strip_prefix("set:") {
         Some(name) => Ok(RouteItem::Set(name.to_owned())),
-        None => values::parse_cidr(text).map(RouteItem::Network),
+        None => section.sources.parse_network(text).map(RouteItem::Network),
     })?;
-    let (mut networks, mut sets) = (Vec::new(), Vec::new());
+    let (mut networks, mut sets, mut wrong_sets) = (Vec::new(), Vec::new(), Vec::new());
     for At { place, value } in items {
         match value {
             RouteItem::Network(network) => networks.push(network),
             RouteItem::Set(name) => {
-                let set = context.sets.find(section.sources, place, &name);
-                sets.push(set.and_then(|listed| listed.as_addresses(section.sources)));
+                let listed = context.sets.find(section.sources, place, &name);
+                let set = listed.as_ref().and_then(|listed| listed.as_addresses(section.sources));
+                wrong_sets.extend(set.clone().filter(|_| listed.is_some_and(|listed| listed.skips_addresses())));
+                sets.push(set);
             }
         }
     }
@@ -427,5 +436,5 @@ fn compile_networks(section: &Section, option: &ConfigOption, context: &RouteCon
     for set in sets {
         all.extend(&set?.networks);
     }
-    Some(all)
+    Some((all, wrong_sets))
 }

@@ -22,6 +22,14 @@ pub fn check_target_bytes(text: &str) -> Result<(), TextFault> {
     let wrong = text.chars().find(|c| !c.is_ascii_graphic() || matches!(c, '\\' | '"' | '<' | '>' | '^' | '`' | '|'));
     match wrong {
         None => Ok(()),
+        // As in `return 301 https://example.com` of nginx.
+        Some(' ') if text.split_once(' ').is_some_and(|(status, _)| parse_redirect_status(status).is_ok()) => {
+            let (status, url) = text.split_once(' ').unwrap_or_default();
+            invalid_text(
+                "the target begins with a status",
+                format!("write redirect = {{ to = \"{}\", status = {status} }}", url.trim()),
+            )
+        }
         Some(c) => {
             invalid_text(format!("`{}` cannot stand in a URL", c.escape_debug()), "percent-encode it: a space is %20")
         }

@@ -11,8 +11,10 @@ use crate::net::{IpSet, Nat64, Nat64Prefix};
 use crate::received_headers::may_name_client;
 
 pub fn compile_client_address(section: &Section) -> ClientAddressRules {
+    let nat64 = read_nat64(section);
+    section.sources.set_nat64(nat64.clone());
     let trusted: IpSet = section
-        .read_strings(&server::TRUSTED_PROXIES, values::parse_cidr)
+        .read_strings(&server::TRUSTED_PROXIES, |text| section.sources.parse_network(text))
         .map(|networks| networks.into_iter().map(|at| at.value).collect())
         .unwrap_or_default();
     let mut headers = read_headers(section);
@@ -23,7 +25,7 @@ pub fn compile_client_address(section: &Section) -> ClientAddressRules {
         let help = "list the proxies in front of the gateway in `trusted_proxies`";
         section.sources.add_warning(DiagnosticCode::RemovedHeader, Diagnostic::new(node.place, what).with_help(help));
     }
-    ClientAddressRules { trusted, headers, nat64: read_nat64(section) }
+    ClientAddressRules { trusted, headers, nat64 }
 }
 
 fn read_headers(section: &Section) -> AddressHeaders {

@@ -27,7 +27,7 @@ const ADDRESS_HELP: &str = "add address = \"0.0.0.0:8443\"";
 const PAIR_HELP: &str = "write certificates = [{ cert = \"chain.pem\", key = \"key.pem\" }], or acme = [\"www.example.com\"], or \
                          internal = true for development";
 const CERT_HELP: &str = "give a file in PEM: the certificate of this server, then those that signed it";
-const KEY_HELP: &str = "give the private key of the certificate beside it, in PEM";
+const KEY_HELP: &str = "give the private key of this certificate, in PEM";
 const CA_HELP: &str = "give a file in PEM: the certificates that sign those of clients";
 
 /// A certificate and its key, with the places where their files are named.

@@ -87,6 +87,7 @@ pub fn compile_server(
         tunnel: section.get(&server::TUNNEL_TIMEOUT),
     };
     let timeout_origins = read_timeout_origins(section, SettingOrigin::Server, TimeoutOrigins::DEFAULT);
+    let log = access_log::compile_access_log(section);
     let settings = ServerSettings {
         workers: match section.get(&server::WORKERS) {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -121,7 +122,8 @@ pub fn compile_server(
             .get(&server::FORWARDED_HEADERS)
             .map(|headers| headers.into_iter().collect())
             .unwrap_or_default(),
-        access_log: access_log::compile_access_log(section),
+        access_log: log.settings,
+        log_facts: log.facts,
         spans: spans::compile_spans(section),
         answer_request_id: section.get(&server::ANSWER_REQUEST_ID),
         error_pages: compile_error_pages(section, None, page_files),

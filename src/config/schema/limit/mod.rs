@@ -120,7 +120,8 @@ rows! {
         .metric("sluicegate_rejections_total")
         .ends(End::NotCalls)
         .weaker(Weaker::Compiled)
-        .called(&["method_costs"]);
+        .called(&["method_costs"])
+        .teach("{ \"tools/call:search\" = 10, default = 1 }", "Set it for JSON-RPC and MCP servers if some methods or tools are much more expensive than others");
     MODE: Mode = option(
         "mode",
         Words(Mode::LABELS),
@@ -148,11 +149,13 @@ rows! {
     .ends(End::StoreDown)
     .weaker(Weaker::Compiled)
     .teach("\"closed\"", "Set `closed` for limits that protect passwords, because an attacker could wait for an outage");
-    WHEN = option("when", Table(&when::TABLE), Described("all requests"), "which requests it applies to").guide("conditions.md");
+    WHEN = option("when", Table(&when::TABLE), Described("all requests"), "which requests it applies to").guide("conditions.md")
+        .teach("{ method = \"POST\", path = \"/login\" }", "Use it to limit only some requests of a route, for example writes, logins or one plan");
     AFTER = option("after", Text("name of a limit"), Absent, "the limit that must be exhausted first")
         .guide("conditions.md#one-limit-after-another")
         .metric("sluicegate_limit_decisions_total")
-        .weaker(Weaker::Added);
+        .weaker(Weaker::Added)
+        .teach("\"included\"", "Use it if one limit is a reserve of another, for example units that customers bought in addition to their plan");
     CANDIDATE_OF = option(
         "candidate_of",
         Text("name of a limit"),
@@ -161,7 +164,8 @@ rows! {
     )
     .guide("conditions.md#candidates")
     .metric("sluicegate_candidate_decisions_total")
-    .weaker(Weaker::Compiled);
+    .weaker(Weaker::Compiled)
+    .teach("\"per-ip\"", "Use it to see what a lower limit would refuse, before you replace the current one");
     OVERRIDES = option(
         "overrides",
         Either(&[Table(&overrides::TABLE), Array { item: &Table(&overrides::TABLE), least: 0, most: 10_000 }]),
@@ -171,10 +175,12 @@ rows! {
     .shown_as("table, or list of tables")
     .guide("overrides.md")
     .metric("sluicegate_rejections_total")
-    .ends(End::Blocked);
+    .ends(End::Blocked)
+    .teach("[{ key = \"192.0.2.7\", rate = \"1000/day\" }]", "Use it if single customers need a different limit, or none");
     FAIR = option("fair", Table(&fair::TABLE), Absent, "tenants share each budget (`token_bucket`, `gcra`)")
         .guide("algorithms.md#fair-sharing")
-        .metric("sluicegate_fair_active_tenants");
+        .metric("sluicegate_fair_active_tenants")
+        .teach("{ key = \"header:x-tenant\" }", "Use it if many tenants share one budget and none of them may use up all of it");
     WARM_UP: Option<Duration> = option("warm_up", duration(SECOND, HOUR), Absent, "how long the rate of an unused key rises, from a third (`token_bucket`)")
         .guide("warm-up.md")
         .metric("sluicegate_limit_decisions_total")
@@ -193,7 +199,8 @@ rows! {
         .ends(End::Banned);
     USAGE: Option<Duration> = option("usage", duration(DAY, USAGE_MAX), Absent, "keep what each key used on each day for this long, for `sluicegate usage`")
         .guide("../operating/usage-reports.md")
-        .metric("sluicegate_usage_lost_total");
+        .metric("sluicegate_usage_lost_total")
+        .teach("\"90d\"", "Set it if you send invoices or reports by usage");
     CHARGE_ON = option("charge_on", OUTCOMES, Described("every response"), "only these responses are charged")
         .shown_as("list of statuses, classes, `\"grpc:CODE\"`")
         .guide("charges.md")
@@ -211,7 +218,8 @@ rows! {
         .shown_as("list of statuses, classes, `\"grpc:CODE\"`")
         .guide("charges.md#clear_on")
         .weaker(Weaker::NewItem)
-        .unordered();
+        .unordered()
+        .teach("[200, 204]", "Use it on limits of failed logins, so that a correct password forgives earlier typing errors");
     SETTLE = option("settle", list_from(1, &Text("source")), Absent, "where the response reports the true cost")
         .shown_as("list of up to 16: `\"openai\"`, `\"anthropic\"`, `\"gemini\"`, `\"bedrock\"`, `\"json:POINTER\"`, `\"sse:POINTER\"`, `\"header:NAME\"`, `\"trailer:NAME\"`, `\"response_bytes\"`, `\"request_bytes\"`")
         .guide("charges.md#settle")
@@ -220,12 +228,15 @@ rows! {
     WEIGHTS = option("weights", Map(&Table(&weights::TABLE)), Described("1 for each token"), "what a token costs, by model")
         .shown_as("table of tables")
         .guide("charges.md#weights")
-        .metric("sluicegate_usage_unknown_models_total");
+        .metric("sluicegate_usage_unknown_models_total")
+        .teach("{ default = { input = 1, output = 4 } }", "Set it if output tokens or some models cost more than others, as at most providers");
     PRICES = option("prices", Path("file"), Absent, "what a million tokens cost in money, by model; a unit is a millionth of the currency")
         .guide("charges.md#prices")
-        .metric("sluicegate_usage_unknown_models_total");
+        .metric("sluicegate_usage_unknown_models_total")
+        .teach("\"prices.toml\"", "Use it for budgets in money instead of tokens");
     ASK_USAGE: bool = option("ask_usage", Boolean, Value("false"), "ask servers to report the usage of chat completion streams")
-        .guide("charges.md#usage-in-the-body");
+        .guide("charges.md#usage-in-the-body")
+        .teach("true", "Turn it on if your clients do not ask for the usage themselves, because streams without it are charged by an estimate");
     REFUSE = option(
         "refuse",
         Table(&refuse::TABLE),
@@ -233,7 +244,8 @@ rows! {
         "the response to a request that this limit refuses",
     )
     .shown_as("table, as in a route")
-    .guide("responses.md");
+    .guide("responses.md")
+    .teach("{ status = 503, body = \"try again in {retry_after} s\" }", "Set it if this limit needs a different response from the other limits of the route, for example a link to larger plans");
     MAX_KEYS: Option<usize> = option(
         "max_keys",
         integer(KEYS_MIN, 1_000_000_000),
@@ -258,9 +270,11 @@ rows! {
         OfAlgorithm,
         Value("\"continuous\""),
         "`\"interval\"`: the whole count at the end of each period",
-    );
+    )
+    .teach("\"interval\"", "Use `interval` if customers expect \"100 requests per minute\" to be refilled all at once, at the end of the minute");
     START = option("start", OfAlgorithm, Value("\"full\""), "bucket of a new key");
-    ANCHOR = option("anchor", OfAlgorithm, Value("\"first_hit\""), "when windows start");
+    ANCHOR = option("anchor", OfAlgorithm, Value("\"first_hit\""), "when windows start")
+        .teach("\"clock\"", "Use `clock` so that all keys start their windows at the same full minute, hour or day");
     PRECISION = option("precision", OfAlgorithm, Value("2"), "counters per period");
     ZONE = option("zone", OfAlgorithm, Value("\"UTC\""), "time zone of the windows").shown_as("IANA time zone")
         .called(&["timezone", "time_zone", "tz"])
@@ -277,8 +291,10 @@ rows! {
     )
     .shown_as("1 to 31, `\"jwt:CLAIM\"`, `\"header:NAME\"`, `\"descriptor:NAME\"`")
     .guide("../guides/plans.md#months-that-begin-when-a-customer-pays")
-    .called(&["month_start", "starts_on", "billing_day"]);
-    STATE = option("state", OfAlgorithm, Value("\"list\""), "how Redis stores the entries of a new key");
+    .called(&["month_start", "starts_on", "billing_day"])
+    .teach("15", "Set it if your billing month does not begin on the first day, or begins on a different day for each customer");
+    STATE = option("state", OfAlgorithm, Value("\"list\""), "how Redis stores the entries of a new key")
+        .teach("\"sorted_set\"", "Change it for windows with many thousands of entries");
     QUEUE = option("queue", OfAlgorithm, Value("\"0ms\""), "longest wait of a request")
         .metric("sluicegate_rejections_total")
         .ends(End::MaxDelayed)
@@ -303,8 +319,10 @@ rows! {
     )
     .shown_as("duration from 1 s to 1 h for `concurrency`, table for others")
     .guide("leases.md")
-    .metric("sluicegate_lease_units_total");
-    LINGER = option("linger", OfAlgorithm, Value("\"60s\""), "how long a request keeps its slot after its client disconnected");
+    .metric("sluicegate_lease_units_total")
+    .teach("\"1m\"", "For `concurrency`, raise it to the length of an outage of Redis that requests should survive. For other limits, use a table if one key gets more requests than Redis can decide");
+    LINGER = option("linger", OfAlgorithm, Value("\"60s\""), "how long a request keeps its slot after its client disconnected")
+        .teach("\"0s\"", "Use `0s` for event streams, so that a client that reconnects finds its slot free. Raise it if servers work on a request long after its client disconnected");
 }
 
 /// Options of `limit.ban`.
@@ -343,7 +361,8 @@ pub mod lease {
         table("limit.lease");
 
         HORIZON: Duration = option("horizon", duration(10, SECOND), Value("\"100ms\""), "longest time that a lease lasts")
-            .metric("sluicegate_lease_requests_total");
+            .metric("sluicegate_lease_requests_total")
+            .teach("\"50ms\"", "Lower it if several gateways should share a hot key more exactly; raise it if Redis still gets too many calls");
         HOT_AFTER: params::Rate = option("hot_after", Rate, Value("\"200/s\""), "a key with more decisions in this gateway has leases")
             .metric("sluicegate_store_hot_keys");
     }
@@ -368,8 +387,10 @@ pub mod cost {
             .shown_as("`\"json:POINTER\"`")
             .guide("charges.md#counted-elements");
         GRAPHQL = option("graphql", Table(&graphql::TABLE), Absent, "an estimate of the GraphQL query in the request")
-            .guide("../guides/graphql.md");
-        RESERVE = option("reserve", Table(&reserve::TABLE), Absent, "an estimate in tokens").guide("charges.md#reserve");
+            .guide("../guides/graphql.md")
+            .teach("{ max_depth = 10 }", "Use it for GraphQL APIs, where one request can cost a thousand times as much as another");
+        RESERVE = option("reserve", Table(&reserve::TABLE), Absent, "an estimate in tokens").guide("charges.md#reserve")
+            .teach("{ add = [\"json:/max_tokens\"] }", "Use it with `settle`, so that parallel requests cannot overrun a budget before the first response reports its usage");
     }
 }
 
@@ -386,20 +407,25 @@ pub mod graphql {
         WEIGHTS = option("weights", Map(&UNITS), Described("1 for each field"), "units of a field, by its name; `default` for all others")
             .shown_as("table of integers")
             .weaker(Weaker::Less)
-            .unset("1");
+            .unset("1")
+            .teach("{ search = 20, default = 1 }", "Give more units to fields that cause expensive work");
         LISTS = option("lists", list_from(1, &Text("argument")), Described("`[\"first\", \"last\", \"limit\"]`"), "arguments that say how many items of a list are wanted")
             .shown_as("list of names")
-            .weaker(Weaker::Compiled);
+            .weaker(Weaker::Compiled)
+            .teach("[\"first\", \"limit\", \"page_size\"]", "List the names that the arguments of your schema have");
         LIST_SIZE: i64 = option("list_size", integer(1, 1_000_000), Value("100"), "items of a list if such an argument is not an integer from 1")
-            .weaker(Weaker::Less);
+            .weaker(Weaker::Less)
+            .teach("20", "Set it to the page size of your server if the query states none");
         MAX_DEPTH: usize = option("max_depth", integer(1, 100), Value("20"), "most fields within each other")
             .metric("sluicegate_rejections_total")
             .ends(End::QueryTooDeep)
-            .weaker(Weaker::More);
+            .weaker(Weaker::More)
+            .teach("10", "Lower it to what your own clients need, because the work multiplies with each level");
         STORED: Option<i64> = option("stored", UNITS, Described("refuse such requests"), "units of a request that names a query which the server has stored")
             .metric("sluicegate_rejections_total")
             .ends(End::StoredQuery)
-            .weaker(Weaker::Compiled);
+            .weaker(Weaker::Compiled)
+            .teach("5", "Set it if clients send persisted queries, whose text the gateway cannot see");
     }
 }
 
@@ -421,9 +447,11 @@ pub mod reserve {
             "where the body announces the largest output; the largest counts",
         )
         .shown_as("list of `\"json:POINTER\"`")
-        .weaker(Weaker::Removed);
+        .weaker(Weaker::Removed)
+        .teach("[\"json:/max_completion_tokens\", \"json:/max_tokens\"]", "Name the fields with which clients of your API limit the output");
         DEFAULT_ADD: i64 = option("default_add", UNITS, Value("1000"), "output tokens of a request that announces none")
-            .weaker(Weaker::Less);
+            .weaker(Weaker::Less)
+            .teach("4000", "Set it to a long response of your models, for clients that announce nothing");
         AT_MOST: i64 = option("at_most", integer(1, COST_MAX), Value("100000"), "largest estimate, before weights")
             .metric("sluicegate_rejections_total")
             .ends(End::NeverFits)
@@ -441,7 +469,8 @@ pub mod weights {
         table("limit.weights");
 
         INPUT: i64 = option("input", WEIGHT, Value("1"), "units of an input token")
-            .weaker(Weaker::Less);
+            .weaker(Weaker::Less)
+            .teach("3", "Set it to the price of an input token, relative to the cheapest token of your models");
         CACHED: Option<i64> = option(
             "cached",
             WEIGHT,
@@ -449,7 +478,8 @@ pub mod weights {
             "units of an input token that the server read from a cache",
         )
         .weaker(Weaker::Less)
-        .unset("1");
+        .unset("1")
+        .teach("1", "Set it to the price of a token from the cache of the provider, usually a tenth of `input`");
         CACHE_WRITE: Option<i64> = option(
             "cache_write",
             WEIGHT,
@@ -457,9 +487,11 @@ pub mod weights {
             "units of an input token that the server wrote to a cache",
         )
         .weaker(Weaker::Less)
-        .unset("1");
+        .unset("1")
+        .teach("4", "Set it if the provider charges more for tokens that it writes to its cache");
         OUTPUT: i64 = option("output", WEIGHT, Value("1"), "units of an output token")
-            .weaker(Weaker::Less);
+            .weaker(Weaker::Less)
+            .teach("15", "Set it to the price of an output token, usually three to five times `input`");
     }
 }
 
@@ -472,18 +504,21 @@ pub mod fair {
 
         KEY = option("key", KEY_PARTS, Required, "what identifies a tenant")
             .weaker(Weaker::Compiled)
-            .called(super::KEY.option.aliases);
+            .called(super::KEY.option.aliases)
+            .teach("\"header:x-tenant\"", "Use what identifies a tenant and what it cannot change, such as a claim of its token");
         WEIGHT: i64 = option("weight", integer(1, WEIGHT_MAX), Value("1"), "weight of a tenant, to which its share is proportional");
         WEIGHTS = option("weights", Map(&TENANT_WEIGHT), Absent, "weights of single tenants, by their values")
             .shown_as("table of integers")
-            .of_clients(ClientData::Keys);
+            .of_clients(ClientData::Keys)
+            .teach("{ acme = 4, globex = 2 }", "Set it for tenants that pay for a larger share");
         RESERVE: Option<i64> = option(
             "reserve",
             integer(1, 1_000_000_000),
             Described("half of the burst"),
             "units that a tenant far above its share must leave to the others",
         )
-        .weaker(Weaker::Compiled);
+        .weaker(Weaker::Compiled)
+        .teach("50", "Lower it if tenants may use more of the budget while others are idle");
         ACTIVE: Option<Duration> = option(
             "active",
             duration(1, ACTIVE_MAX),

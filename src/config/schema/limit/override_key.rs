@@ -16,5 +16,6 @@ rows! {
         Text("16 hexadecimal digits"),
         Absent,
         "the value that [logs show with this hash](../operating/keys-in-logs.md); needs `keys_secret`",
-    );
+    )
+    .teach("\"9b3d1f6a20c4e857\"", "Use it to block a key that you know only from a log with hashed keys");
 }

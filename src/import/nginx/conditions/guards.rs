@@ -19,6 +19,8 @@ const REFUSED: &str = "1";
 
 const REFUSES_MORE: &str = "a request that several entries of the `map` match is refused if one of them refuses; in nginx, the \
                             first one counts";
+const REPEATED_COOKIE: &str = "a request that has this cookie several times is refused if one of them is meant; in nginx, the first \
+                               one counts";
 
 /// Refuses the requests for which a condition is true.
 #[derive(Clone)]
@@ -48,6 +50,10 @@ pub fn read_refusal(at: &Directive, variables: &Variables) -> Option<Guard> {
         return None;
     }
     let mut condition = read_condition(&read_words(at), at, variables)?;
+    // A client could write the name or the value in another way, and be served.
+    if condition.keys.iter().any(ZoneKey::reads_decoded) {
+        return None;
+    }
     condition.keys.iter_mut().for_each(ZoneKey::refuse_repeated_headers);
     Some(Guard { at: at.clone(), condition, status, body: body.cloned() })
 }
@@ -162,6 +168,9 @@ fn read_condition(words: &[String], at: &Directive, variables: &Variables) -> Op
         };
         return translate_values(block, &is_true, variables);
     }
+    if let Some(cookie) = name.strip_prefix("cookie_") {
+        return translate_cookie(at, cookie, (sign, text), variables);
+    }
     let is_method = name == "request_method" && !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_uppercase());
     let exact = match is_method {
         true => text.to_owned(),
@@ -181,6 +190,30 @@ fn read_condition(words: &[String], at: &Directive, variables: &Variables) -> Op
         _ => return None,
     };
     translate_cases(at, variable, default, &entries, variables)
+}
+
+/// Translates a condition that refuses requests with a cookie, as a pattern of the `Cookie` header: the name has no case,
+/// and the value is not decoded. Returns `None` for a condition that a second cookie of the name could make false.
+fn translate_cookie(
+    at: &Directive,
+    cookie: &str,
+    (sign, text): (&str, &str),
+    variables: &Variables,
+) -> Option<TranslatedKey> {
+    let value = match sign {
+        // Any text but `0`.
+        "" => "(?:[^;0 ]+|0[^;]+)".to_owned(),
+        "=" if !text.is_empty() => format!("{}(?:;|$)", regex::escape(text)),
+        _ => return None,
+    };
+    let any_case = |c: char| match c.is_ascii_alphabetic() {
+        true => format!("[{}{}]", c.to_ascii_lowercase(), c.to_ascii_uppercase()),
+        false => c.to_string(),
+    };
+    let name: String = cookie.chars().map(any_case).collect();
+    let entries = [(format!("~(?:^|[;,] *){name} *= *{value}"), true)];
+    let found = translate_cases(at, "$http_cookie", false, &entries, variables)?;
+    Some(TranslatedKey { remark: found.remark.or(Some(REPEATED_COOKIE)), ..found })
 }
 
 /// Translates a `map` of a variable: the texts or expressions that decide, and whether requests with them are refused.

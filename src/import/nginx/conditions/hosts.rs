@@ -66,7 +66,8 @@ impl HostCondition<'_> {
         let group = |name: &str| captures.name(name).map_or("", |group| group.as_str());
         let mut text = text.to_owned();
         for name in self.regex.capture_names().flatten() {
-            text = text.replace(&format!("${{{name}}}"), group(name)).replace(&format!("${name}"), group(name));
+            let (value, name) = (group(name), name.to_ascii_lowercase());
+            text = text.replace(&format!("${{{name}}}"), value).replace(&format!("${name}"), value);
         }
         for number in 1..=self.regex.captures_len().min(10).saturating_sub(1) {
             let value = captures.get(number).map_or("", |group| group.as_str());

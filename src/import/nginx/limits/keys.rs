@@ -37,6 +37,12 @@ impl ZoneKey {
         self.when.contains_key("client")
     }
 
+    /// Returns whether a condition depends on a cookie or a query parameter. Their names have a case here, and their values
+    /// are decoded, unlike in nginx.
+    pub fn reads_decoded(&self) -> bool {
+        ["cookie", "query"].iter().any(|group| self.when.contains_key(*group))
+    }
+
     /// Refuses requests that repeat a header which a condition reads. nginx joins the lines of some headers, depending on
     /// its version.
     pub fn refuse_repeated_headers(&mut self) {
@@ -138,7 +144,7 @@ pub fn translate_key(text: &str, variables: &Variables) -> Result<TranslatedKey,
         && let Some(directive) = variables.blocks.get(name.as_str())
     {
         if text != format!("${name}") && text != format!("${{{name}}}") {
-            return Err(format!("`${name}` is not available beside other text"));
+            return Err(format!("`${name}` is not available next to other text"));
         }
         return match directive.name.as_str() {
             "geo" => translate_geo(directive, |value| value.to_owned(), variables),
@@ -151,7 +157,7 @@ pub fn translate_key(text: &str, variables: &Variables) -> Result<TranslatedKey,
     for name in &names {
         let Some(part) = find_source(name) else {
             return Err(match variables.blocks.contains_key(name.as_str()) {
-                true => format!("`${name}` is not available beside other variables"),
+                true => format!("`${name}` is not available next to other variables"),
                 false => format!("`${name}` is not available as a key"),
             });
         };

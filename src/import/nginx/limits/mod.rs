@@ -257,7 +257,7 @@ impl Zones {
         let text = limits.concat().join("\n");
         let first = self.uses.entry(name.to_owned()).or_insert_with(|| text.clone());
         if *first != text {
-            let why = "this zone is used with other numbers elsewhere, so this use is a limit with its own budget, beside one \
+            let why = "this zone is used with different numbers elsewhere, so this use is a limit with its own budget, next to one \
                        that all uses share, with the largest numbers";
             body.add_remark(out.remarks.add(at, why));
         }

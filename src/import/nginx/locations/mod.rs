@@ -31,7 +31,7 @@ use crate::import::nginx::review::review_block;
 use crate::import::nginx::scope::{Scope, is_rewriting};
 use crate::import::nginx::sizes::translate_size;
 use crate::import::nginx::upstreams::passes::{RedirectPairs, find_redirects, translate_pass};
-use crate::import::nginx::upstreams::{UpstreamBlocks, parse_duration_ms};
+use crate::import::nginx::upstreams::{UpstreamBlocks, translate_time};
 use crate::import::paths::{Location, LocationMatcher};
 use crate::import::syntax::{Directive, shorten};
 use crate::import::text::{format_duration, format_pairs};
@@ -421,10 +421,8 @@ impl<'a> Context<'a, '_> {
         let mut names: Vec<&str> = Vec::new();
         for (theirs, ours) in times {
             let Some(directive) = scope.get(theirs) else { continue };
-            let Some(ms) = parse_duration_ms(directive.arg(0)).filter(|ms| *ms > 0) else {
-                body.add_remark(self.out.remarks.add(directive, "Sluicegate does not accept this time"));
-                continue;
-            };
+            let time = translate_time(directive, |why| body.add_remark(self.out.remarks.add(directive, why)));
+            let Some(ms) = time else { continue };
             for name in ours.into_iter().filter(|name| !name.is_empty()) {
                 if !names.contains(&name) {
                     names.push(name);

@@ -43,10 +43,11 @@ pub fn find_exposure(
         );
     }
     let is_required = matches!(check, CertificateCheck::Required(_)) && own.iter().all(|(_, tls)| *tls);
-    let others = sites.iter().flat_map(|site| &site.listens).map(|listen| join_family(&listen.address));
+    let others = sites.iter().flat_map(|site| site.addresses()).map(str::to_owned);
     for address in others {
-        let is_own = own.iter().any(|(own, _)| *own == address);
-        if is_required && checks.get(&address) != Some(&check) {
+        let joined = join_family(&address);
+        let is_own = own.iter().any(|(own, _)| *own == joined);
+        if is_required && checks.get(&joined) != Some(&check) {
             return Some(format!(
                 "clients reach {address} without the certificate that this server requires; {REMEDY}"
             ));

@@ -208,9 +208,18 @@ impl ListenBlocks {
     pub fn write_listeners(mut self, out: &mut ImportedConfig) {
         self.join_families();
         self.leave_out_covered(out);
+        let trusts_proxies = out.server.iter().any(|line| line.starts_with("trusted_proxies"));
         let mut plain = Vec::new();
         let mut redirect: Option<(String, u16)> = None;
-        for (address, listener) in self.listeners {
+        for (address, mut listener) in self.listeners {
+            if listener.proxy_protocol && !trusts_proxies {
+                listener.proxy_protocol = false;
+                let text = format!(
+                    "{address}: `proxy_protocol` is left out, as no proxy is trusted; write the proxies to trusted_proxies, and \
+                     proxy_protocol = true to this listener"
+                );
+                out.remarks.add_text(text);
+            }
             if let (Some(port), false) = (listener.redirects_to, listener.serves) {
                 match &redirect {
                     None => redirect = Some((address, port)),
@@ -297,6 +306,11 @@ impl ListenBlock {
                 return;
             }
         };
+        // A written depth has a comment of its own.
+        if let Some(verify) = scope.get("ssl_verify_client").filter(|_| scope.get("ssl_verify_depth").is_none()) {
+            let why = "nginx accepts chains with one intermediate certificate at most; the gateway accepts longer ones of this CA";
+            out.remarks.add(verify, why);
+        }
         option(format!("client_ca = {}", quote_literal(ca)));
         option(format!("client_auth = \"{auth}\""));
     }

@@ -1,13 +1,15 @@
 //! Translates `upstream` blocks and the servers that `proxy_pass` names.
 //!
 //! Input: `upstream` blocks, and the `proxy_*` directives in force at a location. Output: upstreams with their servers,
-//! and the rewrite of a route. `passes` translates `proxy_pass` of a location.
+//! and the rewrite of a route. `passes` translates `proxy_pass` of a location, and `tls` how servers are verified.
 //!
 //! To translate another parameter of servers, add it where `server` is read.
 
 pub mod passes;
+mod tls;
 
 use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
 
 use indexmap::IndexMap;
 
@@ -15,12 +17,17 @@ use crate::import::model::ImportedConfig;
 use crate::import::nginx::limits::keys::{Variables, find_variables, translate_key};
 use crate::import::nginx::review::review_block;
 use crate::import::nginx::scope::Scope;
+use crate::import::nginx::upstreams::tls::format_tls;
 use crate::import::syntax::{Directive, shorten};
 use crate::import::text::{format_array, format_duration};
 use crate::text::quote_literal;
 
 const WEIGHT_MAX: u16 = 1000;
 const IN_FLIGHT_MAX: u32 = 10_000_000;
+/// The largest `consecutive_errors`.
+const FAILS_MAX: u32 = 10_000;
+/// `max_fails` and `fail_timeout` in ms of a server without them.
+const DEFAULT_EJECTION: (u32, u64) = (1, 10_000);
 
 /// The `upstream` blocks by name.
 pub type UpstreamBlocks<'a> = HashMap<&'a str, &'a Directive>;
@@ -73,24 +80,24 @@ pub fn define_target(
     };
     let block = blocks.iter().find(|(name, _)| name.eq_ignore_ascii_case(&authority)).map(|(_, block)| *block);
     let own = if ours == "http" { authority.clone() } else { format!("{authority}-{ours}") };
-    let tls = (ours == "https").then(|| format_tls(scope)).flatten();
+    let module = if at.name == "grpc_pass" { "grpc" } else { "proxy" };
+    let tls = match ours {
+        "https" => format_tls(module, block.map(|_| authority.as_str()), scope, out)?,
+        _ => None,
+    };
     let url = |address: &str| format_server_url(ours, address).ok_or_else(|| format!("`{address}` is not a server"));
     let mut lines = match block {
         Some(block) => translate_block(block, url, scope, out)?,
-        None => vec![format!("servers = {}", quote_literal(&url(&authority)?))],
+        None => {
+            let url = url(&authority)?;
+            let eject = has_name(&url).then(|| format_ejection(DEFAULT_EJECTION));
+            std::iter::once(format!("servers = {}", quote_literal(&url))).chain(eject).collect()
+        }
     };
     if scheme == "grpcs" {
         lines.push("protocol = \"http2\"".to_owned());
     }
-    if let Some(line) = tls {
-        if line == UNVERIFIED {
-            out.add_note(
-                "nginx does not verify the certificates of upstream servers by default, so `verify = false` stands \
-                      here. Remove it where the servers have valid certificates.",
-            );
-        }
-        lines.push(line);
-    }
+    lines.extend(tls);
     let has_maximum = lines.iter().any(|line| line.contains("max_in_flight"));
     let (upstream, is_split) = out.define_upstream(&own, lines);
     if is_split && has_maximum {
@@ -103,31 +110,6 @@ pub fn define_target(
     let is_grpc = at.name == "grpc_pass";
     let is_fixed = at.is_expanded && path.is_some();
     Ok(PassTarget { upstream, path, is_fixed, proxy_host, is_block: block.is_some(), is_grpc })
-}
-
-const UNVERIFIED: &str = "tls = { verify = false }";
-
-fn format_tls(scope: &Scope) -> Option<String> {
-    let mut parts = Vec::new();
-    let keys = [
-        ("proxy_ssl_trusted_certificate", "ca"),
-        ("proxy_ssl_certificate", "cert"),
-        ("proxy_ssl_certificate_key", "key"),
-        ("proxy_ssl_name", "server_name"),
-    ];
-    for (theirs, ours) in keys {
-        if let Some(directive) = scope.get(theirs).filter(|directive| !directive.arg(0).contains('$')) {
-            let value = match ours {
-                "server_name" => Some(directive.arg(0).to_owned()),
-                _ => directive.find_file(),
-            };
-            parts.extend(value.map(|value| format!("{ours} = {}", quote_literal(&value))));
-        }
-    }
-    if !scope.is_on("proxy_ssl_verify") {
-        parts.push("verify = false".to_owned());
-    }
-    (!parts.is_empty()).then(|| format!("tls = {{ {} }}", parts.join(", ")))
 }
 
 /// Formats a server's address as a URL. Returns `None` if the address is not valid.
@@ -151,7 +133,7 @@ fn translate_block(
 ) -> Result<Vec<String>, String> {
     let mut servers: IndexMap<String, ServerParameters> = IndexMap::new();
     let mut balance = "balance = \"round_robin\"".to_owned();
-    let (mut ejects, mut differ) = (None, false);
+    let mut ejections: Vec<Option<(u32, u64)>> = Vec::new();
     for directive in block.inner() {
         match directive.name.as_str() {
             "server" => {
@@ -163,9 +145,7 @@ fn translate_block(
                     out.remarks.add(directive, "backup servers are not available, so this one is left out");
                     continue;
                 }
-                let ejection = server.ejection();
-                differ |= ejection.is_some() && ejects.is_some() && ejects != ejection;
-                ejects = ejects.or(ejection);
+                ejections.extend((!server.is_down).then(|| server.ejection()));
                 // An upstream has each server once.
                 match servers.get_mut(&url) {
                     Some(same) => {
@@ -177,10 +157,15 @@ fn translate_block(
                 }
             }
             "least_conn" => balance = "balance = \"least_requests\"".to_owned(),
-            "ip_hash" => balance = "balance = \"consistent_hash\"\nhash_on = \"ip\"".to_owned(),
+            "ip_hash" => balance = "balance = \"consistent_hash\"\nhash_on = \"ip/24/128\"".to_owned(),
             "random" => balance = "balance = \"p2c\"".to_owned(),
             "hash" => match translate_hash(directive.arg(0)) {
-                Some(lines) => balance = lines,
+                Some((lines, remark)) => {
+                    balance = lines;
+                    if let Some(why) = remark {
+                        out.remarks.add(directive, why);
+                    }
+                }
                 None => {
                     out.remarks.add(directive, "Sluicegate cannot hash this value, so the upstream uses round robin");
                 }
@@ -198,16 +183,37 @@ fn translate_block(
     let mut lines = vec![format!("servers = [{}]", written.join(", ")), balance];
     if servers.len() > 1 {
         lines.push(format_retry(servers.len(), scope, out));
-        if let Some((fails @ 1..=10_000, timeout @ 1..)) = ejects {
-            let timeout = format_duration(timeout);
-            lines.push(format!("eject = {{ consecutive_errors = {fails}, for = {timeout}, max = 1.0 }}"));
-            if differ {
-                out.remarks
-                    .add(block, "its servers have different max_fails or fail_timeout: all have those of the first");
-            }
-        }
+    }
+    if servers.len() > 1 || servers.keys().any(|url| has_name(url)) {
+        lines.extend(format_eject(&ejections, block, out));
     }
     Ok(lines)
+}
+
+/// Formats `eject`, which nginx has by default: the `max_fails` and `fail_timeout` of the servers, if they have any.
+fn format_eject(ejections: &[Option<(u32, u64)>], block: &Directive, out: &mut ImportedConfig) -> Option<String> {
+    let first = ejections.iter().copied().flatten().next();
+    if ejections.iter().any(|other| *other != first) {
+        let why = "its servers have different max_fails or fail_timeout: all have those of the first that has any";
+        out.remarks.add(block, why);
+    }
+    if first.is_some_and(|(_, timeout)| timeout > TIME_MAX_MS) {
+        out.remarks.add(block, CUT_TIME);
+    }
+    first.map(format_ejection)
+}
+
+/// Formats `eject` for `max_fails` and `fail_timeout` in ms.
+fn format_ejection((fails, timeout): (u32, u64)) -> String {
+    let (fails, timeout) = (fails.min(FAILS_MAX), format_duration(timeout.clamp(100, TIME_MAX_MS)));
+    format!("eject = {{ consecutive_errors = {fails}, for = {timeout}, max = 1.0 }}")
+}
+
+/// Returns whether a server is a name, which may have several addresses.
+fn has_name(url: &str) -> bool {
+    let authority = url.split_once("://").map_or("", |(_, authority)| authority);
+    let is_address = authority.parse::<SocketAddr>().is_ok() || authority.parse::<IpAddr>().is_ok();
+    !authority.is_empty() && !authority.starts_with('[') && !is_address
 }
 
 /// Adds nginx's default port to the address of a `server` without a port. In an `upstream` block it is 80, even for
@@ -217,14 +223,15 @@ fn address_with_port(text: &str) -> String {
     if has_port { text.to_owned() } else { format!("{text}:80") }
 }
 
-/// Translates the key of `hash` to the lines of a consistent hash. Returns `None` if Sluicegate cannot hash this key.
-fn translate_hash(text: &str) -> Option<String> {
+/// Translates the key of `hash` to the lines of a consistent hash, and what differs. Returns `None` if Sluicegate cannot
+/// hash this key.
+fn translate_hash(text: &str) -> Option<(String, Option<&'static str>)> {
     let found = translate_key(text, &Variables::default()).ok()?;
     let [only] = found.keys.as_slice() else { return None };
     let lines = only.format_lines();
     let key = lines.first().filter(|line| *line != "key = \"all\"")?;
-    let on = key.replacen("key", "hash_on", 1).replace("ip/32/128", "ip");
-    Some(format!("balance = \"consistent_hash\"\n{on}"))
+    let on = key.replacen("key", "hash_on", 1);
+    Some((format!("balance = \"consistent_hash\"\n{on}"), found.remark))
 }
 
 /// The parameters after the address of a `server`.
@@ -234,23 +241,18 @@ struct ServerParameters {
     is_backup: bool,
     /// `max_conns`, if it is not 0.
     max_in_flight: Option<u32>,
-    /// `max_fails`, in failed requests.
-    fails: Option<u32>,
+    /// `max_fails`, in failed requests. 0 means that the server is never left out.
+    fails: u32,
     /// `fail_timeout` in ms.
-    timeout: Option<u64>,
+    timeout: u64,
 }
 
 impl ServerParameters {
     /// Parses the parameters of a `server`. Parameters that Sluicegate lacks become remarks.
     fn parse(directive: &Directive, out: &mut ImportedConfig) -> Result<ServerParameters, String> {
-        let mut server = ServerParameters {
-            weight: 1,
-            is_down: false,
-            is_backup: false,
-            max_in_flight: None,
-            fails: None,
-            timeout: None,
-        };
+        let (fails, timeout) = DEFAULT_EJECTION;
+        let mut server =
+            ServerParameters { weight: 1, is_down: false, is_backup: false, max_in_flight: None, fails, timeout };
         for arg in directive.args.iter().skip(1) {
             match arg.split_once('=') {
                 Some(("weight", text)) => match text.parse::<u16>() {
@@ -262,8 +264,13 @@ impl ServerParameters {
                     Ok(most @ 1..=IN_FLIGHT_MAX) => server.max_in_flight = Some(most),
                     _ => return Err(format!("max_conns={most} is not a number from 0 to 10000000")),
                 },
-                Some(("max_fails", most)) => server.fails = most.parse::<u32>().ok(),
-                Some(("fail_timeout", time)) => server.timeout = parse_duration_ms(time),
+                Some(("max_fails", most)) => {
+                    server.fails = most.parse::<u32>().map_err(|_| format!("max_fails={most} is not a number"))?;
+                }
+                Some(("fail_timeout", time)) => {
+                    server.timeout =
+                        parse_duration_ms(time).ok_or_else(|| format!("fail_timeout={time} is not a time"))?;
+                }
                 _ if arg == "down" => server.is_down = true,
                 _ if arg == "backup" => server.is_backup = true,
                 _ if arg == "resolve" => {}
@@ -286,10 +293,9 @@ impl ServerParameters {
         }
     }
 
-    /// Returns `max_fails` and `fail_timeout` in ms, with nginx's default for the one that is missing.
+    /// Returns `max_fails` and `fail_timeout` in ms. `None` if the server is never left out.
     fn ejection(&self) -> Option<(u32, u64)> {
-        let is_set = self.fails.is_some() || self.timeout.is_some();
-        is_set.then(|| (self.fails.unwrap_or(1), self.timeout.unwrap_or(10_000)))
+        (self.fails > 0 && self.timeout > 0).then_some((self.fails, self.timeout))
     }
 
     /// Formats the server as an inline table of `servers`.
@@ -337,31 +343,50 @@ fn format_retry(servers: usize, scope: &Scope, out: &mut ImportedConfig) -> Stri
     format!("retry = {{ attempts = {attempts}, on = {} }}", format_array(&on))
 }
 
-/// Parses a time of nginx to ms: `10s`, `1m30s`, or seconds without a unit.
-pub fn parse_duration_ms(text: &str) -> Option<u64> {
-    const TIME_MAX_MS: u64 = 86_400_000;
-    if let Ok(seconds) = text.parse::<u64>() {
-        return seconds.checked_mul(1000).map(|ms| ms.min(TIME_MAX_MS));
+/// The longest time of a config, and the remark about a longer one.
+const TIME_MAX_MS: u64 = 86_400_000;
+const CUT_TIME: &str = "Sluicegate waits for a day at most";
+
+/// Translates the time of a directive to ms. `remark` gets what differs. Returns `None` if Sluicegate does not accept it.
+pub fn translate_time(at: &Directive, mut remark: impl FnMut(&str)) -> Option<u64> {
+    match parse_duration_ms(at.arg(0)) {
+        Some(ms @ 1..=TIME_MAX_MS) => Some(ms),
+        Some(ms) if ms > TIME_MAX_MS => {
+            remark(CUT_TIME);
+            Some(TIME_MAX_MS)
+        }
+        _ => {
+            remark("Sluicegate does not accept this time");
+            None
+        }
     }
+}
+
+/// Parses a time of nginx to ms: `10s`, `1m30s`, or seconds without a unit.
+fn parse_duration_ms(text: &str) -> Option<u64> {
     let mut rest = text;
     let mut total = 0_u64;
     while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).filter(|end| *end > 0)?;
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
         let (number, after) = rest.split_at(digits);
         let end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
         let (unit, next) = after.split_at(end);
         let unit = match unit.trim() {
             "ms" => 1,
             "s" => 1000,
+            "" if next.is_empty() => 1000,
             "m" => 60_000,
             "h" => 3_600_000,
             "d" => 86_400_000,
+            "w" => 7 * 86_400_000,
+            "M" => 30 * 86_400_000,
+            "y" => 365 * 86_400_000,
             _ => return None,
         };
         total = total.checked_add(number.parse::<u64>().ok()?.checked_mul(unit)?)?;
         rest = next;
     }
-    Some(total.min(TIME_MAX_MS))
+    Some(total)
 }
 
 #[cfg(test)]
@@ -369,11 +394,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_names_have_several_addresses() {
+        for (url, expected) in [
+            ("http://app", true),
+            ("https://app.test:8443", true),
+            ("http://10.0.0.1", false),
+            ("http://10.0.0.1:80", false),
+            ("http://[::1]", false),
+            ("http://[::1]:80", false),
+            ("unix:/run/app.sock", false),
+        ] {
+            assert_eq!(has_name(url), expected, "{url}");
+        }
+    }
+
+    #[test]
     fn times_of_nginx() {
         for (text, ms) in [
             ("30", Some(30_000)),
             ("1m30s", Some(90_000)),
             ("100ms", Some(100)),
+            ("1m30", Some(90_000)),
+            ("1w", Some(604_800_000)),
+            ("1M", Some(2_592_000_000)),
+            ("1y", Some(31_536_000_000)),
+            ("1h 30m", Some(5_400_000)),
+            ("99999999999999999999", None),
+            ("30 1s", None),
             ("1x", None),
             ("", Some(0)),
             ("s", None),

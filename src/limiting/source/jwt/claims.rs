@@ -16,13 +16,17 @@ pub struct Claims {
     valid: Option<(i64, i64)>,
 }
 
-/// Claims of the tokens of one request; `None` for an invalid token.
+/// Claims of the token in one line of a header; `None` if it has no valid one. A line is ambiguous if some servers find
+/// a token in it and others do not.
+pub type LineClaims = Result<Option<Arc<Claims>>, Ambiguous>;
+
+/// Claims of the tokens of one request.
 pub enum TokenClaims {
     One(Arc<Claims>),
-    /// The request has several tokens, and servers differ in which one they use.
+    /// Servers differ in the token that they use: the request has several lines, or one that is ambiguous.
     Several {
-        first: Option<Arc<Claims>>,
-        last: Option<Arc<Claims>>,
+        first: LineClaims,
+        last: LineClaims,
     },
 }
 
@@ -39,7 +43,7 @@ impl TokenClaims {
     /// client would have another key.
     ///
     /// # Errors
-    /// There are several values or several tokens, and `repeated` does not choose one.
+    /// There are several values or several tokens, and `repeated` does not choose one; or the token is ambiguous.
     pub fn get(&self, name: &str, repeated: Repeated) -> Result<Option<Cow<'_, str>>, Ambiguous> {
         let Some(value) = self.choose(repeated)?.and_then(|claims| claims.find(name)) else { return Ok(None) };
         let Value::Array(items) = value else { return Ok(text_of(value)) };
@@ -54,7 +58,7 @@ impl TokenClaims {
     /// Returns the value of a claim, or all elements of an array.
     ///
     /// # Errors
-    /// There are several tokens, and `repeated` does not choose one.
+    /// There are several tokens, and `repeated` does not choose one; or the token is ambiguous.
     pub fn list(&self, name: &str, repeated: Repeated) -> Result<Vec<Cow<'_, str>>, Ambiguous> {
         Ok(self.choose(repeated)?.map(|claims| claims.list(name)).unwrap_or_default())
     }
@@ -63,8 +67,11 @@ impl TokenClaims {
         match (self, repeated) {
             (TokenClaims::One(claims), _) => Ok(Some(claims)),
             (TokenClaims::Several { .. }, Repeated::Refuse) => Err(Ambiguous),
-            (TokenClaims::Several { first, .. }, Repeated::First) => Ok(first.as_deref()),
-            (TokenClaims::Several { last, .. }, Repeated::Last) => Ok(last.as_deref()),
+            (TokenClaims::Several { first: line, .. }, Repeated::First)
+            | (TokenClaims::Several { last: line, .. }, Repeated::Last) => match line {
+                Ok(claims) => Ok(claims.as_deref()),
+                Err(Ambiguous) => Err(Ambiguous),
+            },
         }
     }
 }

@@ -2,6 +2,7 @@
 //! conditions. Input are the headers of a request; output are the claims, or none if the token is invalid. The
 //! `proxy` module calls it for routes whose limits read claims.
 //!
+//! - `presented`: finds the token in a header, however servers read it.
 //! - `jwk`: keys, and which of them may verify a token; `verifier`: checks signatures.
 //! - `remote_keys`: the keys that `crate::jwks` fetches from an issuer.
 //! - `claims`: finds values in a verified token; `token_cache`: tokens that were verified recently.
@@ -10,6 +11,7 @@
 
 pub mod claims;
 pub mod jwk;
+mod presented;
 pub mod remote_keys;
 #[cfg(test)]
 mod tests;
@@ -32,8 +34,9 @@ use tokio::sync::watch;
 use crate::limiting::source::Ambiguous;
 use crate::limiting::source::inputs;
 use crate::limiting::source::inputs::{FoundValue, Repeated};
-pub use crate::limiting::source::jwt::claims::{Claims, TokenClaims};
+pub use crate::limiting::source::jwt::claims::{Claims, LineClaims, TokenClaims};
 use crate::limiting::source::jwt::jwk::KeySet;
+use crate::limiting::source::jwt::presented::{read_token, strip_bearer};
 use crate::limiting::source::jwt::remote_keys::RemoteKeys;
 use crate::limiting::source::jwt::token_cache::TokenCache;
 
@@ -60,7 +63,8 @@ pub enum KeySource {
 pub enum PresentedToken {
     /// The request contains no token.
     Missing,
-    /// The request contains several tokens, of which servers may use any, or a token that has expired.
+    /// The request contains several tokens, of which servers may use any, or a token that has expired or is not written
+    /// as it was issued.
     Invalid,
     /// The token was verified recently, and is still valid.
     Verified(Arc<Claims>),
@@ -128,13 +132,16 @@ impl TokenVerifier {
     /// Returns the claims of a request's token. Returns `None` if there is no token, or none that is valid at `now_s`.
     pub fn verify_request(&self, headers: &HeaderMap, now_s: i64) -> Option<TokenClaims> {
         let of = |repeated| inputs::find_header(headers, &self.header, repeated);
-        let verified = |found: FoundValue| self.verify_header(&found.ok()??, now_s);
-        match of(Repeated::Refuse) {
+        let verified = |found: FoundValue| -> LineClaims {
+            let Some(field) = found? else { return Ok(None) };
+            Ok(read_token(&field)?.and_then(|token| self.verify_token(&token, now_s)))
+        };
+        match verified(of(Repeated::Refuse)) {
+            Ok(claims) => claims.map(TokenClaims::One),
             Err(Ambiguous) => {
                 let (first, last) = (verified(of(Repeated::First)), verified(of(Repeated::Last)));
                 Some(TokenClaims::Several { first, last })
             }
-            one => verified(one).map(TokenClaims::One),
         }
     }
 
@@ -157,10 +164,14 @@ impl TokenVerifier {
             Ok(None) => return PresentedToken::Missing,
             Err(Ambiguous) => return PresentedToken::Invalid,
         };
-        let token = token_of(&field);
+        let token = strip_bearer(&field);
         // Another scheme, such as `Basic`, is no token.
         if token.is_empty() || (self.header == AUTHORIZATION && token.contains(&b' ')) {
             return PresentedToken::Missing;
+        }
+        // A login has one spelling, while a limit also counts those that only some servers accept.
+        if read_token(&field).ok().flatten().is_none_or(|read| *read != *token) {
+            return PresentedToken::Invalid;
         }
         let Some(keys) = self.keys.current(now_s) else { return PresentedToken::Unverified };
         let known = self.lock().get(keys.digest(), &Sha256::digest(token).into());
@@ -177,9 +188,10 @@ impl TokenVerifier {
     pub fn request_missing_key(&self, headers: &HeaderMap, now_s: i64) -> Option<watch::Receiver<u64>> {
         let remote = self.remote_keys()?;
         let field = inputs::find_header(headers, &self.header, Repeated::Refuse).ok()??;
-        let (_, Header { kid, .. }) = self.read_header(token_of(&field))?;
+        let token = read_token(&field).ok()??;
+        let (_, Header { kid, .. }) = self.read_header(&token)?;
         let is_known = |keys: Arc<KeySet>| kid.as_ref().is_some_and(|kid| keys.has_id(kid));
-        if remote.current(now_s).is_some_and(is_known) || self.verify_header(&field, now_s).is_some() {
+        if remote.current(now_s).is_some_and(is_known) || self.verify_token(&token, now_s).is_some() {
             return None;
         }
         remote.request_refresh(Instant::now())
@@ -195,8 +207,8 @@ impl TokenVerifier {
         header.crit.is_none().then_some((validation, header))
     }
 
-    fn verify_header(&self, field: &[u8], now_s: i64) -> Option<Arc<Claims>> {
-        let (token, keys) = (token_of(field), self.keys.current(now_s)?);
+    fn verify_token(&self, token: &[u8], now_s: i64) -> Option<Arc<Claims>> {
+        let keys = self.keys.current(now_s)?;
         let id: [u8; 32] = Sha256::digest(token).into();
         let known = self.lock().get(keys.digest(), &id);
         if let Some(claims) = known {
@@ -215,16 +227,6 @@ impl TokenVerifier {
     /// Locks the cache. A panic in another worker leaves complete generations, so it remains usable.
     fn lock(&self) -> std::sync::MutexGuard<'_, TokenCache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Returns the token in the value of a header, without `Bearer `.
-fn token_of(field: &[u8]) -> &[u8] {
-    match field {
-        [scheme @ .., _] if scheme.len() >= 7 && scheme[..7].eq_ignore_ascii_case(b"bearer ") => {
-            field[7..].trim_ascii()
-        }
-        token => token,
     }
 }
 

@@ -226,6 +226,36 @@ fn of_two_tokens_the_limit_says_which_counts() {
     }
 }
 
+/// Whoever holds the token has its budget, in each spelling that some server accepts. A login has one spelling.
+#[test]
+fn a_token_has_the_same_claims_in_every_spelling() {
+    let jwt = jwt(&[Algorithm::HS256]);
+    let token = hs256(&json!({ "sub": "anna" }));
+    for field in ["Bearer\t@", "Bearer  @", "Bearer @=", "Bearer @==", "@", "JWT @", "Any\t@"] {
+        let claims = ask(&jwt, &field.replace('@', &token)).unwrap();
+        assert_eq!(claims.get("sub", Repeated::Refuse), Ok(Some("anna".into())), "{field}");
+    }
+    for field in ["Bearer @ x", "Bearer \"@\"", "Bearer @,x", "Bearer @;x", "Any @ x"] {
+        let claims = ask(&jwt, &field.replace('@', &token)).unwrap();
+        for repeated in [Repeated::Refuse, Repeated::First, Repeated::Last] {
+            assert_eq!(claims.get("sub", repeated), Err(Ambiguous), "{field} {repeated:?}");
+        }
+        assert!(claims.into_only().is_none(), "{field}");
+    }
+    let found = |field: &str| {
+        let mut headers = HeaderMap::new();
+        headers.insert(&jwt.header, field.replace('@', &token).parse().unwrap());
+        jwt.find_verified(&headers, now())
+    };
+    for field in ["Bearer @", "bearer  @", "@"] {
+        assert!(matches!(found(field), PresentedToken::Verified(_)), "{field}");
+    }
+    for field in ["Bearer\t@", "Bearer @=", "\"@\""] {
+        assert!(matches!(found(field), PresentedToken::Invalid), "{field}");
+    }
+    assert!(matches!(found("JWT @"), PresentedToken::Missing));
+}
+
 #[test]
 fn claims_are_texts_integers_flags_and_arrays_of_them() {
     let jwt = jwt(&[Algorithm::HS256]);

@@ -350,6 +350,21 @@ impl RedisStore {
         eviction::read_policy(async |cmd| self.send(key, cmd).await).await
     }
 
+    /// Returns why the server that has `key` denies what a decision needs, in its own words; `None` if it does not, or if
+    /// there is no connection.
+    pub async fn find_denial(&self, key: &str) -> Option<String> {
+        const SCRIPT: &str = "redis.call('MGET', KEYS[1]) redis.call('SET', KEYS[1], '', 'PX', 1)";
+        let mut call = redis::cmd("EVAL");
+        call.arg(SCRIPT).arg(1).arg(key);
+        for command in [redis::cmd("TIME"), call] {
+            match self.send(key, &command).await {
+                Err(error) if error.code().is_some() => return Some(codec::error_text(&error)),
+                _ => {}
+            }
+        }
+        None
+    }
+
     /// Calls `visit` with the state keys below `prefix` that contain the name `part`.
     pub async fn visit_keys(&self, prefix: &str, part: &str, visit: &mut impl FnMut(&str)) -> Result<(), ErrorKind> {
         scan::visit_keys(self, prefix, part, visit).await.inspect_err(|kind| self.count_error(*kind))

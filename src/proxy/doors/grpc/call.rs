@@ -46,7 +46,7 @@ pub async fn read_message(request: &mut RequestContext<'_>, max: usize) -> Resul
 async fn read_body(body: &mut RequestBody, max: usize) -> Result<Bytes, CallError> {
     let mut reader = MessageReader::new(max);
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| CallError::new(GrpcCode::Cancelled, "the call broke off"))?;
+        let frame = frame.map_err(|_| CallError::new(GrpcCode::Cancelled, "the call was cut off"))?;
         if let Some(piece) = frame.data_ref() {
             reader.add(piece)?;
         }

@@ -233,7 +233,7 @@ pub fn add_descriptor<'f>(entries: &'f [DescriptorEntry<'f>], facts: &Facts<'f>)
 /// decision reads and writes each budget once.
 ///
 /// # Errors
-/// The descriptors use the budget for two tenants.
+/// The descriptors use the budget for two tenants, or a live override delays requests.
 fn add_check(
     limiter: &Limiter,
     checks: &mut Checks,
@@ -241,6 +241,12 @@ fn add_check(
     (facts, hits): (&Facts<'_>, i64),
 ) -> Result<usize, String> {
     let evaluation = limiter.evaluate_hits(limit, facts, facts, hits);
+    if evaluation.check().is_some_and(|check| check.rule.has_queue()) {
+        return Err(format!(
+            "the override of a key of the limit {} delays requests, but Envoy does not wait",
+            limit.name
+        ));
+    }
     if let Evaluation::Check(check) = &evaluation
         && let Some(place) = find_same(checks, index, check)
     {

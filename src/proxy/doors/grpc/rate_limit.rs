@@ -34,6 +34,7 @@ pub fn refuse_undecidable(descriptors: usize, why: &str) -> RateLimitResponse {
         statuses: vec![refusal; descriptors],
         response_headers_to_add: status::list_headers(response.headers()),
         raw_body: response.body_mut().take_full().unwrap_or_default(),
+        ..RateLimitResponse::default()
     }
 }
 

@@ -7,9 +7,12 @@ use http::header::{CONTENT_LENGTH, VARY};
 use http::{HeaderMap, Response};
 
 use crate::ends::End;
-use crate::envoy::rate_limit::{CurrentLimit, DescriptorStatus, LimitCode, RateLimitResponse, WindowUnit};
+use crate::envoy::rate_limit::{
+    CurrentLimit, DescriptorStatus, LimitCode, Metadata, MetadataField, RateLimitResponse, WindowUnit,
+};
 use crate::envoy::{Duration, HeaderPair};
 use crate::limiting::answer::{Answer, NEVER};
+use crate::limiting::limit::over::EXCEEDED_HEADER;
 use crate::limiting::limit::{Limit, Mode};
 use crate::limiting::{ChainState, LimitResult, Outcome, STORE_RETRY_MS, Verdict, clock};
 use crate::proxy::account::body::ResponseBody;
@@ -26,7 +29,7 @@ pub fn unlimited(remaining: u32) -> DescriptorStatus {
 }
 
 /// Returns the status of a descriptor from the results of its limits: of those that are enforced, or if none is, of
-/// the shadow limits, which never refuse. Candidates are not shown.
+/// those that let the request pass although it is over them. Candidates are not shown.
 pub fn describe_results<'r>(results: impl Iterator<Item = (&'r Arc<Limit>, &'r LimitResult)>) -> DescriptorStatus {
     let results =
         results.filter(|(limit, result)| limit.candidate_of.is_none() && result.chain_state == ChainState::InForce);
@@ -36,11 +39,11 @@ pub fn describe_results<'r>(results: impl Iterator<Item = (&'r Arc<Limit>, &'r L
             (false, answer) => (false, -wait_ms(answer).unwrap_or(i64::MAX)),
             (true, answer) => (true, answer.map_or(i64::MAX, |answer| answer.remaining)),
         };
-        (limit.mode == Mode::Shadow, rank)
+        (limit.mode == Mode::Shadow || result.outcome.is_forwarded_by(limit), rank)
     });
     let Some((limit, result)) = strictest else { return unlimited(0) };
     let is_over = !result.outcome.is_admitted();
-    let code = if is_over && limit.mode == Mode::Enforce { LimitCode::OverLimit } else { LimitCode::Ok };
+    let code = if result.outcome.is_refused_by(limit) { LimitCode::OverLimit } else { LimitCode::Ok };
     let wait = match result.outcome {
         Outcome::Closed => Some(STORE_RETRY_MS),
         outcome if is_over => wait_ms(outcome.answer()),
@@ -103,14 +106,45 @@ pub fn build_answer(
     statuses: Vec<DescriptorStatus>,
     verdict: Option<&Verdict>,
 ) -> RateLimitResponse {
-    let code = if verdict.is_some_and(|verdict| verdict.refused) { LimitCode::OverLimit } else { LimitCode::Ok };
+    let is_refused = verdict.is_some_and(|verdict| verdict.refused);
+    let code = if is_refused { LimitCode::OverLimit } else { LimitCode::Ok };
+    let (request_headers, metadata) = match (verdict, request.route) {
+        (Some(verdict), Some((_, route))) if !is_refused => list_exceeded(verdict, &route.limits),
+        _ => Default::default(),
+    };
     let (headers, body) = verdict.map_or_else(Default::default, |verdict| build_client_response(request, verdict));
     RateLimitResponse {
         overall_code: code.into(),
         statuses,
         response_headers_to_add: list_headers(&headers),
+        request_headers_to_add: request_headers,
         raw_body: body,
+        dynamic_metadata: metadata,
     }
+}
+
+/// Names the limits that a request exceeds and that let it pass: in a header of the request, those that forward it, and
+/// in the metadata also those in shadow mode.
+fn list_exceeded(verdict: &Verdict, limits: &[Arc<Limit>]) -> (Vec<HeaderPair>, Option<Metadata>) {
+    let name = |result: &LimitResult| limits[result.limit].listed_name();
+    let exceeded: Vec<&str> = verdict.excesses(limits).map(name).collect();
+    let shadow: Vec<&str> = verdict.refusals_of(limits, Mode::Shadow).map(name).collect();
+    if exceeded.is_empty() && shadow.is_empty() {
+        return Default::default();
+    }
+    let mut fields = Vec::new();
+    for (key, names) in [("exceeded", &exceeded), ("would_refuse", &shadow)] {
+        if !names.is_empty() {
+            fields.push(MetadataField::of_texts(key, names.iter().copied()));
+        }
+    }
+    let header = HeaderPair {
+        key: Bytes::copy_from_slice(EXCEEDED_HEADER.as_str().as_bytes()),
+        value: Bytes::from(exceeded.join(", ")),
+        raw_value: Bytes::new(),
+    };
+    let headers = if exceeded.is_empty() { Vec::new() } else { vec![header] };
+    (headers, Some(Metadata { fields }))
 }
 
 /// Builds what a client of the other proxy gets: the rate limit headers and, of a refused request, the whole response.

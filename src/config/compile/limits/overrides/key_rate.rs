@@ -7,6 +7,9 @@ use crate::config::compile::context::LimitContext;
 use crate::config::compile::limits::dates;
 use crate::config::compile::limits::overrides::{compile_budget, compile_live_budget};
 use crate::config::compile::limits::rule::has_source;
+use crate::config::diagnostics::codes::DiagnosticCode;
+use crate::config::diagnostics::report::Diagnostic;
+use crate::config::pattern_look::PatternLook;
 use crate::config::reader::Section;
 use crate::config::schema::limit;
 use crate::config::tree::{Node, Table, TableEntry, Value};
@@ -105,7 +108,7 @@ impl Rated<'_> {
         };
         let (spec, base) = (self.spec, self.base.clone());
         let compile = move |number: i64| match compile_live_budget(spec, &base, &format!("{RATE}={number}/{unit}")) {
-            Ok(OverrideBudget::Rule(rule)) => Some(Rule::clone(&rule)),
+            Ok((OverrideBudget::Rule(rule), _)) => Some(Rule::clone(&rule)),
             _ => None,
         };
         let is_calendar = matches!(self.spec.leading.kind, ParamKind::CalendarRate);
@@ -139,7 +142,15 @@ impl Rated<'_> {
             }
             match entry.key.as_str() {
                 DEFAULT => default = budget,
-                plan => drop(plans.insert(plan.to_owned(), budget)),
+                plan => {
+                    if let Some(look) = PatternLook::of(plan) {
+                        let what = format!("plans are compared as they are, but `{plan}` looks like {}", look.noun());
+                        let warning = Diagnostic::new(entry.place, what)
+                            .with_help("write the whole name of each plan; `default` is for all others");
+                        section.sources.add_warning(DiagnosticCode::WildcardName, warning);
+                    }
+                    plans.insert(plan.to_owned(), budget);
+                }
             }
         }
         is_whole.then_some(())?;

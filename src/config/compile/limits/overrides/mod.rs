@@ -1,20 +1,28 @@
 //! `overrides` of a limit: budgets of single keys, compiled like the limit itself with other numbers. Called by
-//! `limits`; live overrides and rows of files use the same code. `key_rate` compiles rates that requests state.
+//! `limits`; live overrides and rows of files use the same code. `key_rate` compiles rates that requests state, and
+//! `patterns` warns of keys that look like patterns.
 //!
 //! Input: the section of a limit, or one written row, and the algorithm and key of the limit. Output: the overrides of
 //! the limit, and a diagnostic for each that has an error. To add a kind of budget, add a variant to `OverrideBudget`
 //! and read it here.
 
 pub(crate) mod key_rate;
+mod patterns;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
+use crate::config::compile::limits::overrides::patterns::{find_look, warn_of_patterns};
 use crate::config::compile::limits::rule;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
+use crate::config::effective::budgets::describe_budget;
+use crate::config::pattern_look::PatternLook;
 use crate::config::reader::{At, Section};
 use crate::config::schema::limit;
+use crate::config::schema::row::ConfigOption;
 use crate::config::source::{PrivateFile, SourceTexts};
 use crate::config::substitute::Text;
 use crate::config::tree::{Node, Table as Tree, TableEntry, Value};
@@ -27,7 +35,8 @@ use crate::limiting::key::{Key, KeyPart};
 use crate::limiting::limit::when::Pattern;
 use crate::limiting::overrides::row_file::OverrideFile;
 use crate::limiting::overrides::table::{
-    OverrideBudget, OverrideEntry, OverrideTable, OverrideValue, PartHasher, parse_end,
+    OverrideBudget, OverrideEntry, OverrideSetting, OverrideTable, OverrideValue, ParsedBudget, ParsedBudgets,
+    PartHasher, parse_end,
 };
 use crate::limiting::overrides::{ENTRIES_MAX, HASH_NEEDS_SECRET, Overrides};
 use crate::limiting::source::Source;
@@ -88,7 +97,8 @@ pub fn compile_overrides(
         }
     }
     let hasher = PartHasher::new(key, hasher);
-    let template = Arc::new(move |value: &str| compile_live_entry(spec, &base, value));
+    let template =
+        Arc::new(move |value: &str, parsed: &mut ParsedBudgets| compile_live_entry(spec, &base, value, parsed));
     let path = file.as_ref().map(|file| file.value.clone());
     let overrides = Overrides::new(table, path.map(OverrideFile::new), hasher, template);
     match file {
@@ -136,6 +146,7 @@ fn apply_file(section: &Section, overrides: &Overrides, key: &Key, (place, path)
                 let help = "correct these rows; the others apply";
                 sources.add_warning(DiagnosticCode::SkippedRows, Diagnostic::new(place, what).with_help(help));
             }
+            warn_of_patterns(sources, key, place, (path, &text));
             Some(())
         }
         Err(what) => {
@@ -171,13 +182,15 @@ fn compile_entry(
         return section.report_fault(limit::OVERRIDES.name, item, "the entry changes nothing", &help(spec));
     }
     let values = match_key_values(&own, key, values?, item)?;
-    let budget = compile_budget(section.sources, &own.title, spec, base, amounts.into_iter().cloned().collect())?;
+    let amounts: Vec<TableEntry> = amounts.into_iter().cloned().collect();
+    let written = describe_written(base, &amounts);
+    let budget = compile_budget(section.sources, &own.title, spec, base, amounts)?;
     if own.node(&limit::overrides::UNTIL).is_some() && until.is_none()
         || own.node(&limit::overrides::NOTE).is_some() && note.is_none()
     {
         return None;
     }
-    match table.insert(&values, OverrideEntry { budget, until_ms: until, note }) {
+    match table.insert(&values, OverrideEntry { budget, written, until_ms: until, note, setting: None }) {
         true => Some(()),
         false => {
             let what =
@@ -265,9 +278,13 @@ fn match_key_values(
                 if *part == KeyPart::Source(Source::Route) {
                     own.sources.add_route_pattern(place, Pattern::Text(text.clone().into_owned()));
                 }
-                if text.contains('*') {
-                    let what =
-                        "an override has no patterns: the `*` stands for itself beside other characters".to_owned();
+                if let Some(look) = find_look(part, &text) {
+                    let what = match look {
+                        PatternLook::Wildcard => {
+                            "an override has no patterns: the `*` stands for itself next to other characters".to_owned()
+                        }
+                        look => format!("an override has no patterns, but this value looks like {}", look.noun()),
+                    };
                     let help =
                         "write the whole value; \"*\" alone is any value, and limits can have patterns in `when`";
                     own.sources.add_warning(DiagnosticCode::WildcardName, Diagnostic::new(place, what).with_help(help));
@@ -311,11 +328,31 @@ pub fn compile_budget(
             return budget;
         }
     }
+    let first_place = changed.first().map(|entry| entry.place);
     let mut tree = base.clone();
     tree.entries.retain(|entry| !changed.iter().any(|new| new.key == entry.key));
     tree.entries.extend(changed);
     let section = Section::new(sources, &limit::TABLE, title, &tree);
-    rule::compile_rule(&section, spec).map(|(rule, _)| OverrideBudget::Rule(Arc::new(rule)))
+    let (rule, _) = rule::compile_rule(&section, spec)?;
+    if let Some(option) = find_option_without_queue(base).filter(|_| rule.has_queue()) {
+        let message = format!("{title} lets requests wait, which `{option}` of the limit excludes");
+        let help = "shorten `queue`, or leave it out, so that no request waits";
+        sources.add_mistake(Diagnostic::new(first_place.unwrap_or(section.place), message).with_help(help));
+        return None;
+    }
+    Some(OverrideBudget::Rule(Arc::new(rule)))
+}
+
+/// Returns an option of the limit that is impossible if requests wait in the queue of a key.
+fn find_option_without_queue(base: &Tree) -> Option<&'static str> {
+    let has = |option: &&ConfigOption| {
+        base.entries.iter().any(|entry| {
+            let is_delay =
+                matches!(&entry.node.value, Value::String(text) if ["refuse", "delay"].contains(&text.value.as_str()));
+            entry.key == option.name && !is_delay
+        })
+    };
+    [&limit::CLEAR_ON.option, &limit::OVER.option].into_iter().find(has).map(|option| option.name)
 }
 
 /// Returns the options that an entry may change: amounts, not the shape of the limit.
@@ -334,6 +371,9 @@ fn help(spec: &Spec) -> String {
 
 const UNTIL: &str = limit::overrides::UNTIL.option.name;
 const NOTE: &str = limit::overrides::NOTE.option.name;
+/// The admin API adds these parts to an entry: when it was set, and by which token.
+const SET_AT: &str = "set_at";
+const SET_BY: &str = "set_by";
 /// Longest note of an entry, in bytes.
 const NOTE_MAX: usize = 200;
 
@@ -357,15 +397,37 @@ fn parse_note(text: &str) -> Result<Box<str>, TextFault> {
     }
 }
 
-/// Compiles a live entry such as `rate=100/s;burst=5;until=2026-12-31T00:00:00Z;note=launch`.
-fn compile_live_entry(spec: &Spec, base: &Tree, value: &str) -> Result<OverrideEntry, String> {
-    let (mut until_ms, mut note, mut amounts) = (None, None, Vec::new());
+/// Parses the time at which an entry was set.
+fn parse_set_at(text: &str) -> Result<i64, TextFault> {
+    match text.parse::<Timestamp>() {
+        Ok(time) => Ok(time.as_millisecond()),
+        Err(_) => values::invalid_text(format!("`{text}` is not a time"), "leave it out: the admin API writes it"),
+    }
+}
+
+/// Describes the numbers of the limit with those of `changed` in place of its own, as they are written.
+fn describe_written(base: &Tree, changed: &[TableEntry]) -> Arc<str> {
+    let own = |name: &str| changed.iter().find(|entry| entry.key == name);
+    describe_budget(|name| own(name).or_else(|| base.get(name)).map(|entry| &entry.node.value)).into()
+}
+
+/// Compiles a live entry such as `rate=100/s;burst=5;until=2026-12-31T00:00:00Z;note=launch`. `parsed` remembers budgets.
+fn compile_live_entry(
+    spec: &Spec,
+    base: &Tree,
+    value: &str,
+    parsed: &mut ParsedBudgets,
+) -> Result<OverrideEntry, String> {
+    let (mut until_ms, mut note, mut set_at, mut set_by) = (None, None, None, None);
+    let mut amounts = Vec::new();
     let describe = |name: &str, TextFault { what, help }: TextFault| format!("`{name}`: {what}; {help}");
     for pair in value.split(';') {
         let (name, text) = pair.split_once('=').map_or(("", ""), |(name, text)| (name.trim(), text.trim()));
         let is_twice = match name {
             UNTIL => until_ms.replace(parse_until(text).map_err(|fault| describe(name, fault))?).is_some(),
             NOTE => note.replace(parse_note(text).map_err(|fault| describe(name, fault))?).is_some(),
+            SET_AT => set_at.replace(parse_set_at(text).map_err(|fault| describe(name, fault))?).is_some(),
+            SET_BY => set_by.replace(parse_note(text).map_err(|fault| describe(name, fault))?).is_some(),
             _ => {
                 amounts.push(pair);
                 false
@@ -375,12 +437,14 @@ fn compile_live_entry(spec: &Spec, base: &Tree, value: &str) -> Result<OverrideE
             return Err(format!("`{name}` occurs twice; remove one"));
         }
     }
-    let budget = compile_live_budget(spec, base, &amounts.join(";"))?;
-    Ok(OverrideEntry { budget, until_ms, note })
+    let (budget, written) =
+        parsed.get_or_parse(amounts.join(";"), |amounts| compile_live_budget(spec, base, amounts))?;
+    let setting = set_at.map(|at_ms| Box::new(OverrideSetting { at_ms, by: set_by }));
+    Ok(OverrideEntry { budget, written, until_ms, note, setting })
 }
 
-/// Compiles a live budget such as `rate=100/s;burst=5`.
-pub fn compile_live_budget(spec: &Spec, base: &Tree, value: &str) -> Result<OverrideBudget, String> {
+/// Compiles a live budget such as `rate=100/s;burst=5`. Returns it with its text.
+pub fn compile_live_budget(spec: &Spec, base: &Tree, value: &str) -> ParsedBudget {
     let sources = SourceTexts::default();
     let file = sources.add_source("override".to_owned(), std::path::PathBuf::new(), value.to_owned());
     let place = Place { file, start: 0, end: value.len() };
@@ -410,8 +474,9 @@ pub fn compile_live_budget(spec: &Spec, base: &Tree, value: &str) -> Result<Over
         (entry.place, entry.node.place) = (place, place);
     }
     base.place = place;
+    let written = describe_written(&base, &amounts);
     match compile_budget(&sources, "the override", spec, &base, amounts) {
-        Some(budget) if !sources.has_mistakes() => Ok(budget),
+        Some(budget) if !sources.has_mistakes() => Ok((budget, written)),
         _ => {
             let report = sources.into_report().to_json();
             let words = ["message", "help"].map(|part| report[0][part].as_str().unwrap_or_default().to_owned());
@@ -501,6 +566,12 @@ mod tests {
                 ("queue=2", "`queue` in the override: it must be a string with a unit, found the integer 2"),
                 ("nodelay=true", "`nodelay` is not possible here; write rate, queue"),
             ],
+        );
+        // A key whose requests wait must not be reset, or they would lose their places.
+        let waits = "the override lets requests wait, which `clear_on` of the limit excludes; shorten `queue`";
+        assert_results(
+            "algorithm = \"leaky_bucket\"\nrate = \"5/s\"\nkey = \"header:x\"\nqueue = \"1s\"\ndelay_after = 10\nclear_on = [200]",
+            &[("queue=2s", ""), ("queue=3s", waits), ("rate=100/s", waits), ("rate=4/s", ""), ("rate=0", "")],
         );
     }
 }

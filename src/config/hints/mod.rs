@@ -1,8 +1,14 @@
 //! Remedies for keys from other programs and for keys in the wrong section. Called by `reader` for unknown keys, and
-//! by `compile`.
+//! by `compile`. `foreign_names` has the names of other programs that are no other name of one option here, and
+//! `foreign_words` the values.
+
+mod foreign_names;
+pub(crate) mod foreign_words;
 
 use crate::config::closest::find_closest;
 use crate::config::examples::{CERTIFICATES_EXAMPLE, FORWARD_AUTH_EXAMPLE, TOKEN_AUTH_EXAMPLE};
+use crate::config::hints::foreign_words::fold_name;
+use crate::config::schema::row::ConfigOption;
 use crate::config::schema::{self, Schema, listener, route};
 use crate::config::tree::{Node, TableEntry, Value};
 
@@ -26,11 +32,16 @@ pub fn describe_unknown_key(schema: &Schema, entry: &TableEntry) -> String {
     if schema.name == listener::tls::TABLE.name && matches!(key, "cert" | "key" | "certificate" | "certificate_key") {
         return CERTIFICATES_EXAMPLE.to_owned();
     }
-    if let Some(option) = schema.options.iter().find(|option| option.aliases.contains(&key)) {
+    if let Some(foreign) = foreign_names::describe_foreign_key(schema, key) {
+        return foreign;
+    }
+    let folded = fold_name(key);
+    let is_alias = |option: &&ConfigOption| option.aliases.iter().any(|alias| fold_name(alias) == folded);
+    if let Some(option) = schema.options.iter().find(is_alias) {
         return match option.name {
             name if name == route::LIMITS.name => LIMIT_HELP.to_owned(),
-            name if name == route::AUTH.name && FORWARD_AUTH.contains(&key) => FORWARD_AUTH_EXAMPLE.to_owned(),
-            name if name == route::AUTH.name && TOKEN_AUTH.contains(&key) => TOKEN_AUTH_EXAMPLE.to_owned(),
+            name if name == route::AUTH.name && is_in(&FORWARD_AUTH, &folded) => FORWARD_AUTH_EXAMPLE.to_owned(),
+            name if name == route::AUTH.name && is_in(&TOKEN_AUTH, &folded) => TOKEN_AUTH_EXAMPLE.to_owned(),
             name if [route::AUTH.name, route::CORS.name].contains(&name) => option.example.to_owned(),
             name => format!("it is called `{name}` here"),
         };
@@ -51,6 +62,11 @@ pub fn describe_unknown_key(schema: &Schema, entry: &TableEntry) -> String {
         true => format!("the keys here are {}", schema.keys().collect::<Vec<_>>().join(", ")),
         false => format!("`{key}` belongs to {}{remark}", homes.join(" or ")),
     }
+}
+
+/// Returns whether a list has a name, however it is written. `folded`: the name as [`fold_name`] returns it.
+fn is_in(names: &[&str], folded: &str) -> bool {
+    names.iter().any(|name| fold_name(name) == folded)
 }
 
 /// Returns the sections that have `key`, as they are written; nested tables only if no other section has it.
