@@ -57,14 +57,17 @@ fn start(upstream: &Upstream) -> Http3Gateway {
     gateway
 }
 
-/// Refuses every upload before its end.
+/// Refuses uploads to `/app` before their end, and waits for the others.
 fn refusing() -> Upstream {
     Upstream::start(|peer| {
         while let Some(head) = peer.head()? {
-            if head.start_line().starts_with("POST") {
-                return peer.send("HTTP/1.1 401 Unauthorized\r\ncontent-length: 2\r\nconnection: close\r\n\r\nno");
+            match head.target() {
+                "/app" => {
+                    return peer.send("HTTP/1.1 401 Unauthorized\r\ncontent-length: 2\r\nconnection: close\r\n\r\nno");
+                }
+                "/small" => return peer.wait_for_end(),
+                _ => peer.send(ok("up"))?,
             }
-            peer.send(ok("up"))?;
         }
         Ok(())
     })

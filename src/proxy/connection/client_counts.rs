@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use crate::net::client_network;
 
 /// Fewer places are not divided among clients.
-pub const DIVIDED_FROM: usize = 100;
+const DIVIDED_FROM: usize = 100;
 /// The most places of a client for each one that it leaves free.
 const SHARE: usize = 7;
 

@@ -100,7 +100,6 @@ impl ConnectionCount {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proxy::connection::client_counts::DIVIDED_FROM;
 
     #[test]
     fn no_client_has_all_connections_but_a_proxy() {
@@ -124,6 +123,6 @@ mod tests {
         assert_eq!(open(&[1, 2], ConnectionBounds { max_per_ip: 600, ..bounds }), [600, 175]);
         assert_eq!(open(&[1, 2], ConnectionBounds { is_proxy: true, ..bounds }), [800, 0]);
         // So few connections are not divided.
-        assert_eq!(open(&[1, 2], ConnectionBounds { max: DIVIDED_FROM - 1, ..bounds }), [DIVIDED_FROM - 1, 0]);
+        assert_eq!(open(&[1, 2], ConnectionBounds { max: 99, ..bounds }), [99, 0]);
     }
 }
