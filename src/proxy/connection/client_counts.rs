@@ -1,10 +1,15 @@
-//! What each client holds of something that all clients share.
+//! What each client holds of something that all clients share, and how many of shared places a client may have.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 
 use crate::net::client_network;
+
+/// Fewer places are not divided among clients.
+const DIVIDED_FROM: usize = 100;
+/// The most places of a client for each one that it leaves free.
+const SHARE: usize = 7;
 
 /// Counts by [`client_network`]: a single host may have all addresses of an IPv6 /64.
 #[derive(Debug, Default)]
@@ -14,6 +19,12 @@ impl ClientCounts {
     /// Returns how much a client holds.
     pub fn of(&self, client: IpAddr) -> usize {
         self.0.get(&client_network(client)).copied().unwrap_or(0)
+    }
+
+    /// Returns whether a client may have one more of `max` places, of which `left` are free then. It may have seven for
+    /// each one that it leaves free, so that none can shut out others.
+    pub fn may_add(&self, client: IpAddr, max: usize, left: usize) -> bool {
+        max < DIVIDED_FROM || self.of(client) < left.saturating_mul(SHARE)
     }
 
     pub fn add(&mut self, client: IpAddr, count: usize) {

@@ -8,11 +8,6 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Fewer connections are not divided among clients.
-const DIVIDED_FROM: usize = 100;
-/// The most connections of a client for each one that it leaves free.
-const SHARE: usize = 7;
-
 /// How many connections there may be.
 #[derive(Clone, Copy)]
 pub struct ConnectionBounds {
@@ -82,12 +77,10 @@ impl ConnectionCount {
     fn add_for_client(&self, peer: IpAddr, bounds: ConnectionBounds, left: Option<usize>) -> Result<(), End> {
         let left = left.ok_or(End::MaxConnections)?;
         let mut by_client = self.by_client.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = by_client.of(peer);
-        if own >= bounds.max_per_ip {
+        if by_client.of(peer) >= bounds.max_per_ip {
             return Err(End::MaxConnectionsPerIp);
         }
-        let is_divided = bounds.max >= DIVIDED_FROM && !bounds.is_proxy;
-        if is_divided && own >= left.saturating_mul(SHARE) {
+        if !bounds.is_proxy && !by_client.may_add(peer, bounds.max, left) {
             return Err(End::MaxConnections);
         }
         by_client.add(peer, 1);
@@ -130,6 +123,6 @@ mod tests {
         assert_eq!(open(&[1, 2], ConnectionBounds { max_per_ip: 600, ..bounds }), [600, 175]);
         assert_eq!(open(&[1, 2], ConnectionBounds { is_proxy: true, ..bounds }), [800, 0]);
         // So few connections are not divided.
-        assert_eq!(open(&[1, 2], ConnectionBounds { max: DIVIDED_FROM - 1, ..bounds }), [DIVIDED_FROM - 1, 0]);
+        assert_eq!(open(&[1, 2], ConnectionBounds { max: 99, ..bounds }), [99, 0]);
     }
 }

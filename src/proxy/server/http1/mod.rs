@@ -29,7 +29,7 @@ use crate::proxy::context::ClientConnection;
 use crate::proxy::context::worker_context::WorkerContext;
 use crate::proxy::doors::request;
 use crate::proxy::server::http1::io::Http1Io;
-use crate::proxy::server::parse_failure;
+use crate::proxy::server::parse_failure::{self, find_parse_end};
 
 /// Serves the requests of a client until its connection ends.
 pub async fn serve_connection(mut io: Box<Http1Io>, worker: &WorkerContext) {
@@ -177,18 +177,16 @@ async fn serve_requests(io: Box<Http1Io>, worker: &WorkerContext) -> AfterParser
             let (stream, early) = io.into_stream(&read_buf);
             return AfterParser::Tunnel(stream, early, client);
         }
-        RequestsEnd::Failed(error) => {
-            match parse_failure::find_parse_end(error, &read_buf, settings.max_header_bytes) {
-                Some(end) => {
-                    parse_failure::report_rejected(&client, end, &read_buf);
-                    // The parser writes no response to HTTP/2.
-                    if io.has_withheld() || end == End::Http2Preface {
-                        return AfterParser::Unread(io, parse_failure::error_response(&client, end, &read_buf));
-                    }
+        RequestsEnd::Failed(error) => match find_parse_end(error, &read_buf, settings.max_header_bytes) {
+            Some(end) => {
+                parse_failure::report_rejected(&client, end, &read_buf);
+                // The parser writes no response to HTTP/2.
+                if io.has_withheld() || end == End::Http2Preface {
+                    return AfterParser::Unread(io, parse_failure::error_response(&client, end, &read_buf));
                 }
-                None => parse_failure::report_incomplete(worker, &client, &read_buf),
             }
-        }
+            None => parse_failure::report_incomplete(worker, &client, &read_buf),
+        },
         RequestsEnd::Served | RequestsEnd::Closed => parse_failure::report_incomplete(worker, &client, &read_buf),
     }
     // The client may have left before its 101 response was written.
