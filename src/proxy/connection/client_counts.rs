@@ -1,10 +1,20 @@
-//! What each client holds of something that all clients share.
+//! What each client holds of something that all clients share, and how much of it one of them may have.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 
 use crate::net::client_network;
+
+/// Fewer are not divided among clients.
+const DIVIDED_FROM: usize = 100;
+/// How many a client may have for each one that it leaves free.
+const SHARE: usize = 7;
+
+/// Returns whether a client that has `own` of `max` has its part of them, if `left` stay free.
+pub fn has_part(own: usize, max: usize, left: usize) -> bool {
+    max >= DIVIDED_FROM && own >= left.saturating_mul(SHARE)
+}
 
 /// Counts by [`client_network`]: a single host may have all addresses of an IPv6 /64.
 #[derive(Debug, Default)]

@@ -10,12 +10,7 @@ use std::task::Context;
 use prometheus::IntGauge;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::proxy::connection::client_counts::ClientCounts;
-
-/// Fewer tunnels are not divided among clients.
-const DIVIDED_FROM: usize = 100;
-/// The most tunnels of a client for each one that it leaves free.
-const SHARE: usize = 7;
+use crate::proxy::connection::client_counts::{self, ClientCounts};
 
 /// The client's end of a tunnel.
 pub trait TunnelIo: AsyncRead + AsyncWrite + Unpin {
@@ -65,7 +60,7 @@ impl TunnelCount {
     pub fn acquire(self: &Arc<Self>, client: IpAddr, max: usize) -> Option<TunnelPermit> {
         let mut tunnels = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let left = max.checked_sub(tunnels.total + 1)?;
-        if max >= DIVIDED_FROM && tunnels.by_client.of(client) >= left.saturating_mul(SHARE) {
+        if client_counts::has_part(tunnels.by_client.of(client), max, left) {
             return None;
         }
         tunnels.total += 1;
@@ -118,7 +113,7 @@ mod tests {
         // All addresses of an IPv6 client count together.
         assert_eq!(most(4096, &["2001:db8::1", "2001:db8::2", "192.0.2.1", "192.0.2.2"]), [3584, 0, 448, 56]);
         // So few are not divided.
-        assert_eq!(most(DIVIDED_FROM - 1, &["192.0.2.1", "192.0.2.2"]), [DIVIDED_FROM - 1, 0]);
+        assert_eq!(most(99, &["192.0.2.1", "192.0.2.2"]), [99, 0]);
         assert_eq!(most(0, &["192.0.2.1"]), [0]);
     }
 }

@@ -9,7 +9,6 @@
 //! [`discard_within`] only.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::future::poll_fn;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
@@ -22,7 +21,7 @@ use http_body::Frame;
 use tokio::io::ReadBuf;
 use tokio::time::timeout;
 
-use crate::net::client_network;
+use crate::proxy::connection::client_counts::ClientCounts;
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::state::ConnectionState;
 use crate::proxy::connection::stream::Stream;
@@ -42,7 +41,7 @@ const READ_SIZE: usize = 16 * 1024;
 #[derive(Default)]
 pub struct DiscardPlaces {
     taken: Cell<usize>,
-    by_client: RefCell<HashMap<IpAddr, usize>>,
+    by_client: RefCell<ClientCounts>,
     is_closed: Cell<bool>,
 }
 
@@ -55,14 +54,13 @@ struct DiscardPermit {
 impl DiscardPlaces {
     /// Takes a place for the client with the address `ip`. `None` if the client or the worker has none left.
     fn take(self: &Rc<Self>, ip: IpAddr) -> Option<DiscardPermit> {
-        let (client, mut by_client) = (client_network(ip), self.by_client.borrow_mut());
-        let of_client = by_client.get(&client).copied().unwrap_or(0);
-        if self.is_closed() || self.taken.get() >= DISCARDS_MAX || of_client >= DISCARDS_PER_CLIENT {
+        let mut by_client = self.by_client.borrow_mut();
+        if self.is_closed() || self.taken.get() >= DISCARDS_MAX || by_client.of(ip) >= DISCARDS_PER_CLIENT {
             return None;
         }
         self.taken.set(self.taken.get() + 1);
-        by_client.insert(client, of_client + 1);
-        Some(DiscardPermit { places: self.clone(), client })
+        by_client.add(ip, 1);
+        Some(DiscardPermit { places: self.clone(), client: ip })
     }
 
     /// Has the worker discard nothing more. Tasks that wait for their client notice that when they are polled next.
@@ -79,13 +77,7 @@ impl Drop for DiscardPermit {
     fn drop(&mut self) {
         let DiscardPlaces { taken, by_client, .. } = &*self.places;
         taken.set(taken.get() - 1);
-        let mut by_client = by_client.borrow_mut();
-        if let Some(count) = by_client.get_mut(&self.client) {
-            *count -= 1;
-            if *count == 0 {
-                by_client.remove(&self.client);
-            }
-        }
+        by_client.borrow_mut().subtract(self.client, 1);
     }
 }
 
@@ -202,7 +194,7 @@ mod tests {
         taken.remove(0);
         let last = of("192.0.2.1").unwrap();
         drop((taken, last));
-        assert!(places.by_client.borrow().is_empty() && places.taken.get() == 0);
+        assert_eq!((places.by_client.borrow().sum(), places.taken.get()), (0, 0));
         places.close();
         assert!(of("192.0.2.1").is_none());
     }
