@@ -169,13 +169,13 @@ async fn decide_request(
         report.status = Some(describe_status(status));
     }
     found.admission.verdict = preview.verdict;
-    Ok(describe_end(found, route, has_limits))
+    Ok(describe_end(found, route, has_limits, context.now_ms()))
 }
 
-fn describe_end(found: &Findings, route: &Route, has_limits: bool) -> VerdictReport {
+fn describe_end(found: &Findings, route: &Route, has_limits: bool, now_ms: i64) -> VerdictReport {
     if found.admission.verdict.as_ref().is_some_and(|verdict| verdict.refused) {
         // The filter sets the status.
-        return VerdictReport { status: None, ..describe_refusal(found, Some(route), &End::Exhausted.into()) };
+        return VerdictReport { status: None, ..describe_refusal(found, Some(route), &End::Exhausted.into(), now_ms) };
     }
     let mut report = describe_admission(found, Some(route), None);
     if !has_limits {

@@ -10,7 +10,6 @@ use crate::explain::verdict::format_instant;
 use crate::explain::walk::MadeCharge;
 use crate::limiting::algorithm::fair::TenantShare;
 use crate::limiting::answer::{Answer, BanAnswer, NEVER};
-use crate::limiting::clock;
 use crate::limiting::decision::Check;
 use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::over::Over;
@@ -170,7 +169,7 @@ impl LimitFacts<'_> {
                 let next = next.map_or("", |next| &next.name);
                 let why = match outcome.answer().filter(|answer| answer.is_banned()) {
                     _ if outcome == Outcome::Blocked => "its override blocks the key".to_owned(),
-                    Some(banned) => format!("the key is banned{}", until(banned.retry_ms)),
+                    Some(banned) => format!("the key is banned{}", self.describe_ban_end(banned.retry_ms)),
                     None => "it is exhausted".to_owned(),
                 };
                 return (LimitEffect::HandsOver, format!("{why}, and the limit {next} decides instead"));
@@ -211,7 +210,9 @@ impl LimitFacts<'_> {
                 };
                 match answer.retry_ms {
                     NEVER => format!("{ban}, and it costs {cost}, more than the {} that can ever be left", state.quota),
-                    retry_ms => format!("{ban}{}; passes in {}", until(retry_ms), format_wait(retry_ms)),
+                    retry_ms => {
+                        format!("{ban}{}; passes in {}", self.describe_ban_end(retry_ms), format_wait(retry_ms))
+                    }
                 }
             }
             (Outcome::Store(answer) | Outcome::Local(answer), Some(state)) if answer.retry_ms == NEVER => {
@@ -224,6 +225,12 @@ impl LimitFacts<'_> {
             }
             _ => refusal_title(outcome, limit).into_owned(),
         }
+    }
+
+    /// Describes the time at which a ban lets the key pass; nothing if it never does.
+    fn describe_ban_end(&self, retry_ms: i64) -> String {
+        let end_ms = Some(self.facts.now_ms().saturating_add(retry_ms)).filter(|_| retry_ms != NEVER);
+        end_ms.and_then(format_instant).map_or_else(String::new, |instant| format!(" until {instant}"))
     }
 
     /// Returns the charge of the limit, if it was charged.
@@ -253,12 +260,6 @@ pub fn describe_state(answer: &Answer, check: &Check, remaining: Option<i64>, ou
         reset_ms: answer.reset_ms,
         source: if is_local { "local" } else { "store" }.to_owned(),
     }
-}
-
-/// Describes the time at which a ban lets the key pass; nothing if it never does.
-fn until(retry_ms: i64) -> String {
-    let instant = if retry_ms == NEVER { None } else { format_instant(clock::now_ms().saturating_add(retry_ms)) };
-    instant.map_or_else(String::new, |instant| format!(" until {instant}"))
 }
 
 /// Formats a wait with the precision that matters: `430 ms`, `12.5 s`, `3 h 2 min`.

@@ -172,4 +172,24 @@ mod tests {
         }
         assert!(explained > 6_000, "only {explained} inputs were requests");
     }
+
+    #[test]
+    fn the_ends_of_bans_are_those_of_the_stated_time() {
+        const AT_MS: i64 = 1_000_000_000_000;
+        const CONFIG: &str = "[[route]]\nupstream = \"echo:\"\nlimits = [\"l\"]\n[limit.l]\nrate = \"1/h\"\n\
+            ban = { after = 1, within = \"1h\", for = \"2h\" }\n";
+        let config = load_text("test", CONFIG).unwrap();
+        let limiter = OfflineLimiter::new(&config).unwrap();
+        limiter.timeline.set_now(AT_MS);
+        let input =
+            ExplainInput { method: "GET".to_owned(), url: "http://a.test/".to_owned(), ..ExplainInput::default() };
+        let explain = || limiter.explain(&input, &config, Op::Take).unwrap().0;
+        assert_eq!(explain().verdict.passes_at, None);
+        for _ in 0..2 {
+            let refused = explain();
+            let end = refused.verdict.passes_at.unwrap();
+            assert!(end.starts_with("2001-09-09T0"), "{end}");
+            assert!(refused.limits[0].detail.contains(&format!(" until {end}")), "{}", refused.limits[0].detail);
+        }
+    }
 }

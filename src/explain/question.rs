@@ -99,7 +99,7 @@ pub async fn explain_check(
     let (parts, fault) = match build_parts(http) {
         Ok(built) => built,
         Err(reject) => {
-            found.explanation.verdict = describe_refusal(&found, Some(route), &reject.into());
+            found.explanation.verdict = describe_refusal(&found, Some(route), &reject.into(), context.now_ms());
             return Ok((found.explanation, Vec::new()));
         }
     };

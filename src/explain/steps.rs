@@ -107,7 +107,7 @@ impl ExplainWalk<'_> {
         let mut findings = self.found;
         findings.explanation.verdict = match ended {
             Ok(status) => describe_admission(&findings, self.route, status),
-            Err(refusal) => describe_refusal(&findings, self.route, &refusal),
+            Err(refusal) => describe_refusal(&findings, self.route, &refusal, self.context.now_ms()),
         };
         (findings.explanation, findings.charges)
     }

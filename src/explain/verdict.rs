@@ -5,10 +5,10 @@ use std::sync::Arc;
 use crate::ends::End;
 use crate::explain::explanation::{LimitEffect, LimitReport, PREFLIGHT, RequestDecision, VerdictReport};
 use crate::explain::walk::Findings;
+use crate::limiting::Verdict;
 use crate::limiting::answer::NEVER;
 use crate::limiting::limit::Limit;
 use crate::limiting::limit::over::Over;
-use crate::limiting::{Verdict, clock};
 use crate::proxy::steps::response::problem;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
@@ -77,8 +77,8 @@ fn find_exceeded(verdict: &Verdict, limits: &[Arc<Limit>]) -> Option<(usize, Req
     places.min_by_key(|(place, decision)| (*decision != RequestDecision::Divert, *place))
 }
 
-/// Describes the verdict of a refused request.
-pub fn describe_refusal(found: &Findings, route: Option<&Route>, refusal: &Refusal) -> VerdictReport {
+/// Describes the verdict of a request that was refused at `now_ms`.
+pub fn describe_refusal(found: &Findings, route: Option<&Route>, refusal: &Refusal, now_ms: i64) -> VerdictReport {
     let decision = match refusal.end {
         End::NoRoute => RequestDecision::NoRoute,
         End::Denied => RequestDecision::Deny,
@@ -98,8 +98,7 @@ pub fn describe_refusal(found: &Findings, route: Option<&Route>, refusal: &Refus
     report.detail = problem::refusal_title(checked.outcome, limit).into_owned();
     report.retry_after_ms =
         checked.outcome.answer().map(|answer| answer.retry_ms).filter(|retry_ms| *retry_ms != NEVER);
-    report.passes_at =
-        report.retry_after_ms.and_then(|retry_ms| format_instant(clock::now_ms().checked_add(retry_ms)?));
+    report.passes_at = report.retry_after_ms.and_then(|retry_ms| format_instant(now_ms.checked_add(retry_ms)?));
     report
 }
 

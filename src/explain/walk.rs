@@ -7,11 +7,11 @@ use crate::config::{Config, ListenerSettings};
 use crate::explain::explanation::{Explanation, RequestDecision, RequestReport, RewriteReport};
 use crate::explain::input::{ExplainInput, UrlEndpoint};
 use crate::explain::parser::ParsedHead;
-use crate::limiting::Limiter;
 use crate::limiting::answer::Answer;
 use crate::limiting::decision::{Check, Op};
 use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::Limit;
+use crate::limiting::{Limiter, clock};
 use crate::net::ListenAddr;
 use crate::proxy::account::request_context::Admission;
 use crate::proxy::head::hop::Via;
@@ -33,6 +33,13 @@ pub struct ExplainContext<'a> {
     pub is_live: bool,
     /// The time of the request, in ms since 1970, if it is not the present.
     pub stated_ms: Option<i64>,
+}
+
+impl ExplainContext<'_> {
+    /// Returns the time of the request, in ms since 1970.
+    pub fn now_ms(&self) -> i64 {
+        self.stated_ms.unwrap_or_else(clock::now_ms)
+    }
 }
 
 /// A charge that [`Op::Take`] made, for a correction at the end of the request.

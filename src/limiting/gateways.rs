@@ -112,7 +112,7 @@ impl Gateways {
     }
 
     /// Name that operators see: that of the machine or container, and the address of the admin listener if it is not on
-    /// the default port. Gateways on one machine cannot have the same port, so their names differ.
+    /// the default port. Gateways on one machine need different ports, unless each listens at an address of its own.
     pub fn display_name(&self) -> String {
         self.display_name.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

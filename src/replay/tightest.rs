@@ -27,7 +27,7 @@ pub struct Tightest {
     decisive_key: Option<u64>,
     /// Keys of clients that may be proxies; at most `max_keys`.
     proxies: HashMap<u64, ProxySign>,
-    /// The sign of a key for which there was no room.
+    /// The first sign that applies to a key for which there was no room.
     unmarked: Option<ProxySign>,
 }
 
@@ -69,7 +69,7 @@ impl Tightest {
         } else if self.proxies.len() < self.max_keys {
             self.proxies.insert(key, sign);
         } else {
-            self.unmarked = Some(sign);
+            self.unmarked = Some(self.unmarked.map_or(sign, |known| sign.min(known)));
         }
     }
 

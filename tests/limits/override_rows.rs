@@ -192,6 +192,8 @@ fn check_warns_of_values_that_look_like_patterns() {
         ("when = { header = { x-a = \"10.0.0.0/8\" } }", &["SG0321", "looks like a network"]),
         ("when = { header = { x-a = \"^a(b|c)$\" } }", &["SG0321", "looks like a regular expression"]),
         ("when = { header = { x-a = \"= 10.0.0.0/8\", x-b = \"~ ^a\", x-c = \"b*\" } }", &[]),
+        ("when = { header = { x-a = \"!=10.0.0.0/8\", x-b = \"=^a\" } }", &[]),
+        ("when = { header = { x-a = \"a= 1 ^b(c|d)$\" } }", &["SG0321", "looks like a regular expression"]),
         ("overrides = [{ key = \"a/b:c.d\", rate = \"1/h\" }, { key = \"*\", rate = \"2/h\" }]", &[]),
     ] {
         let text = check(more);

@@ -68,6 +68,30 @@ fn a_row_that_became_wrong_opens_nothing_and_stops_no_reload() {
     assert_eq!(statuses("/deny"), [200, 200]);
 }
 
+/// Equal lists share memory, also those of different sets.
+#[test]
+fn sets_with_the_same_rows_left_keep_their_own_networks() {
+    let dir = tempfile::tempdir().unwrap();
+    let [one, two] = ["one", "two"].map(|name| dir.path().join(name));
+    put(&one, "192.0.2.0/24\n198.51.100.0/24\n");
+    put(&two, "127.0.0.0/8\n198.51.100.0/24\n");
+    let gateway = Gateway::start(&format!(
+        "[[route]]\npath = \"/one\"\nrespond = {{ body = \"in\" }}\ndeny = [\"set:one\"]\n\
+         [[route]]\npath = \"/two\"\nrespond = {{ body = \"in\" }}\ndeny = [\"set:two\"]\n\
+         [set.one]\nfile = \"{}\"\n[set.two]\nfile = \"{}\"\n",
+        one.display(),
+        two.display()
+    ));
+    for (path, rows, name) in
+        [(&one, "192.0.2.0/99\n198.51.100.0/24\n", "one"), (&two, "127.0.0.0/99\n198.51.100.0/24\n", "two")]
+    {
+        put(path, rows);
+        wait_until("the row is counted", || gateway.metric("set_file_rejected", &[("set", name)]) == Some(1.0));
+        let statuses = ["/one", "/two"].map(|path| gateway.fetch(&get(path, "")).status());
+        assert_eq!(statuses, [200, 403], "{name} has a wrong row");
+    }
+}
+
 #[test]
 fn check_names_wrong_rows_of_sets() {
     let dir = tempfile::tempdir().unwrap();
@@ -99,4 +123,6 @@ fn check_names_wrong_rows_of_sets() {
     // A file in which nothing is right is another file.
     let (code, text) = check("x\ny\n", "client = \"set:s\"", &[]);
     assert!(code == 2 && text.contains("rows:1:1"), "{code} {text}");
+    let (code, text) = check("b\nc\n", "route = \"set:s\"", &[]);
+    assert!(code == 2 && text.contains("is the name of a route"), "{code} {text}");
 }

@@ -1,5 +1,6 @@
-//! Commands that show and change what a running gateway does: `key` (with `key_list`), `customer` and `usage` about limits, `rollback` and
-//! `status` about the gateway itself. They use its admin API, so that the gateway checks and records every change.
+//! Commands that show and change what a running gateway does: `key` (with `key_list`), `customer` and `usage` about
+//! limits, `rollback` and `status` about the gateway itself. They use its admin API, so that the gateway checks and
+//! records every change.
 //!
 //! `call` sends one request, and `table` prints lists. To add a command, add a file with its options and a function
 //! that returns an exit code, and a variant of `Command` in `cli`.

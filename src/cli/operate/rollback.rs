@@ -72,12 +72,13 @@ fn roll_back(
     let asks = !options.yes && !options.dry_run && io::stdin().is_terminal();
     if options.dry_run || asks {
         let preview = send("/-/rollback?dry_run=1")?;
-        if options.dry_run && options.format == ReportFormat::Json {
+        let is_last = options.dry_run || preview["changed"] == false;
+        if is_last && options.format == ReportFormat::Json {
             return Ok(format_json(&preview));
         }
         let text = describe_changes(&preview, &format!("a rollback to generation {generation} would change"));
         let text = text.unwrap_or_else(|| describe_unchanged(generation));
-        if options.dry_run || preview["changed"] == false {
+        if is_last {
             return Ok(text);
         }
         eprint!("{text}roll back? [y/N] ");

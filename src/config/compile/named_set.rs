@@ -132,7 +132,16 @@ pub fn collect_files(sources: &SourceTexts, sets: &Definitions<ListedItem>, rout
         let Some(listed) = sets.get(name) else { continue };
         let Some(file) = &listed.file else { continue };
         if listed.names_routes.get() {
-            for item in listed.set.strings.iter().filter(|item| !routes.contains(item.as_str())) {
+            let items = &listed.set.strings;
+            let unknown: Vec<&String> = items.iter().filter(|item| !routes.contains(item.as_str())).collect();
+            // As with other conditions, a file in which nothing is right is another file.
+            if !items.is_empty() && unknown.len() == items.len() {
+                let what = format!("no row of `{}` is the name of a route", file.path.display());
+                let mistake = Diagnostic::new(file.place, what).with_help("write the `name` of a route in each line");
+                sources.add_mistake(mistake);
+                continue;
+            }
+            for item in unknown {
                 let fault = TextFault {
                     what: "no route has such a name".to_owned(),
                     help: "write the `name` of a route".to_owned(),
@@ -202,7 +211,7 @@ fn compile_item(items: impl Iterator<Item = At<String>>, sources: &SourceTexts) 
         }
         set.strings.insert(value);
     }
-    let addresses = AddressSet::new(networks.into_iter().collect(), set.strings.len(), wrong_rows);
+    let addresses = AddressSet::new(networks.into_iter().collect(), set.strings.len(), wrong_rows, other_count);
     ListedItem {
         set: Arc::new(set),
         addresses: Arc::new(addresses),

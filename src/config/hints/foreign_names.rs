@@ -70,7 +70,7 @@ const FOREIGN_NAMES: &[ForeignName] = &[
     row(
         &root::TABLE,
         "metrics prometheus dashboard api stats status",
-        WriteIn("[admin]", "listen = \"127.0.0.1:9090\""),
+        WriteIn("[admin]", "listen = \"127.0.0.1:9900\""),
     ),
     row(&root::TABLE, "consumers users keys", WriteIn("[set.customers]", "values = [\"acme\", \"globex\"]")),
     row(
@@ -301,7 +301,7 @@ const FOREIGN_NAMES: &[ForeignName] = &[
     row(
         &server::TABLE,
         "metrics stats stubstatus status api dashboard",
-        WriteIn("[admin]", "listen = \"127.0.0.1:9090\""),
+        WriteIn("[admin]", "listen = \"127.0.0.1:9900\""),
     ),
     row(&server::TABLE, "location locations servername hosts root index", ROUTE),
     row(&server::TABLE, "tracing opentelemetry", Write("spans = { to = \"http://127.0.0.1:4318\" }")),

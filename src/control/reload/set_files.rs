@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::config::Config;
-use crate::limiting::limit::address_set::SetFile;
+use crate::limiting::limit::address_set::{AddressSet, SetFile};
 use crate::net::IpSet;
 use crate::telemetry::metrics::StoreMetrics;
 
@@ -28,8 +28,8 @@ pub fn keep_networks(config: &mut Config, old: &Config) {
     if !has_kept {
         return;
     }
-    // Routes share lists that are equal.
-    let mut extended: HashMap<*const IpSet, Arc<IpSet>> = HashMap::new();
+    // Routes share lists that are equal; those of several sets may be, without their wrong rows.
+    let mut extended: HashMap<(*const IpSet, Vec<*const AddressSet>), Arc<IpSet>> = HashMap::new();
     for route in config.routes.iter_mut().filter(|route| !route.wrong_deny_sets.is_empty()) {
         let (deny, sets) = (&route.deny, &route.wrong_deny_sets);
         let extend = || {
@@ -37,7 +37,8 @@ pub fn keep_networks(config: &mut Config, old: &Config) {
             sets.iter().filter_map(|set| set.kept()).for_each(|kept| all.extend(kept));
             Arc::new(all)
         };
-        route.deny = extended.entry(Arc::as_ptr(deny)).or_insert_with(extend).clone();
+        let list = (Arc::as_ptr(deny), sets.iter().map(Arc::as_ptr).collect());
+        route.deny = extended.entry(list).or_insert_with(extend).clone();
     }
 }
 

@@ -30,13 +30,15 @@ pub struct AddressSet {
     pub len: usize,
     /// Rows of the file that are no networks, the first of very many.
     wrong_rows: BTreeSet<String>,
+    /// Number of all such rows.
+    wrong_count: usize,
     /// Networks that the file had before it got such rows.
     kept: OnceLock<IpSet>,
 }
 
 impl AddressSet {
-    pub fn new(networks: IpSet, len: usize, wrong_rows: BTreeSet<String>) -> AddressSet {
-        AddressSet { networks, len, wrong_rows, kept: OnceLock::new() }
+    pub fn new(networks: IpSet, len: usize, wrong_rows: BTreeSet<String>, wrong_count: usize) -> AddressSet {
+        AddressSet { networks, len, wrong_rows, wrong_count, kept: OnceLock::new() }
     }
 
     /// Returns whether the set contains the address for sure.
@@ -60,7 +62,9 @@ impl AddressSet {
         if self.wrong_rows.is_empty() {
             return 0;
         }
-        let has_new = self.wrong_rows.iter().any(|row| !before.wrong_rows.contains(row));
+        // Of very many wrong rows, only the number shows that there is another one.
+        let has_new =
+            self.wrong_count > before.wrong_count || self.wrong_rows.iter().any(|row| !before.wrong_rows.contains(row));
         let listed = has_new.then_some(&before.networks);
         let candidates = listed.into_iter().chain(before.kept()).flat_map(IpSet::iter);
         let kept: IpSet = candidates.filter(|network| !self.networks.has_network(*network)).collect();
@@ -73,7 +77,7 @@ impl AddressSet {
     }
 }
 
-/// Compares the networks, as configs are compared before anything is kept.
+/// Compares the networks of the files. What is only kept is no part of a config.
 impl PartialEq for AddressSet {
     fn eq(&self, other: &AddressSet) -> bool {
         self.networks == other.networks
@@ -86,8 +90,21 @@ mod tests {
     use crate::net::parse_network;
 
     fn set(networks: &[&str], wrong_rows: &[&str]) -> AddressSet {
+        many(networks, wrong_rows, wrong_rows.len())
+    }
+
+    /// A set of which only some wrong rows are known.
+    fn many(networks: &[&str], wrong_rows: &[&str], wrong_count: usize) -> AddressSet {
         let wrong_rows = wrong_rows.iter().map(|row| (*row).to_owned()).collect();
-        AddressSet::new(networks.iter().filter_map(|text| parse_network(text)).collect(), networks.len(), wrong_rows)
+        let parsed = networks.iter().filter_map(|text| parse_network(text)).collect();
+        AddressSet::new(parsed, networks.len(), wrong_rows, wrong_count)
+    }
+
+    #[test]
+    fn a_mistake_after_very_many_is_new() {
+        let first = many(&["10.0.0.0/8", "192.0.2.0/24"], &["x"], 500);
+        assert_eq!(many(&["192.0.2.0/24"], &["x"], 501).keep_networks(&first), 1);
+        assert_eq!(many(&["192.0.2.0/24"], &["x"], 500).keep_networks(&first), 0);
     }
 
     #[test]

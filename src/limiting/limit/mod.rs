@@ -1,12 +1,12 @@
 //! A compiled `[limit.NAME]`: which requests it applies to, whose budget they use, how much is allowed, and what
 //! happens on a refusal. The config compiler creates limits; the limiter evaluates them.
 //!
-//! `when` has the conditions, `address_set` the networks of sets, `schedule` those about the time, `distinct` values that are counted in place of requests,
-//! `cost` what a request costs, `bytes` the bytes of bodies as a cost, `graphql_cost` the estimated cost of a GraphQL
-//! query, `refuse` the refusal, `ban` longer refusals, `over` what else can happen over the limit, `key_rate` rates that
-//! requests state, `month_day` when the months of a key begin, `charge_rules` how the outcome of a request
-//! (`request_end`) changes its charge, `settle` where a response states its cost. To add an option, add a field here or
-//! there, and read it in `config::compile`.
+//! `when` has the conditions, `schedule` those about the time, `address_set` the networks of sets, `distinct` values
+//! that are counted in place of requests, `cost` what a request costs, `bytes` the bytes of bodies as a cost,
+//! `graphql_cost` the estimated cost of a GraphQL query, `refuse` the refusal, `ban` longer refusals, `over` what else
+//! can happen over the limit, `key_rate` rates that requests state, `month_day` when the months of a key begin,
+//! `charge_rules` how the outcome of a request (`request_end`) changes its charge, `settle` where a response states its
+//! cost. To add an option, add a field here or there, and read it in `config::compile`.
 
 pub mod address_set;
 pub mod ban;

@@ -1,4 +1,4 @@
-//! What each client holds of something that all clients share, and how many of shared places a client may have.
+//! What each client holds of something that all clients share, and how much of it one of them may have.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -6,10 +6,15 @@ use std::net::IpAddr;
 
 use crate::net::client_network;
 
-/// Fewer places are not divided among clients.
+/// Fewer are not divided among clients.
 const DIVIDED_FROM: usize = 100;
-/// The most places of a client for each one that it leaves free.
+/// How many a client may have for each one that it leaves free.
 const SHARE: usize = 7;
+
+/// Returns whether a client that has `own` of `max` has its part of them, if `left` stay free.
+pub fn has_part(own: usize, max: usize, left: usize) -> bool {
+    max >= DIVIDED_FROM && own >= left.saturating_mul(SHARE)
+}
 
 /// Counts by [`client_network`]: a single host may have all addresses of an IPv6 /64.
 #[derive(Debug, Default)]
@@ -19,12 +24,6 @@ impl ClientCounts {
     /// Returns how much a client holds.
     pub fn of(&self, client: IpAddr) -> usize {
         self.0.get(&client_network(client)).copied().unwrap_or(0)
-    }
-
-    /// Returns whether a client may have one more of `max` places, of which `left` are free then. It may have seven for
-    /// each one that it leaves free, so that none can shut out others.
-    pub fn may_add(&self, client: IpAddr, max: usize, left: usize) -> bool {
-        max < DIVIDED_FROM || self.of(client) < left.saturating_mul(SHARE)
     }
 
     pub fn add(&mut self, client: IpAddr, count: usize) {

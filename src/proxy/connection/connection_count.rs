@@ -3,10 +3,14 @@
 
 use crate::config::ServerSettings;
 use crate::ends::End;
-use crate::proxy::connection::client_counts::ClientCounts;
+use crate::proxy::connection::client_counts::{self, ClientCounts};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// One of so many connections counts as free at least: a client with less than an eighth of all is not treated as
+/// greedy only because others have the rest.
+const FREE_PART: usize = 56;
 
 /// How many connections there may be.
 #[derive(Clone, Copy)]
@@ -25,6 +29,11 @@ impl ConnectionBounds {
             max_per_ip: server.max_connections_per_ip,
             is_proxy: server.client_address.trusted.contains(peer),
         }
+    }
+
+    /// Returns whether a client that has `own` connections has its part of them, if `left` stay free.
+    fn has_part(self, own: usize, left: usize) -> bool {
+        !self.is_proxy && client_counts::has_part(own, self.max, left)
     }
 }
 
@@ -54,6 +63,14 @@ impl CountedConnection {
         count.add_connection(peer, bounds)?;
         Ok(CountedConnection { count: count.clone(), peer })
     }
+
+    /// Counts the connection for `client` in place of its peer. It is one of all connections already.
+    pub(super) fn recount_for(&mut self, client: IpAddr, bounds: ConnectionBounds) -> Result<(), End> {
+        self.count.add_for_client(client, bounds, Some(self.count.left_of(bounds)))?;
+        self.count.subtract_for_client(self.peer);
+        self.peer = client;
+        Ok(())
+    }
 }
 
 impl Drop for CountedConnection {
@@ -77,10 +94,11 @@ impl ConnectionCount {
     fn add_for_client(&self, peer: IpAddr, bounds: ConnectionBounds, left: Option<usize>) -> Result<(), End> {
         let left = left.ok_or(End::MaxConnections)?;
         let mut by_client = self.by_client.lock().unwrap_or_else(PoisonError::into_inner);
-        if by_client.of(peer) >= bounds.max_per_ip {
+        let own = by_client.of(peer);
+        if own >= bounds.max_per_ip {
             return Err(End::MaxConnectionsPerIp);
         }
-        if !bounds.is_proxy && !by_client.may_add(peer, bounds.max, left) {
+        if bounds.has_part(own, left) {
             return Err(End::MaxConnections);
         }
         by_client.add(peer, 1);
@@ -91,8 +109,23 @@ impl ConnectionCount {
         self.by_client.lock().unwrap_or_else(PoisonError::into_inner).of(peer)
     }
 
+    /// Returns how many connections there may be besides those that there are, but at least one of [`FREE_PART`].
+    fn left_of(&self, bounds: ConnectionBounds) -> usize {
+        let max = bounds.max.saturating_add(self.closing.load(Ordering::Relaxed));
+        max.saturating_sub(self.all.load(Ordering::Relaxed)).max(bounds.max / FREE_PART).max(1)
+    }
+
+    /// Returns whether `peer` has its part, so that no connection of somebody else may close for it.
+    pub(super) fn has_part(&self, peer: IpAddr, bounds: ConnectionBounds) -> bool {
+        bounds.has_part(self.of(peer), self.left_of(bounds))
+    }
+
     fn remove_connection(&self, peer: IpAddr) {
         self.all.fetch_sub(1, Ordering::Relaxed);
+        self.subtract_for_client(peer);
+    }
+
+    fn subtract_for_client(&self, peer: IpAddr) {
         self.by_client.lock().unwrap_or_else(PoisonError::into_inner).subtract(peer, 1);
     }
 }
@@ -124,5 +157,22 @@ mod tests {
         assert_eq!(open(&[1, 2], ConnectionBounds { is_proxy: true, ..bounds }), [800, 0]);
         // So few connections are not divided.
         assert_eq!(open(&[1, 2], ConnectionBounds { max: 99, ..bounds }), [99, 0]);
+    }
+
+    #[test]
+    fn a_client_behind_a_proxy_has_its_part_too() {
+        let count = Arc::<ConnectionCount>::default();
+        let bounds = ConnectionBounds { max: 800, max_per_ip: usize::MAX, is_proxy: false };
+        let [proxy, client] = [1, 2].map(|last| IpAddr::from([192, 0, 2, last]));
+        let mut connections: Vec<CountedConnection> = (0..800)
+            .map(|_| CountedConnection::new(&count, proxy, ConnectionBounds { is_proxy: true, ..bounds }).ok().unwrap())
+            .collect();
+        let recounted =
+            connections.iter_mut().filter_map(|connection| connection.recount_for(client, bounds).ok()).count();
+        // Nothing is left, so its part is about an eighth.
+        assert_eq!((recounted, count.of(proxy), count.of(client)), (98, 702, 98));
+        connections.truncate(200);
+        assert!(connections.iter_mut().skip(98).all(|connection| connection.recount_for(client, bounds).is_ok()));
+        assert_eq!((count.of(proxy), count.of(client), count.all.load(Ordering::Relaxed)), (0, 200, 200));
     }
 }

@@ -36,7 +36,7 @@ pub struct ConnectionRegistry {
     states: RefCell<Slab<Rc<Registered>>>,
     /// Connections to close next at `max_connections`, the first of them at the end. Weak, because they may end before.
     selected: RefCell<Vec<Weak<Registered>>>,
-    /// The tick at which no connection was idle: until the next one, none is searched for.
+    /// The tick at which no connection was idle that may close: until the next one, none is searched for.
     none_idle_ms: Cell<Option<u64>>,
 }
 
@@ -75,7 +75,7 @@ impl ConnectionRegistry {
     /// There are too many connections already and none is idle, or too many of that client.
     pub fn register(self: &Rc<Self>, peer: IpAddr, bounds: ConnectionBounds) -> Result<(ConnectionTicket, bool), End> {
         let mut counted = CountedConnection::new(&self.count, peer, bounds);
-        let makes_room = matches!(counted, Err(End::MaxConnections)) && self.make_room(bounds.max);
+        let makes_room = matches!(counted, Err(End::MaxConnections)) && self.make_room(peer, bounds);
         if makes_room {
             counted = CountedConnection::new(&self.count, peer, bounds);
         }
@@ -102,22 +102,24 @@ impl ConnectionRegistry {
         if idle_streams > IDLE_STREAMS {
             self.close_idle(idle_streams - IDLE_STREAMS);
         }
-        if self.count.wanted.load(Ordering::Relaxed) > 0 && self.close_selected() {
+        if self.count.wanted.load(Ordering::Relaxed) > 0 && self.close_selected(None) {
             let count = self.count.wanted.swap(0, Ordering::Relaxed);
             for _ in 1..count {
-                self.close_selected();
+                self.close_selected(None);
             }
         }
     }
 
-    /// Closes an idle connection for a new one, unless many are closing already. If this worker has none, the other
-    /// workers close one of theirs at their next tick, for the next connection. Returns whether a connection closes.
-    fn make_room(&self, max: usize) -> bool {
-        if self.count.closing.load(Ordering::Relaxed) > max / CLOSING_PART {
+    /// Closes an idle connection for a new one of `peer`, unless many are closing already: one of its own if it has its
+    /// part. If this worker has none, the other workers close one at their next tick, for the next connection. Returns
+    /// whether a connection closes.
+    fn make_room(&self, peer: IpAddr, bounds: ConnectionBounds) -> bool {
+        if self.count.closing.load(Ordering::Relaxed) > bounds.max / CLOSING_PART {
             return false;
         }
-        let closes = self.close_selected();
-        if !closes {
+        let only_of = self.count.has_part(peer, bounds).then(|| client_network(peer));
+        let closes = self.close_selected(only_of);
+        if !closes && only_of.is_none() {
             let next = |wanted| (wanted < SELECTED).then_some(wanted + 1);
             let _ = self.count.wanted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
         }
@@ -125,8 +127,8 @@ impl ConnectionRegistry {
     }
 
     /// Closes the next idle connection: one of the client that has the most connections and, of these, the one that has
-    /// been idle for the longest time. Returns false if none is idle.
-    fn close_selected(&self) -> bool {
+    /// been idle for the longest time. Returns false if none is idle, or if the next one is not of `only_of`.
+    fn close_selected(&self, only_of: Option<IpAddr>) -> bool {
         let now_ms = self.ticks.get();
         let mut selection = self.selected.borrow_mut();
         for is_fresh in [false, true] {
@@ -135,7 +137,13 @@ impl ConnectionRegistry {
                 self.none_idle_ms.set(selection.is_empty().then_some(now_ms));
             }
             while let Some(registered) = selection.pop() {
-                if registered.upgrade().is_some_and(|registered| registered.close_if_idle(now_ms)) {
+                let Some(registered) = registered.upgrade() else { continue };
+                if only_of.is_some_and(|client| client != registered.client()) {
+                    selection.push(Rc::downgrade(&registered));
+                    self.none_idle_ms.set(is_fresh.then_some(now_ms).or(self.none_idle_ms.get()));
+                    break;
+                }
+                if registered.close_if_idle(now_ms) {
                     self.count.closing.fetch_add(1, Ordering::Relaxed);
                     return true;
                 }
@@ -285,11 +293,10 @@ impl ConnectionTicket {
     /// Counts the connection for `client` from now on, and no longer for the address that it had.
     ///
     /// # Errors
-    /// There are `max_per_ip` connections of that client already.
-    pub fn recount_for(&mut self, client: IpAddr, max_per_ip: usize) -> Result<(), End> {
+    /// There are too many connections of that client already.
+    pub fn recount_for(&mut self, client: IpAddr, bounds: ConnectionBounds) -> Result<(), End> {
         if client_network(client) != client_network(self.counted.peer) {
-            let bounds = ConnectionBounds { max: usize::MAX, max_per_ip, is_proxy: true };
-            self.counted = CountedConnection::new(&self.connections.count, client, bounds)?;
+            self.counted.recount_for(client, bounds)?;
         }
         self.registered.peer.set(client);
         Ok(())
@@ -452,6 +459,22 @@ mod tests {
     }
 
     #[test]
+    fn a_client_that_has_its_part_closes_only_its_own_idle_connections() {
+        let (registry, _) = registry();
+        let own: Vec<_> = (0..87).map(|_| open_idle(&registry, ip(1), 100)).collect();
+        let requests: Vec<_> = own.iter().map(|ticket| ticket.connection().begin_request(true)).collect();
+        let other = open_idle(&registry, ip(2), 100);
+        registry.check_timers(1_000);
+        assert!(matches!(registry.register(ip(1), at_most(100)), Err(End::MaxConnections)));
+        registry.check_timers(2_000);
+        assert!(!other.connection().is_over());
+        requests[0].end();
+        own[0].connection().request_ended(KEEPALIVE);
+        assert!(registry.register(ip(1), at_most(100)).is_err());
+        assert!(own[0].connection().is_over() && !other.connection().is_over());
+    }
+
+    #[test]
     fn the_addresses_of_a_network_are_one_client() {
         let (registry, count) = registry();
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
@@ -465,8 +488,9 @@ mod tests {
         let other = register("2001:db8:0:1::1").ok().unwrap();
         assert_eq!(count.of(address("2001:db8::9")), 2);
         // A proxy and its client may be in one network.
-        assert!(second.recount_for(address("2001:db8::7"), 2).is_ok());
-        assert!(second.recount_for(address("2001:db8:0:1::7"), 1).is_err());
+        let most = |max_per_ip| ConnectionBounds { max_per_ip, ..at_most(99) };
+        assert!(second.recount_for(address("2001:db8::7"), most(2)).is_ok());
+        assert!(second.recount_for(address("2001:db8:0:1::7"), most(1)).is_err());
         drop((first, second, other));
         assert_eq!(count.of(address("2001:db8::1")), 0);
     }

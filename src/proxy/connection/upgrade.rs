@@ -10,7 +10,7 @@ use std::task::Context;
 use prometheus::IntGauge;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::proxy::connection::client_counts::ClientCounts;
+use crate::proxy::connection::client_counts::{self, ClientCounts};
 
 /// The client's end of a tunnel.
 pub trait TunnelIo: AsyncRead + AsyncWrite + Unpin {
@@ -60,7 +60,7 @@ impl TunnelCount {
     pub fn acquire(self: &Arc<Self>, client: IpAddr, max: usize) -> Option<TunnelPermit> {
         let mut tunnels = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let left = max.checked_sub(tunnels.total + 1)?;
-        if !tunnels.by_client.may_add(client, max, left) {
+        if client_counts::has_part(tunnels.by_client.of(client), max, left) {
             return None;
         }
         tunnels.total += 1;

@@ -126,12 +126,11 @@ impl WorkerContext {
         SocketAddr::new(view.snapshot.config.server.client_address.nat64.client_of(ip), peer.port())
     }
 
-    /// Counts a connection for `client` instead of its peer. Returns false if `max_connections_per_ip` is reached for
-    /// it.
+    /// Counts a connection for `client` instead of its peer. Returns false if the client has too many already.
     pub fn count_for_client(&self, ticket: &mut ConnectionTicket, client: IpAddr, listener: &str) -> bool {
         let view = self.state.view();
         let server = &view.snapshot.config.server;
-        let result = ticket.recount_for(client, server.max_connections_per_ip);
+        let result = ticket.recount_for(client, ConnectionBounds::of(server, client));
         result.map_err(|end| self.report_rejected(end, listener, client, server)).is_ok()
     }
 

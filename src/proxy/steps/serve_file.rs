@@ -12,7 +12,6 @@ use http::header::{
     LOCATION, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::descriptors::{self, DescriptorPermit};
@@ -161,10 +160,11 @@ pub async fn preview_file(
 ) -> Result<Option<FilePreview>, Refusal> {
     let search = FileSearch::new(folder, FileQuestion::new(folder, routed)?, headers);
     let descriptor = descriptors::acquire_server_descriptor().ok_or(End::FileShortage)?;
-    let found = match may_block {
-        true => search.run(),
-        false => match timeout(routed.route.timeouts.response, spawn_blocking(move || search.run())).await {
-            Ok(Ok(found)) => found,
+    let work = move || (search.run(), descriptor);
+    let (found, descriptor) = match may_block {
+        true => work(),
+        false => match timeout(routed.route.timeouts.response, FileJob::start(work)).await {
+            Ok(Ok(done)) => done,
             Ok(Err(_)) | Err(_) => return Err(End::FileFailed.into()),
         },
     };

@@ -122,7 +122,10 @@ fn compile_text_condition(
         let mut is_compared_later = false;
         let pattern = match written {
             WrittenPattern::Text(text) => {
-                let is_marked = matches!(&node.value, Value::String(written) if written.value.contains("= "));
+                let is_marked = match &node.value {
+                    Value::String(written) => written.value.trim_start_matches('!').starts_with('='),
+                    _ => false,
+                };
                 if let Some(look) = PatternLook::of(text).filter(|_| !is_marked) {
                     let what =
                         format!("`{key}` in `when` compares this text as it is, but it looks like {}", look.noun());
