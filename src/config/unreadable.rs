@@ -44,7 +44,7 @@ impl Unreadable {
         self.kind == UnreadableKind::Content
     }
 
-    pub fn not_utf8(path: &Path, error: &FromUtf8Error) -> Unreadable {
+    fn not_utf8(path: &Path, error: &FromUtf8Error) -> Unreadable {
         let bytes = error.as_bytes();
         if let [0xff, 0xfe, ..] | [0xfe, 0xff, ..] = bytes {
             let help = format!("save it as UTF-8: iconv -f UTF-16 -t UTF-8 {}", path.display());

@@ -50,7 +50,6 @@ struct ReadFile {
 
 /// Maximum number of items of a set that the config keeps for the diff.
 const KEPT_MAX: usize = 100_000;
-const BYTE_ORDER_MARK: char = '\u{feff}';
 /// Maximum number of such items that are remembered: a list of words has nothing else.
 const OTHERS_MAX: usize = 100;
 
@@ -86,8 +85,7 @@ impl ListedItem {
         let Some(file) = &self.file else { return false };
         let lines = file.lines.get_or_init(|| {
             let text = &sources.source(file.source).text;
-            let lines = text.trim_start_matches(BYTE_ORDER_MARK).lines();
-            lines.zip(1..).map(|(line, number)| (strip_comment(line).trim().to_owned(), number)).collect()
+            text.lines().zip(1..).map(|(line, number)| (strip_comment(line).trim().to_owned(), number)).collect()
         });
         file.reject_row(lines.get(item).copied().unwrap_or(0), fault);
         true
@@ -243,10 +241,8 @@ fn read_set_file(section: &Section) -> Option<ListedItem> {
         sources.add_mistake(Diagnostic::new(node.place, message).with_help("write the file again"));
         return None;
     }
-    let mut items = Vec::new();
-    // Some editors begin a text with a mark.
-    let mut start = if text.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len_utf8() } else { 0 };
-    for line in text[start..].split_inclusive('\n') {
+    let (mut items, mut start) = (Vec::new(), 0);
+    for line in text.split_inclusive('\n') {
         let item = strip_comment(line);
         let at = start + item.len() - item.trim_start().len();
         let item = item.trim();

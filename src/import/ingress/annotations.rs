@@ -2,15 +2,19 @@
 
 use ipnet::IpNet;
 
-use crate::import::access::{RULES_MAX, all_networks, format_network, parse_networks};
-use crate::import::error::{ImportError, Result};
+use crate::import::access::{all_networks, format_network};
+use crate::import::error::Result;
 use crate::import::ingress::controller::ControllerDefaults;
 use crate::import::ingress::cors::CorsAnnotations;
 use crate::import::ingress::table::{find_annotation, is_of_controller, sounds_protective};
+use crate::import::ingress::values::{
+    CONNECT_TIMEOUTS, CUT_TIMEOUT, READ_TIMEOUTS, format_timeouts, is_cut_timeout, parse_network_list, parse_number,
+    translate_body_size,
+};
 use crate::import::ingress::{describe_node, format_exemptions};
 use crate::import::model::{ImportedConfig, RouteBody};
 use crate::import::nginx::limit_in_flight;
-use crate::import::syntax::{Directive, shorten};
+use crate::import::syntax::Directive;
 use crate::import::verdict::Translation;
 use crate::import::yaml::YamlNode;
 
@@ -19,16 +23,6 @@ pub const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 const OLD_PREFIX: &str = "ingress.kubernetes.io";
 /// `burst` is this many times the rate if there is no `limit-burst-multiplier`.
 const MULTIPLIER: u64 = 5;
-/// The largest number that an annotation may have.
-const VALUE_MAX: u64 = 1_000_000;
-/// The longest timeout of a route, in seconds.
-const TIMEOUT_MAX_S: u64 = 86_400;
-/// The remark about a longer one.
-pub const CUT_TIMEOUT: &str = "Sluicegate waits for a day at most";
-/// The options of a route that `proxy-connect-timeout` sets.
-pub const CONNECT_TIMEOUTS: [&str; 1] = ["connect_timeout"];
-/// The options of a route that `proxy-read-timeout` sets.
-pub const READ_TIMEOUTS: [&str; 3] = ["response_timeout", "stream_timeout", "tunnel_timeout"];
 
 /// The settings that an Ingress gives its routes.
 pub struct Annotations {
@@ -291,25 +285,6 @@ impl<'a> LimitAnnotations<'a> {
     }
 }
 
-/// Formats timeouts in seconds.
-pub fn format_timeouts(names: &[&str], seconds: u64) -> Vec<String> {
-    names.iter().map(|name| format!("{name} = \"{}s\"", seconds.clamp(1, TIMEOUT_MAX_S))).collect()
-}
-
-/// Returns whether a timeout in seconds is longer than that of any route.
-pub fn is_cut_timeout(seconds: u64) -> bool {
-    seconds > TIMEOUT_MAX_S
-}
-
-/// Parses the number of an annotation.
-pub fn parse_number(key: &str, value: &str, node: &YamlNode) -> Result<u64> {
-    let number = value.parse::<u64>().ok().filter(|number| *number <= VALUE_MAX);
-    number.ok_or_else(|| {
-        let message = format!("{key}: `{}` is not a number up to {VALUE_MAX}", shorten(value));
-        ImportError::new(&node.file, node.line, message)
-    })
-}
-
 /// Defines the limit of one annotation and returns its name.
 fn define_limit(
     key: &str,
@@ -337,20 +312,4 @@ fn define_limit(
 fn format_rate(number: u64, unit: &str, multiplier: u64) -> Vec<String> {
     // nginx counts `burst` on top of the current request; Sluicegate counts all requests.
     vec![format!("rate = \"{number}/{unit}\""), format!("burst = {}", number * multiplier + 1)]
-}
-
-/// Parses a comma-separated list of networks.
-pub fn parse_network_list(value: &str, node: &YamlNode) -> Result<Vec<IpNet>> {
-    let mut networks = Vec::new();
-    for text in value.split(',').map(str::trim).filter(|text| !text.is_empty()) {
-        let nets = parse_networks(text).filter(|_| networks.len() < RULES_MAX);
-        let why = || format!("`{}` is not an address or a network, or there are more than {RULES_MAX}", shorten(text));
-        networks.extend(nets.ok_or_else(|| ImportError::new(&node.file, node.line, why()))?);
-    }
-    Ok(networks)
-}
-
-/// Translates a size of nginx, such as `8m`.
-pub fn translate_body_size(value: &str, node: &YamlNode) -> Result<String> {
-    crate::import::nginx::translate_size(&describe_node("proxy-body-size", value, node))
 }

@@ -8,8 +8,9 @@ use regex::RegexBuilder;
 
 use crate::import::error::Result;
 use crate::import::expressions::translate_value_regex;
-use crate::import::ingress::annotations::{PREFIX, parse_number};
+use crate::import::ingress::annotations::PREFIX;
 use crate::import::ingress::describe_node;
+use crate::import::ingress::values::parse_number;
 use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
 use crate::import::paths::Location;
 use crate::import::text::format_cookie_pattern;

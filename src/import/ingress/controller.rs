@@ -7,12 +7,12 @@ use ipnet::IpNet;
 
 use crate::import::access::{all_networks, format_network};
 use crate::import::error::{ImportError, Result};
-use crate::import::ingress::annotations::{
+use crate::import::ingress::describe_node;
+use crate::import::ingress::table::{matches_name, sounds_protective};
+use crate::import::ingress::values::{
     CONNECT_TIMEOUTS, CUT_TIMEOUT, READ_TIMEOUTS, format_timeouts, is_cut_timeout, parse_network_list, parse_number,
     translate_body_size,
 };
-use crate::import::ingress::describe_node;
-use crate::import::ingress::table::{matches_name, sounds_protective};
 use crate::import::model::ImportedConfig;
 use crate::import::syntax::Directive;
 use crate::import::text::format_array;

@@ -19,6 +19,7 @@ mod controller;
 mod cors;
 mod rewrites;
 mod table;
+mod values;
 
 pub use table::write_table;
 
