@@ -146,22 +146,19 @@ impl SourceTexts {
     /// # Errors
     /// The text is not one, or no request can come from it.
     pub fn parse_network(&self, text: &str) -> Result<IpNet, TextFault> {
-        values::parse_cidr(text).and_then(|net| self.check_network(net))
+        values::parse_cidr(text).and_then(|net| self.check_network(net, text))
     }
 
-    /// Checks that requests can come from a network.
+    /// Checks that requests can come from a network that is written as `text`.
     ///
     /// # Errors
     /// It is behind a translator, so its clients have IPv4 addresses.
-    pub fn check_network(&self, net: IpNet) -> Result<IpNet, TextFault> {
+    pub fn check_network(&self, net: IpNet, text: &str) -> Result<IpNet, TextFault> {
         if !self.nat64.get().is_some_and(|nat64| nat64.has_translated(&net)) {
             return Ok(net);
         }
-        let shown = if net.prefix_len() == net.max_prefix_len() { net.addr().to_string() } else { net.to_string() };
         invalid_text(
-            format!(
-                "no request comes from `{shown}`: it is behind NAT64, whose clients have their IPv4 addresses here"
-            ),
+            format!("no request comes from `{text}`: it is behind NAT64, whose clients have their IPv4 addresses here"),
             "write the IPv4 address or network of the clients (`nat64` in [server] has the prefixes)",
         )
     }

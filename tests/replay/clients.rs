@@ -174,7 +174,7 @@ fn nothing_is_recommended_from_private_addresses() {
 #[test]
 fn nothing_is_recommended_from_a_trusted_proxy() {
     let dir = Dir::new(&config("\"203.0.113.10\"", "key = \"ip\""));
-    let ending = |n: usize| if n % 3 == 0 { format!(" \"198.51.100.{n}\"") } else { " \"-\"".to_owned() };
+    let ending = |n: usize| if n.is_multiple_of(3) { format!(" \"198.51.100.{n}\"") } else { " \"-\"".to_owned() };
     let found = tightest(&dir, "main.log", &log(ending).replace("10.0.0.1", "203.0.113.10"));
     assert!(found.contains("tightest  none: the address that needs most is in `trusted_proxies`"), "{found}");
 }

@@ -95,7 +95,7 @@ impl FileSearch {
             Found::FolderWithoutSlash => FoundFile::FolderWithoutSlash,
             Found::File(file) => {
                 let copy = file.suffix.and_then(|index| self.copies.get(index)).copied();
-                FoundFile::File(FileResponse::new(&self.folder, file, copy))
+                FoundFile::File(Box::new(FileResponse::new(&self.folder, file, copy)))
             }
         })
     }
@@ -104,7 +104,7 @@ impl FileSearch {
 /// The result of a search.
 enum FoundFile {
     FolderWithoutSlash,
-    File(FileResponse),
+    File(Box<FileResponse>),
 }
 
 /// Returns the response with the file that the request asks for.

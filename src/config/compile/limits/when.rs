@@ -241,7 +241,7 @@ fn compile_client_condition(when: &Section, context: &LimitContext, node: &Node)
                 );
             }
         };
-        let check = |net| when.sources.check_network(net);
+        let check = |net| when.sources.check_network(net, text);
         match parse_client_nets(text).and_then(|nets| nets.into_iter().map(check).collect()) {
             Ok(nets) => Some(WhenItem::Nets(nets)),
             Err(TextFault { what, help }) => when.report_fault(CLIENT, node, &what, &help),

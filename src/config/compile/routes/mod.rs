@@ -176,7 +176,7 @@ fn compile_route(
     let request_headers = edit::compile_request_edit(section);
     let response_headers = edit::compile_response_edit(section);
     let body_bounds = BodyBounds::read(section, context.defaults);
-    let request_trailers = section.get(&route::REQUEST_TRAILERS);
+    let (request_trailers, max_in_flight) = (section.get(&route::REQUEST_TRAILERS), section.get(&route::MAX_IN_FLIGHT));
     let breaker = compile_route_breaker(section, action.as_ref());
     let priority = section.read(&route::PRIORITY).and_then(Priority::from_number).unwrap_or_default();
     let timeouts = compile_timeouts(section, &context.defaults.timeouts);
@@ -220,7 +220,7 @@ fn compile_route(
         response_headers: shared.response_edits.share_value(response_headers),
         parsing,
         max_body: body_bounds.max_body,
-        max_in_flight: section.get(&route::MAX_IN_FLIGHT),
+        max_in_flight,
         breaker,
         priority,
         timeouts: shared.timeouts.share_value(timeouts),
