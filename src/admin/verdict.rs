@@ -120,7 +120,7 @@ fn judge_overrides(event: &Value, problems: &mut Problems) {
     let overrides = &event["overrides"];
     let total = overrides["rejected"].as_u64().unwrap_or(0);
     if total > 0 {
-        let names = join_names(&overrides["rejected_limits"], total);
+        let names = join_all_names(&overrides["rejected_limits"]);
         let what = if total == 1 { "has a mistake and is" } else { "have mistakes and are" };
         let what =
             format!("{} {what} skipped ({names}): the log says which.", count(&overrides["rejected"], "override"));
@@ -128,7 +128,7 @@ fn judge_overrides(event: &Value, problems: &mut Problems) {
     }
     let rows = overrides["rejected_set_rows"].as_u64().unwrap_or(0);
     if rows > 0 {
-        let names = join_names(&overrides["rejected_sets"], rows);
+        let names = join_all_names(&overrides["rejected_sets"]);
         let what = if rows == 1 { "has an error and is" } else { "have errors and are" };
         let rows = count(&overrides["rejected_set_rows"], "row");
         problems.warn(
@@ -269,6 +269,11 @@ fn join_names(names: &Value, total: u64) -> String {
     let shown: Vec<String> = list(names).take(NAMES_MAX).map(|name| cut_name(name.as_str().unwrap_or("?"))).collect();
     let more = if total > shown.len() as u64 { ", \u{2026}" } else { "" };
     format!("{}{more}", shown.join(", "))
+}
+
+/// Joins the names of a list that may be longer than what is shown.
+fn join_all_names(names: &Value) -> String {
+    join_names(names, list(names).count() as u64)
 }
 
 fn show_share(part: f64, whole: f64) -> String {

@@ -53,6 +53,10 @@ impl<'a> LimitDoor<'a> for ExplainWalk<'a> {
         evaluate_known(self, limits, facts)
     }
 
+    fn knows_refusal(&self, limit: &Limit, evaluation: &Evaluation, facts: &Facts<'_>) -> bool {
+        self.limiter().knows_refusal(limit, evaluation, facts)
+    }
+
     async fn decide(&self, limits: &[Arc<Limit>], evaluations: Vec<Evaluation>, _ask: Ask) -> Verdict {
         ask_limits(self, limits, evaluations).await
     }

@@ -115,7 +115,7 @@ fn wrong_and_huge_bodies_are_refused() {
     client.send(call("POST", "/-/explain", "content-type: application/json\r\n", 100 * 1024 * 1024));
     assert_eq!(client.read_response("POST").status(), 413, "before the body has arrived");
     let long = json!({ "url": format!("http://a.test/{}", "a".repeat(100_000)) });
-    assert_eq!(explain(&gateway, &long)["verdict"]["status"], 431);
+    assert_eq!(explain(&gateway, &long)["verdict"]["status"], 414);
     let many: Vec<_> = (0..2000).map(|i| [format!("x-{i}"), "v".to_owned()]).collect();
     assert_eq!(explain(&gateway, &json!({ "url": "http://a.test/", "headers": many }))["verdict"]["status"], 431);
     assert_eq!(gateway.admin("/livez").status(), 200);

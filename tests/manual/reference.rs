@@ -31,6 +31,9 @@ acme = ["www.example.com"]
 [jwt]
 issuer = "http://127.0.0.1:9"
 
+[set.blocked]
+file = "CONF/blocked.txt"
+
 [[route]]
 path = "/"
 upstream = "app"

@@ -3,7 +3,8 @@
 use crate::support::gateway::{Gateway, program};
 
 fn output(args: &[&str]) -> (i32, String, String) {
-    let output = program().args(args).output().unwrap();
+    // Nowhere is a manual beside the program.
+    let output = program().args(args).current_dir("/").output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }

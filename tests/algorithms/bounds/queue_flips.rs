@@ -55,7 +55,8 @@ fn walk(store: &TimedStore, who: &str, (rate, per_ms, units): (i64, i64, i64), s
         let charges: Vec<ModelCharge> = stand.iter().map(|(charge, _)| *charge).collect();
         for waits in [false, true] {
             let Rule::LeakyBucket(rule) = &rules[usize::from(waits)] else { unreachable!() };
-            let full = rule.queue_ms * rate + per_ms;
+            // Times are whole milliseconds, so that one more may be free.
+            let full = (rule.queue_ms + 1) * rate + per_ms;
             let most = (full - used(&charges, &model, now)).max(0) / per_ms;
             let left = store.one(Op::Peek, &check(waits, 0, 0), now).remaining;
             assert!(left <= most, "{left} left, {most} without the refunded charges: {charges:?} at {now}");

@@ -71,7 +71,10 @@ mod tests {
     fn names(used: &mut UsedGauges, collector: &impl Collector) -> Vec<String> {
         let mut family = collector.collect().remove(0);
         used.drop_unused(&mut family);
-        family.get_metric().iter().map(|metric| metric.get_label()[0].value().to_owned()).collect()
+        let mut names: Vec<String> =
+            family.get_metric().iter().map(|metric| metric.get_label()[0].value().to_owned()).collect();
+        names.sort_unstable();
+        names
     }
 
     #[test]
