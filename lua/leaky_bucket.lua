@@ -79,7 +79,7 @@ end
 
 -- Corrects a charge. With nodelay, the receipt is the time of the charge, and what is certainly left of it is refunded.
 -- Otherwise the receipt is the slot after the charge. Only the last slot can be refunded: any other would leave a gap
--- in the queue.
+-- in the queue. With marks, charges with nodelay are in it, whose refunds move the slots of others to this one.
 local function adjust(rule, record, now, delta, receipt)
   local rate, per, nodelay = rule[1], rule[2], rule[4]
   local before, full = level(rule, record, now)
@@ -90,7 +90,7 @@ local function adjust(rule, record, now, delta, receipt)
     local need = min(-delta, floor(refill.USED_MAX / per)) * per
     if nodelay == 1 then
       next[1] = before - refill.max_refund(marks, before, now, rate, 1, need, receipt)
-    elseif slot(rule, before, now) == receipt then
+    elseif not marks[6] and slot(rule, before, now) == receipt then
       next[1] = before - min(need, before)
     end
     if next[1] == before then return false end

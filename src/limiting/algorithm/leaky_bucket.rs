@@ -211,7 +211,8 @@ impl RecordAlgorithm for LeakyBucket {
 
     /// Corrects a charge. With `nodelay`, the receipt is the time of the charge, and what is certainly left of it is
     /// refunded. Otherwise the receipt is the slot after the charge. Only the last slot can be refunded: any other
-    /// would leave a gap in the queue.
+    /// would leave a gap in the queue. With marks, charges with `nodelay` are in it, whose refunds move the slots of
+    /// others to this one.
     fn adjust_one(
         &self,
         record: Option<&RefillRecord>,
@@ -228,7 +229,7 @@ impl RecordAlgorithm for LeakyBucket {
             let (level, marks) = (self.record(before, now), marks_of(record));
             used -= match nodelay {
                 true => level.max_refund(marks, need, receipt),
-                false if self.slot(before, now) == receipt => need.min(before),
+                false if marks.is_empty() && self.slot(before, now) == receipt => need.min(before),
                 false => 0,
             };
             if used == before {
