@@ -54,7 +54,11 @@ impl<'a> LimitDoor<'a> for ExplainWalk<'a> {
     }
 
     fn knows_refusal(&self, limit: &Limit, evaluation: &Evaluation, facts: &Facts<'_>) -> bool {
-        self.limiter().knows_refusal(limit, evaluation, facts)
+        let refuses = self.limiter().knows_refusal(limit, evaluation, facts);
+        if refuses {
+            self.asked.borrow_mut().refusing.push(limit.name.clone());
+        }
+        refuses
     }
 
     async fn decide(&self, limits: &[Arc<Limit>], evaluations: Vec<Evaluation>, _ask: Ask) -> Verdict {

@@ -41,8 +41,8 @@ pub async fn ask_limits(walk: &ExplainWalk<'_>, limits: &[Arc<Limit>], evaluatio
         Op::Peek => read_states(limiter, &checks).await,
         _ => vec![None; limits.len()],
     };
-    let unknown = walk.asked.take().unknown;
-    walk.asked.replace(AskedLimits { unknown, checks, states });
+    let before = walk.asked.take();
+    walk.asked.replace(AskedLimits { checks, states, ..before });
     limiter.decide(op, limits, evaluations, false).await
 }
 
@@ -54,7 +54,7 @@ pub fn describe_limits(
     facts: &Facts<'_>,
     verdict: &Verdict,
 ) -> DescribedLimits {
-    let AskedLimits { unknown, checks, states } = walk.asked.take();
+    let AskedLimits { unknown, refusing, checks, states } = walk.asked.take();
     let (limits, asked) = (&route.limits, &route.limits[first..first + unknown.len()]);
     let is_known = |place: usize| unknown[place].is_none();
     let mut description = DescribedLimits { reports: Vec::with_capacity(unknown.len()), charges: Vec::new() };
@@ -72,6 +72,9 @@ pub fn describe_limits(
         let effect = verdict.effect_of(index).filter(|_| is_known(place) && incumbent.is_none_or(is_known));
         report.compared = effect.map(|effect| effect.label().to_owned());
         match unknown {
+            _ if !refusing.is_empty() && !refusing.contains(&limit.name) => {
+                set_effect(&mut report, LimitEffect::NotReached, "the request is refused before its body is read");
+            }
             Some(why) => set_effect(&mut report, LimitEffect::Unknown, *why),
             None => limit_facts.describe(&mut report, walk.context.display, states[place]),
         }

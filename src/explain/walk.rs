@@ -54,6 +54,8 @@ pub struct MadeCharge {
 pub struct AskedLimits {
     /// Why a limit cannot be decided; `None` if it can.
     pub unknown: Vec<Option<&'static str>>,
+    /// Names of the limits that refuse the request before its body is read. If there are any, only they decide.
+    pub refusing: Vec<String>,
     pub checks: Vec<Option<Check>>,
     /// Answers to a cost of 0, unless the request is charged.
     pub states: Vec<Option<Answer>>,

@@ -120,3 +120,28 @@ fn wrong_and_huge_bodies_are_refused() {
     assert_eq!(explain(&gateway, &json!({ "url": "http://a.test/", "headers": many }))["verdict"]["status"], 431);
     assert_eq!(gateway.admin("/livez").status(), 200);
 }
+
+/// The gateway does not ask limits that read the body if another one refuses in any case.
+#[test]
+fn limits_are_not_reached_if_another_refuses_before_the_body() {
+    let gateway = Gateway::start(
+        "[[route]]\npath = \"/\"\nrespond = {}\nlimits = [\"per-ip\", \"per-user\", \"all\"]\n\
+         [limit.per-ip]\nrate = \"1/h\"\nkey = \"ip\"\n[limit.per-user]\nrate = \"5/h\"\nkey = \"json:/user\"\n\
+         [limit.all]\nrate = \"9/h\"\nkey = \"all\"\n",
+    );
+    let request = json!({
+        "url": "http://a.test/", "method": "POST", "headers": { "content-type": "application/json" },
+        "body": "{\"user\":\"a\"}", "from": "127.0.0.1",
+    });
+    const JSON: &str = "content-type: application/json\r\n";
+    let effects = |explained: &Value| -> Vec<String> {
+        let limits = explained["limits"].as_array().unwrap();
+        limits.iter().map(|limit| limit["effect"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(effects(&explain(&gateway, &request)), ["admits", "admits", "admits"]);
+    assert_eq!(gateway.post("/", JSON, "{\"user\":\"a\"}").status(), 200);
+    let explained = explain(&gateway, &request);
+    assert_eq!(effects(&explained), ["refuses", "not_reached", "not_reached"]);
+    assert_eq!(explained["verdict"]["status"], 429);
+    assert_eq!(gateway.post("/", JSON, "{\"user\":\"a\"}").status(), 429);
+}
