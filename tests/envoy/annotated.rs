@@ -58,7 +58,8 @@ fn envoy_gets_the_names_of_limits_that_a_request_exceeds() {
         // A refusal forwards nothing.
         let refused = fetch(client, "u");
         assert!(refused[1] == 2 && !has(&refused, &header) && !has(&refused, &of_soft), "{refused:?}");
-        gateway.assert_metric("limit_decisions_total", &[("limit", "soft"), ("decision", "annotate")], 2.0);
+        let annotated = [("route", "rls:edge"), ("limit", "soft"), ("decision", "annotate")];
+        gateway.assert_metric("limit_decisions_total", &annotated, 3.0);
 
         let url = format!("http://{}", gateway.admin);
         let explained = program().args(["explain", "--rls", "edge", "user=u", "--admin", &url]).output().unwrap();
