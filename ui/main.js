@@ -138,7 +138,8 @@ function askLogin(why) {
 
 live.onEvent = (event) => {
   setText(document.getElementById("version"), showText(event.version, 20));
-  setText(document.getElementById("gateway"), [event.host, session.role && `role ${session.role}`].filter(Boolean).map((text) => showText(text, 40)).join(" \u00b7 "));
+  const login = session.role && `role ${session.role}${session.name ? ` as ${session.name}` : ""}`;
+  setText(document.getElementById("gateway"), [event.host, login].filter(Boolean).map((text) => showText(text, 40)).join(" \u00b7 "));
   showEnvironment(event);
   if (screen && screen.update) screen.update(event);
   showAge();

@@ -4,20 +4,22 @@
 const STORED = "sluicegate-token";
 
 const STORED_ROLE = "sluicegate-role";
+const STORED_NAME = "sluicegate-name";
 // Each role includes those before it.
 const ROLES = ["metrics", "read", "keys", "limits", "edit"];
 
 const session = {
   token: sessionStorage.getItem(STORED),
   role: sessionStorage.getItem(STORED_ROLE),
+  // Name of the token.
+  name: sessionStorage.getItem(STORED_NAME),
   // Called when a request needs a login.
   onLoginNeeded: () => {},
-  keep(token, role) {
-    session.token = token;
-    session.role = role || null;
-    for (const [name, value] of [[STORED, token], [STORED_ROLE, role]]) {
-      if (value) sessionStorage.setItem(name, value);
-      else sessionStorage.removeItem(name);
+  keep(token, role, name) {
+    Object.assign(session, { token, role: role || null, name: name || null });
+    for (const [item, value] of [[STORED, token], [STORED_ROLE, role], [STORED_NAME, name]]) {
+      if (value) sessionStorage.setItem(item, value);
+      else sessionStorage.removeItem(item);
     }
   },
   // Whether the role of this login includes `role`; the gateway decides where the role is not known.
@@ -70,7 +72,7 @@ const logIn = {
   // Trades the code of a one-time link for a session.
   async withCode(code) {
     const given = await sendJson("POST", "/-/session", { code }, { token: null, login: true });
-    session.keep(given.token, given.role);
+    session.keep(given.token, given.role, given.name);
   },
   // Trades a token for a session, so that the token itself is not stored.
   async withToken(token) {

@@ -61,5 +61,5 @@ exports.checkAccess = async (page, name) => {
   exports.assert(wider <= 0, `${name} is ${wider} pixels wider than the window`);
 };
 
-exports.VIEWS = [["light", 1280], ["dark", 1280], ["light", 320], ["dark", 320]]
+exports.VIEWS = [["light", 1280], ["dark", 1280], ["light", 390], ["dark", 320]]
   .map(([colorScheme, width]) => ({ colorScheme, viewport: { width, height: 900 }, reducedMotion: "reduce" }));

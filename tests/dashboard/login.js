@@ -54,9 +54,9 @@ run(async (open) => {
   assert((await again.textContent("#main")).includes("works once"), "a used link says so");
   // A new link in the same tab, which shows the login.
   await again.unroute("**/-/session");
-  await again.route("**/-/session", (route) => route.fulfill({ json: { token, role: "read", expires_at: "2030-01-01T00:00:00Z" } }));
+  await again.route("**/-/session", (route) => route.fulfill({ json: { token, name: "anna", role: "read", expires_at: "2030-01-01T00:00:00Z" } }));
   await again.evaluate(() => { location.hash = "#code=YmFy-7"; });
   await again.waitForFunction(isLive);
   assert(!(await again.evaluate(() => location.href)).includes("YmFy"), "the code is in the address");
-  assert((await again.textContent("#gateway")).includes("role read"), "the role is shown");
+  assert((await again.textContent("#gateway")).includes("role read as anna"), "role and name are shown");
 });

@@ -108,11 +108,12 @@ fn redeem_code(request: &PageRequest, code: &str) -> Result<AdminResponse, Probl
     let Some(session) = session else {
         return Err(count_refusal(request, refuse(AccessFault::CodeUnknown, CODE_UNKNOWN)));
     };
-    let role = session.caller.role.label();
+    let (role, name) = (session.caller.role.label(), session.caller.name.clone());
     request.note_change(format!("session of role {role}"));
     request.note_caller(session.caller);
     let answer = json!({
         "token": session.token,
+        "name": name,
         "role": role,
         "expires_at": format_rfc3339(session.expires_at),
     });
