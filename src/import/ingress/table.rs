@@ -164,11 +164,12 @@ pub fn matches_name(names: &[&str], name: &str) -> bool {
 }
 
 /// Words in the names of settings that decide which clients are served.
-const PROTECTIVE: [&str; 16] = [
+const PROTECTIVE: [&str; 17] = [
     "auth",
     "jwt",
     "oidc",
     "mtls",
+    "middleware",
     "limit",
     "polic",
     "protect",

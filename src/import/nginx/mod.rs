@@ -61,7 +61,7 @@ use crate::import::nginx::scope::{Scope, is_of_request};
 use crate::import::nginx::servers::ServerBlocks;
 use crate::import::nginx::sites::listeners::read_listens;
 use crate::import::nginx::upstreams::UpstreamBlocks;
-use crate::import::nginx::variables::{lower_names, replace_constants};
+use crate::import::nginx::variables::{list_changed_variables, lower_names, replace_constants};
 use crate::import::syntax::Directive;
 
 /// Translates the directives of all files.
@@ -122,35 +122,6 @@ pub fn translate_directives(mut directives: Vec<Directive>, out: &mut ImportedCo
     translate_client_settings(&http, &scope, &facts, out)?;
     translate_access_log(&http, out);
     ServerBlocks::new(scope, upstreams, zones, (&facts, &variables), &servers, out).translate_servers(&servers)
-}
-
-/// Directives that give variables a value, other than `map` and `geo`.
-const SETTERS: [&str; 8] =
-    ["set", "auth_request_set", "split_clients", "perl_set", "js_set", "js_var", "keyval", "geoip2"];
-
-/// Lists the variables that a directive or a named group of an expression sets, in this block and those inside of it.
-fn list_changed_variables(block: &[Directive]) -> Vec<&str> {
-    let mut names = Vec::new();
-    for directive in block {
-        if SETTERS.contains(&directive.name.as_str()) {
-            names.extend(directive.args.iter().filter_map(|arg| arg.strip_prefix('$')));
-        }
-        names.extend(directive.name.strip_prefix('$'));
-        let texts = directive.args.iter().chain([&directive.name]);
-        names.extend(texts.flat_map(|text| list_named_groups(text)));
-        names.extend(list_changed_variables(directive.inner()));
-    }
-    names
-}
-
-/// Lists the names of the groups of a regular expression: `(?<name>`, `(?P<name>` or `(?'name'`.
-fn list_named_groups(text: &str) -> impl Iterator<Item = &str> {
-    let groups = text.split("(?").skip(1);
-    groups.filter_map(|group| {
-        let group = group.strip_prefix('P').unwrap_or(group);
-        let name = group.strip_prefix(['<', '\''])?;
-        name.split_once(['>', '\'']).map(|(name, _)| name)
-    })
 }
 
 /// Gathers what the values of variables depend on.

@@ -1,7 +1,7 @@
 //! Replaces variables that `set` gives a constant value, such as `set $app web; proxy_pass http://$app:3000`. In nginx, the
 //! names of variables have no case, so all are written in lower case first.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::import::nginx::limits::keys::find_variables;
 use crate::import::syntax::Directive;
@@ -24,6 +24,8 @@ const READERS: [&str; 12] = [
     "grpc_ssl_certificate",
     "grpc_ssl_certificate_key",
 ];
+/// Directives that give variables a value, other than `set`, `map` and `geo`.
+const SETTERS: [&str; 7] = ["auth_request_set", "split_clients", "perl_set", "js_set", "js_var", "keyval", "geoip2"];
 /// Variables that name a part of the request. Limits and servers may read it by the name as it is written.
 const NAMING: [&str; 2] = ["arg_", "cookie_"];
 /// The longest value of a variable.
@@ -57,19 +59,69 @@ fn lower_names_in(text: &str) -> String {
     output
 }
 
-/// Replaces the constant variables in all servers of these directives.
+/// Lists the variables that a directive or a named group of an expression sets, in this block and those inside of it.
+pub fn list_changed_variables(block: &[Directive]) -> Vec<&str> {
+    let mut names = list_given_values(block, &["set"]);
+    names.extend(list_given_values(block, &SETTERS));
+    names.extend(list_groups(block));
+    names
+}
+
+/// Lists the variables that one of `setters` gives a value.
+fn list_given_values<'d>(block: &'d [Directive], setters: &[&str]) -> Vec<&'d str> {
+    let mut names = Vec::new();
+    for directive in block {
+        if setters.contains(&directive.name.as_str()) {
+            names.extend(directive.args.iter().filter_map(|arg| arg.strip_prefix('$')));
+        }
+        names.extend(list_given_values(directive.inner(), setters));
+    }
+    names
+}
+
+/// Lists the variables of named groups, and those of the rows of `geoip2`.
+fn list_groups(block: &[Directive]) -> Vec<&str> {
+    let mut names = Vec::new();
+    for directive in block {
+        names.extend(directive.name.strip_prefix('$'));
+        let texts = directive.args.iter().chain([&directive.name]);
+        names.extend(texts.flat_map(|text| list_named_groups(text)));
+        names.extend(list_groups(directive.inner()));
+    }
+    names
+}
+
+/// Lists the names of the groups of a regular expression: `(?<name>`, `(?P<name>` or `(?'name'`.
+fn list_named_groups(text: &str) -> impl Iterator<Item = &str> {
+    let groups = text.split("(?").skip(1);
+    groups.filter_map(|group| {
+        let group = group.strip_prefix('P').unwrap_or(group);
+        let name = group.strip_prefix(['<', '\''])?;
+        name.split_once(['>', '\'']).map(|(name, _)| name)
+    })
+}
+
+/// Replaces the constant variables in all servers of these directives. A variable that something other than `set` also
+/// gives a value, such as the group of an expression, has no constant one.
 pub fn replace_constants(directives: &mut [Directive]) {
+    let others = list_given_values(directives, &SETTERS).into_iter().chain(list_groups(directives));
+    let others: HashSet<String> = others.map(str::to_ascii_lowercase).collect();
+    replace_in_servers(directives, &others);
+}
+
+fn replace_in_servers(directives: &mut [Directive], others: &HashSet<String>) {
     for directive in directives {
         match (directive.name.as_str(), &mut directive.block) {
-            ("server", Some(block)) => replace_in_block(block, &Constants::new(), true),
-            ("http", Some(block)) => replace_constants(block),
+            ("server", Some(block)) => replace_in_block(block, &Constants::new(), true, others),
+            ("http", Some(block)) => replace_in_servers(block, others),
             _ => {}
         }
     }
 }
 
 /// Replaces variables in a server or a location. As in nginx, a location does not run the `set` of the one around it.
-fn replace_in_block(block: &mut [Directive], server: &Constants, is_server: bool) {
+/// `others`: variables that have other values, too.
+fn replace_in_block(block: &mut [Directive], server: &Constants, is_server: bool, others: &HashSet<String>) {
     let mut own = server.clone();
     // A `rewrite` may end the processing, so that the `set` after it has no effect.
     let mut may_have_ended = false;
@@ -85,7 +137,7 @@ fn replace_in_block(block: &mut [Directive], server: &Constants, is_server: bool
                 };
                 let value = value.filter(|value| value.len() <= VALUE_MAX);
                 let name = variable_name(directive);
-                let is_known = !may_have_ended || own.get(name) == Some(&value);
+                let is_known = !others.contains(name) && (!may_have_ended || own.get(name) == Some(&value));
                 own.insert(name.to_owned(), value.filter(|_| is_known));
             }
             "if" => {
@@ -107,7 +159,7 @@ fn replace_in_block(block: &mut [Directive], server: &Constants, is_server: bool
             }
         }
         if let (true, Some(inner)) = (matches!(name.as_str(), "location" | "if"), &mut directive.block) {
-            replace_in_block(inner, if is_server || name == "if" { &own } else { server }, false);
+            replace_in_block(inner, if is_server || name == "if" { &own } else { server }, false, others);
         }
     }
 }
