@@ -190,7 +190,7 @@ impl RecordAlgorithm for LeakyBucket {
         } else if !admitted {
             retry_ms = div_ceil(over, rate);
         } else if cost > 0 && !nodelay {
-            retry_ms = div_ceil((used - delay_after * per).max(0), rate);
+            retry_ms = div_ceil((used - delay_after.saturating_mul(per)).max(0), rate);
         }
         if admitted {
             used += need;
