@@ -33,7 +33,8 @@ run(async (open) => {
   await page.fill("#dialog [name=note]", "launch");
   await page.locator("#dialog button[type=submit]").click();
   await page.waitForSelector(".outcome.good");
-  await waitFor("(launch)");
+  // The outcome names the note before the row is drawn again.
+  await page.locator("tr", { hasText: "per-key" }).filter({ hasText: "(launch)" }).first().waitFor();
   assert(/until 20\d\d-.*\(launch\)/.test(await row().textContent()), await row().textContent());
   // Everything that the customer has used is forgotten at once.
   await page.click("#reset-all");

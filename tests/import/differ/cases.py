@@ -112,9 +112,6 @@ EXACT = {
                               COLORS + PATHS),
     # Names of variables have no case.
     "set-case": ("location / { set $Up 127.0.0.1:1; set $up @UP@; proxy_pass http://$UP; }", PATHS[:2]),
-    # A group of an expression gives a variable another value than `set`.
-    "set-group": ("set $app_@N@ b; location ~ ^/(?<app_@N@>[a-c])$ { return 200 $app_@N@; } location / { return 404; }",
-                  [get("/a"), get("/b"), get("/")]),
     "map-case": (f"map $HTTP_X_Color $Bad_@N@ {{ default 0; red 1; }}====if ($BAD_@N@) {{ return 403; }} location / {{ {PASS} }}", COLORS),
     # A server that closes connections is left out after its first error.
     "eject": ("upstream e_@N@ { server @BROKEN@; server @UP@; } ====location / { proxy_pass http://e_@N@; }", [get("/", None, 2, "POST")] * 20),
