@@ -152,7 +152,7 @@ impl SourceTexts {
     /// Checks that requests can come from a network that is written as `text`.
     ///
     /// # Errors
-    /// It is behind a translator, so its clients have IPv4 addresses.
+    /// The network is behind a translator, so its clients have IPv4 addresses.
     pub fn check_network(&self, net: IpNet, text: &str) -> Result<IpNet, TextFault> {
         if !self.nat64.get().is_some_and(|nat64| nat64.has_translated(&net)) {
             return Ok(net);

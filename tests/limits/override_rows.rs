@@ -174,7 +174,7 @@ fn a_hundred_thousand_rows_of_a_file_are_in_force() {
     assert_eq!(statuses(&gateway, "c4", 4), [200, 200, 200, 429]);
 }
 
-/// Overrides and texts of conditions are whole values. Who writes a pattern there is told.
+/// Overrides and texts of conditions are whole values. `check` warns of patterns there.
 #[test]
 fn check_warns_of_values_that_look_like_patterns() {
     let dir = tempfile::tempdir().unwrap();

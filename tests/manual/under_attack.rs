@@ -247,7 +247,7 @@ fn id_of(refused: &Message) -> String {
     refused.json()["request_id"].as_str().unwrap().to_owned()
 }
 
-/// A row with a mistake is skipped, and is reported with its line. The other rows apply.
+/// The gateway skips a row with an error, and reports its line. The other rows apply.
 fn break_the_list(walk: &Walk) {
     let list = walk.dir().join("blocked.txt");
     let good = std::fs::read_to_string(&list).unwrap();

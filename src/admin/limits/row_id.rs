@@ -19,7 +19,7 @@ static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 /// Separates the name of the limit, which never has this byte, from the field.
 const SEPARATOR: u8 = 0;
 
-/// What an id names.
+/// The entry that an id names.
 #[derive(Debug, PartialEq)]
 pub struct RowId {
     pub limit: String,

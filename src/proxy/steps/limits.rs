@@ -299,7 +299,7 @@ async fn read_key_body<'a, D: Door<'a>>(
     if is_needed { door.read_key_body(route, max).await } else { Ok(KeyBody::None) }
 }
 
-/// Finds the limits that certainly refuse a request before its body is read. `None` if there are none.
+/// Finds the limits that certainly refuse a request before its body is read. Returns `None` if no limit does.
 fn find_refusing<'f, 'a, D: Door<'a>>(door: &D, route: &Route, facts: Facts<'f>) -> Option<EvaluatedLimits<'f>> {
     let first = route.auth_limit_count();
     let limits = &route.limits[first..];

@@ -109,7 +109,7 @@ pub enum ProxySign {
     ThisMachine,
 }
 
-/// What a line says about a header that may name the client.
+/// A header that may name the client, as a line of the log has it.
 enum LoggedHeader<'e> {
     NotLogged,
     /// The request did not have it.
