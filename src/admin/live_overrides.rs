@@ -85,15 +85,15 @@ struct KnownOverrides {
     left: BTreeMap<String, usize>,
     /// Incremented with each change of `good`.
     revision: u64,
-    /// Current mistakes by limit; each is logged once.
+    /// Current errors by limit; each is logged once.
     logged: BTreeMap<String, String>,
-    /// When mistakes of a limit were last logged.
+    /// When errors of a limit were last logged.
     logged_at: BTreeMap<String, Instant>,
     /// `good` is about the memory store, not about Redis.
     are_local: bool,
 }
 
-/// Result of one reading: hashes or their mistakes, by limit. A limit whose server did not respond is missing.
+/// Result of one reading: hashes or their errors, by limit. A limit whose server did not respond is missing.
 #[derive(Default)]
 struct OverrideReading {
     found: BTreeMap<String, Result<RawOverrides, String>>,
@@ -107,7 +107,7 @@ const PAUSE_PER_FIELD: Duration = Duration::from_micros(20);
 const SAVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of entries from which those of a memory store that have ended are removed.
 const PRUNED_FROM: usize = 1000;
-/// Minimum interval between log lines about a hash whose mistakes keep changing.
+/// Minimum interval between log lines about a hash whose errors keep changing.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 impl LiveOverrides {
@@ -255,7 +255,7 @@ impl LiveOverrides {
         if let Some(value) = value {
             limit.overrides.check_entry(&limit.key, field, value).map_err(OverrideFault::Invalid)?;
         }
-        // Another spelling would count as a mistake beside the new entry.
+        // Another spelling would count as an error beside the new entry.
         let spelling = limit.overrides.find_spelling(field);
         let change = HashChange { field, value, spellings: spelling.into_iter().collect() };
         let Some(outcome) = store.change_hash(&override_key(config, limit), &change).await else {
@@ -353,7 +353,7 @@ impl LiveOverrides {
             for (field, value) in fields.iter().zip(values) {
                 let spellings = limit.overrides.find_spelling(field).into_iter().collect();
                 let value = value.as_deref().map(String::from_utf8_lossy);
-                // A mistake is counted and logged by the next reading.
+                // An error is counted and logged by the next reading.
                 let _ = self.apply_change(limit, &HashChange { field, value: value.as_deref(), spellings });
             }
         }
@@ -448,7 +448,7 @@ impl LiveOverrides {
             match mistakes {
                 None => drop(logged.remove(&limit.name)),
                 Some(mistakes) if logged.get(&limit.name) == Some(&mistakes) => {}
-                // The next reading finds the mistakes again.
+                // The next reading finds the errors again.
                 Some(_) if logged_at.get(&limit.name).is_some_and(|at| at.elapsed() < LOG_INTERVAL) => {}
                 Some(mistakes) => {
                     tracing::error!(limit = limit.name, "{mistakes}");

@@ -137,7 +137,7 @@ fn parse_decisions(root: &JsonNode, config: &Config, effort: &TimeBudget) -> Opt
         other => node.add_fault(format!("unknown operation `{other}`; one of take, peek")),
     });
     let decisions = root.require("decisions")?.items(1..=DECISIONS_MAX)?;
-    // Every item is parsed, to find all mistakes, before one of them fails the request.
+    // Every item is parsed, to find all errors, before one of them fails the request.
     let decisions: Vec<_> = decisions.iter().map(|node| parse_decision(node, config, effort)).collect();
     Some(DecideBody { op: op?, decisions: decisions.into_iter().collect::<Option<_>>()? })
 }

@@ -354,11 +354,10 @@ fn map_locations(
     let text = |host: &HeaderValue| host.to_str().unwrap_or_default().to_owned();
     let own = text(&server.pool.host);
     let sent_host = if route.rewrite.upstream_host { None } else { request_headers.get(HOST).map(text) };
-    let is_secure = server.pool.is_https();
     let client = text(head.authority());
     let map = LocationMap {
-        server: [&own, sent_host.as_ref().unwrap_or(&own)]
-            .map(|authority| UrlOrigin { is_https: is_secure, authority }),
+        server: UrlOrigin { is_https: server.pool.is_https(), authority: &own },
+        sent_host: sent_host.as_ref().unwrap_or(&own),
         client: UrlOrigin {
             is_https: is_https(request_headers, identity.trusted_peer, request.client.tls.is_some()),
             authority: &client,

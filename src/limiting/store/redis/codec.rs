@@ -294,7 +294,7 @@ pub fn not_connected() -> RedisError {
 }
 
 /// Kind of errors that occur before anything is sent.
-const NOT_CONNECTED: redis::ErrorKind = redis::ErrorKind::Client;
+pub const NOT_CONNECTED: redis::ErrorKind = redis::ErrorKind::Client;
 
 /// Classifies the error of a command. If the connection broke after it was sent, the command may have been executed.
 pub fn sent_error_kind(error: &RedisError) -> ErrorKind {
