@@ -50,7 +50,7 @@ fn the_older_of_two_ingresses_has_the_path() {
     let both =
         |open: &str, closed: &str| imported(&format!("{}---\n{}", one("aaa", open, &[]), one("zzz", closed, &guarded)));
     let (text, exit) = both("2026-02-01T00:00:00Z", "2026-01-01T00:00:00Z");
-    assert!(text.contains("allow = [\"10.0.0.0/8\"]") && text.contains("http://zzz.") && exit == 3, "{text}");
+    assert!(text.contains("[\"10.0.0.0/8\"]") && text.contains("http://zzz.") && exit == 3, "{text}");
     assert!(!text.contains("http://aaa.") && text.contains("an older Ingress has the same path"), "{text}");
     let (text, exit) = both("2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z");
     assert!(!text.contains("10.0.0.0/8") && text.contains("http://aaa.") && exit == 3, "{text}");

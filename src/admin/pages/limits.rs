@@ -78,7 +78,7 @@ async fn finish_change(
     request: &PageRequest,
     change: JoinHandle<Result<OverrideChange, Problem>>,
 ) -> Result<AdminResponse, Problem> {
-    let broken = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the change broke off");
+    let broken = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the change was aborted");
     let OverrideChange { answer, key, summary } = change.await.map_err(broken)??;
     request.note_limit(answer["limit"].as_str());
     request.note_key(key.as_deref());
@@ -125,7 +125,7 @@ pub async fn refund_charge(mut request: PageRequest) -> Result<AdminResponse, Pr
     // The refund continues without the client: a receipt that is marked as used must have been refunded.
     let (context, name) = (request.context.clone(), request.name.clone());
     let refund = spawn_local(async move { context.limits.refund_charge(&name, &body).await });
-    let broken = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the refund broke off");
+    let broken = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the refund was aborted");
     let Refunded { answer, key } = refund.await.map_err(broken)??;
     request.note_key(key.as_deref());
     request.note_change(if answer["applied"] == true { "charge refunded" } else { "nothing refunded" });

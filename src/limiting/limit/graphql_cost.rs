@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn numbers_in_texts_are_read_without_their_escapes() {
-        let variables = [r#"{"n":"1\u00300"}"#, r#"{"n":" 10 "}"#, r#"{"n":1.0e1}"#, r#"{"n":10}"#];
+        let variables = [r#"{"n":"1\u0030"}"#, r#"{"n":" 10 "}"#, r#"{"n":1.0e1}"#, r#"{"n":10}"#];
         for variables in variables {
             let body =
                 format!(r#"{{"query":"query($n: Int) {{ users(first: $n) {{ id }} }}","variables":{variables}}}"#);

@@ -22,7 +22,7 @@ use crate::limiting::store::redis_tls::RedisTls;
 const NO_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Time for the error with which a server greets, and its length.
-const GREETING_TIMEOUT: Duration = Duration::from_millis(100);
+const GREETING_TIMEOUT: Duration = Duration::from_millis(300);
 const GREETING_MAX: usize = 1024;
 
 /// Opens connections with one login.

@@ -266,9 +266,8 @@ impl Connector {
     /// Checks that the server responds, and reads its clock. An error reply is a response, too: the next decisions show
     /// whether the server can decide. Only a rejected login is an error, because then no decision can succeed.
     async fn check(&self, connection: &RedisConnection) -> RedisResult<()> {
-        let time = redis::cmd("TIME");
-        let (time, taught) = join(connection.send(&time), connection.load_script()).await;
-        match time {
+        // Before the script: without the password, a server closes the connection that sends so much, and its reply is lost.
+        match connection.send(&redis::cmd("TIME")).await {
             Err(error) if error.code().is_none() || codec::error_kind(&error) == ErrorKind::Denied => {
                 return Err(error);
             }
@@ -279,7 +278,7 @@ impl Connector {
             }
             Err(_) => {}
         }
-        taught
+        connection.load_script().await
     }
 }
 
