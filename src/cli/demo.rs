@@ -149,7 +149,7 @@ In another terminal:
       200 until the burst of 10 is used up, then 429.
 
   curl -i {http}/
-      While the limit refuses, Retry-After is the exact wait. One request becomes available every second.
+      While the limit refuses, retry-after-ms is the exact wait. One request becomes available every second.
 "
         )?;
     }

@@ -115,8 +115,8 @@ pub fn parse_listen_addr(text: &str) -> Option<ListenAddr> {
     values::parse_listen(text).ok()
 }
 
-/// Returns where the admin listener of a gateway with this file is, even if the file no longer loads: the gateway
-/// keeps running with its last config. `None` if the file does not contain it.
+/// Returns where a gateway with this file has its admin listener, even if the file no longer loads, because the gateway
+/// then keeps running with its last config. `None` if the file does not say.
 pub fn find_admin_contact(path: &Path) -> Option<AdminContact> {
     let sources = SourceTexts::default();
     let documents = sources.parse_documents(path);

@@ -200,8 +200,8 @@ impl ServerTls {
         Ok(ServerTls { files, own, route_hosts: Vec::new(), certificates, config: Arc::new(config), challenges })
     }
 
-    /// Returns the settings of handshakes over QUIC. There is no early data (0-RTT): it comes before the address of the
-    /// client is known to be its own, and others can send it again.
+    /// Returns the settings of handshakes over QUIC. Early data (0-RTT) is off: it arrives before the client has proven
+    /// its address, and others can replay it.
     pub fn quic_config(&self) -> ServerConfig {
         let mut config = (*self.config).clone();
         config.alpn_protocols = vec![HTTP_3.into()];

@@ -79,8 +79,8 @@ enum ChargeEnd {
 }
 
 impl ChargeGuard {
-    /// Guards the `charged` checks, each with its outcome rules and its answer. Returns `None` if there are none.
-    /// `waits` says whether the request has to wait in a queue first.
+    /// Guards the `charged` checks, each with the rules for its outcome and its answer. Returns `None` if `charged` is
+    /// empty. `waits` says whether the request has to wait in a queue first.
     pub fn new(
         manager: &Rc<ChargeManager>,
         charged: impl Iterator<Item = (Check, Option<Arc<ChargeRules>>, Answer)>,

@@ -1,7 +1,7 @@
 //! JSON lines of Caddy, Traefik and nginx. Called by `line`; the input may be any bytes.
 //!
-//! nginx has no JSON format of its own. A `log_format` with `escape=json` is read if it names its fields like the
-//! variables of nginx, or by the usual other names.
+//! nginx does not define a JSON format. A `log_format` with `escape=json` is read if its fields are named after the
+//! variables of nginx, or have other common names.
 
 use std::net::IpAddr;
 

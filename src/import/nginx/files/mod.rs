@@ -1,8 +1,8 @@
 //! Translates `root`, `alias`, `index` and `try_files` to `files` and `try`, where nginx would serve the same files to the
 //! same clients. Everything else closes the route, with the reason.
 //!
-//! Input: a location without `proxy_pass`, with the directives in force there. Output: the folder, the lines of a route, and its
-//! `rewrite`, or why there are none. `lookup` finds the location that nginx chooses for a path.
+//! Input: a location without `proxy_pass`, with the directives that apply there. Output: the folder, the lines of a route, and
+//! its `rewrite`, or why there are none. `lookup` finds the location that nginx chooses for a path.
 //!
 //! To translate another directive about files, read it in `FileLocation::translate`.
 

@@ -350,8 +350,8 @@ impl RedisStore {
         eviction::read_policy(async |cmd| self.send(key, cmd).await).await
     }
 
-    /// Returns why the server that has `key` denies what a decision needs, in its own words; `None` if it does not, or if
-    /// there is no connection.
+    /// Returns the error with which the server that has `key` denies what a decision needs; `None` if it denies nothing,
+    /// or if there is no connection.
     pub async fn find_denial(&self, key: &str) -> Option<String> {
         const SCRIPT: &str = "redis.call('MGET', KEYS[1]) redis.call('SET', KEYS[1], '', 'PX', 1)";
         let mut call = redis::cmd("EVAL");

@@ -166,8 +166,8 @@ impl Http3Connection {
         }
     }
 
-    /// Returns whether the task of a request has nobody to work for. If not, the task of `cx` is woken when that changes,
-    /// and when there is room for more of the response.
+    /// Returns whether the client no longer wants this response. While it does, the task of `cx` is woken when that
+    /// changes, and when there is room for more of the response.
     fn poll_unwanted(&self, id: StreamId, cx: &mut Context<'_>) -> bool {
         let mut streams = self.streams.borrow_mut();
         let Some(stream) = streams.requests.get_mut(&id) else { return true };
