@@ -41,7 +41,7 @@ pub async fn serve_connection<S>(
 {
     let permit = Rc::new(permit);
     tokio::select! {
-        // The client left, stalled, or blocked others for long enough.
+        // The client disconnected, stalled, or blocked others for long enough.
         _ = lost => {}
         () = wait_for_end(&permit) => {}
         () = permit.wait_after_stream() => {}

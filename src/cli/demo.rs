@@ -87,7 +87,7 @@ impl DemoHome {
     }
 }
 
-/// Returns the demo config, with other ports in place of those that are in use.
+/// Returns the demo config, with other ports instead of those that are in use.
 fn write_config() -> io::Result<String> {
     let mut text = CONFIG.to_owned();
     // All stay open until the last is chosen, so that no port is chosen twice.

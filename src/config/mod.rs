@@ -94,7 +94,7 @@ pub fn load_config(path: &Path) -> Result<Config, Report> {
     load_with_texts(path, TextOverlay::default())
 }
 
-/// Loads the config in the file at `path` and all its includes, with the texts of `overlay` in place of files.
+/// Loads the config in the file at `path` and all its includes, with the texts of `overlay` instead of files.
 ///
 /// # Errors
 /// A report of every mistake.
@@ -212,7 +212,7 @@ labels! {
 /// HTTP/3 of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Http3Settings {
-    /// The port that clients are told. `None`: that of the listener.
+    /// The port to advertise to clients. `None`: the port of the listener.
     pub advertise: Option<u16>,
     /// How long clients remember it.
     pub max_age: Duration,

@@ -15,7 +15,7 @@ pub struct EndRow {
     pub grpc: Option<GrpcCode>,
     /// The `reason` in the access log and in metrics. Neighbours may share one.
     pub label: &'static str,
-    /// One sentence for the client: what is wrong and, if there is a remedy, what to do. Empty if nobody is told, or if
+    /// One sentence for the client: what is wrong and, if there is a remedy, what to do. Empty if nobody gets it, or if
     /// only the place that refuses can say it.
     pub text: &'static str,
     /// The text for the log, if it is another one.
@@ -98,7 +98,7 @@ labels! {
     UpstreamOutcome:
     /// The response head arrived.
     Ok = "ok",
-    /// The client left before the response head arrived, or its connection was closed.
+    /// The client disconnected before the response head arrived, or its connection was closed.
     ClientLeft = "client_left",
     /// The client's body was too large, malformed or too slow.
     UploadFailed = "upload_failed",

@@ -35,7 +35,7 @@ pub struct RateLimitRequest {
 pub struct RateLimitDescriptor {
     #[prost(message, repeated, tag = "1")]
     pub entries: Vec<DescriptorItem>,
-    /// Budget that Envoy requests in place of the configured one.
+    /// Budget that Envoy requests instead of the configured one.
     #[prost(message, optional, tag = "2")]
     pub limit: Option<RateLimitOverride>,
     /// Hits of this descriptor; 0 only looks.

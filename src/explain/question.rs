@@ -114,7 +114,7 @@ pub async fn explain_check(
     Ok(walk.finish(result.map(|()| None)))
 }
 
-/// Describes a call that ends with an error in place of a decision.
+/// Describes a call that ends with an error instead of a decision.
 pub fn describe_call_error(error: &CallError) -> VerdictReport {
     VerdictReport {
         decision: RequestDecision::Reject.label().to_owned(),

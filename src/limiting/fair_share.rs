@@ -118,7 +118,7 @@ impl Check {
         self
     }
 
-    /// Keeps the receipt of the charge in place of the tag. The rule then names the tenant.
+    /// Keeps the receipt of the charge instead of the tag. The rule then names the tenant.
     pub fn hold_receipt(&mut self, receipt: i64) {
         if let Some(rule) = self.rule.for_tenant(self.tag) {
             self.rule = rule.into();

@@ -272,7 +272,7 @@ impl Verdict {
         self.refusals_of(limits, Mode::Enforce)
     }
 
-    /// Returns the upstream that gets the request in place of the route's own: that of the first limit that diverts it.
+    /// Returns the upstream that gets the request instead of the route's own: that of the first limit that diverts it.
     pub fn diversion<'l>(&self, limits: &'l [Arc<Limit>]) -> Option<&'l Diversion> {
         let first = self.excesses(limits).filter_map(|checked| match &limits[checked.limit].over {
             Over::Divert(diversion) => Some((checked.limit, diversion)),

@@ -1,5 +1,5 @@
-//! Cross-origin requests of pages in browsers (CORS): which origins may read the responses of a route, and what
-//! preflights are told. The protocol is that of the Fetch standard.
+//! Cross-origin requests of pages in browsers (CORS): which origins may read the responses of a route, and how
+//! preflights are answered, as in the Fetch standard.
 //!
 //! Input: the config compiler builds a [`CorsPolicy`] per route. Output: the values of the `Access-Control-*` headers.
 //! `proxy::steps::response::preflight` recognizes preflights, and `proxy::steps::response::cors` writes the headers.

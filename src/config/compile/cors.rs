@@ -52,7 +52,7 @@ enum MethodList {
     Every,
 }
 
-/// Reads the option. A section without it has that of `inherited`, and one with it nothing of that.
+/// Reads the option. A section without it inherits all of `inherited`; a section with it inherits nothing.
 pub fn read_cors(section: &Section, inherited: Option<&CorsOption>) -> Option<CorsOption> {
     match section.node(&server::CORS) {
         None => inherited.cloned(),

@@ -1,4 +1,4 @@
-//! Config text as messages show it: with asterisks in place of secrets. Reads TOML tolerantly, because messages show
+//! Config text as messages show it: with asterisks instead of secrets. Reads TOML tolerantly, because messages show
 //! text that is not valid.
 
 use std::collections::BTreeSet;

@@ -47,7 +47,7 @@ pub struct ChargeGuard {
 }
 
 /// Leases of one request, shared by the request and its exchange with the upstream server, which may continue after
-/// the client left. They are released when both have dropped them.
+/// the client disconnected. They are released when both have dropped them.
 pub struct LeaseGuard(RefCell<ChargeGuard>);
 
 /// One charge of the request.
@@ -60,7 +60,7 @@ struct GuardedCharge {
     lease: Option<LeaseId>,
     /// When the queue position of this charge has passed; `None` for a limit without a queue.
     passes_at: Option<Instant>,
-    /// The request still waits in the queue. If it leaves, its position is refunded.
+    /// The request still waits in the queue. If its client disconnects, its position is refunded.
     is_waiting: bool,
     /// The response has arrived, and leaves a charge that counts bytes.
     is_accepted: Cell<bool>,
@@ -70,7 +70,7 @@ struct GuardedCharge {
 
 /// The effect of the outcome of a request on a charge.
 enum ChargeEnd {
-    /// The charge changes by so many units.
+    /// The charge changes by this number of units.
     Change(i64),
     /// The key of the charge is reset.
     Clear,
@@ -207,7 +207,7 @@ impl ChargeGuard {
         self.charge_passed();
     }
 
-    /// Records that the client has sent so many bytes in all.
+    /// Records how many bytes the client has sent in all.
     pub fn record_received(&mut self, bytes: u64) {
         if let Some(passed) = &mut self.passed {
             passed.request = passed.request.max(bytes);
@@ -312,7 +312,7 @@ impl ChargeGuard {
     }
 
     /// Charges or refunds what is left of the charges that count bytes, at the end of the request. `is_settled`: the
-    /// outcome of the request was known. A client that leaves before the response has passed some bytes, too.
+    /// outcome of the request was known. The charge includes the bytes that passed before a client disconnected.
     fn charge_bytes(&mut self, is_settled: bool) {
         let Some(passed) = self.passed else { return };
         let mut corrections = Vec::new();
@@ -420,14 +420,14 @@ impl GuardedCharge {
         self.rules.as_deref()
     }
 
-    /// Returns how long the lease outlives a client that left; `None` if the charge is no lease.
+    /// Returns how long the lease lasts after the client has disconnected; `None` if the charge is not a lease.
     fn linger(&self) -> Option<Duration> {
         self.charge_rules().filter(|rules| rules.lease).map(|rules| rules.linger)
     }
 }
 
 impl LeaseGuard {
-    /// Returns how long after the client left the next lease is released; `None` once all are.
+    /// Returns how long after the client disconnected the next lease is released; `None` once all are.
     pub fn next_release(&self) -> Option<Duration> {
         self.0.borrow().charges.iter().filter_map(GuardedCharge::linger).min()
     }

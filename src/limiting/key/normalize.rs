@@ -68,8 +68,8 @@ impl Normalization {
     }
 }
 
-/// Maps the text in `value`: `map` passes the characters of a piece on until it is told to stop. Cuts the result if it
-/// grows too long.
+/// Maps the text in `value`. `map` passes on the characters of a piece until its callback returns false. Cuts the
+/// result if it grows too long.
 fn map_text(value: &[u8], map: impl Fn(&str, &mut dyn FnMut(char) -> bool) -> bool) -> Vec<u8> {
     let most = value.len().max(GROWN_MAX);
     let mut output = Vec::with_capacity(value.len());

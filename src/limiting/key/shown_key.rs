@@ -33,7 +33,7 @@ labels! {
 /// Longer plain values, in their escaped form, are shown as a hash, so that shown keys have bounded length and
 /// different keys look different.
 const PLAIN_MAX: usize = 128;
-/// Text in place of a hidden value. Shown values never contain a star.
+/// Text instead of a hidden value. Shown values never contain a star.
 const HIDDEN: &str = "***";
 /// Number of hexadecimal digits of a [`KeyHash`].
 const DIGITS: usize = 16;

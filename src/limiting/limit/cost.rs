@@ -168,7 +168,7 @@ impl Cost {
         calls.any(|call| price(self, &call) < price(before, &call))
     }
 
-    /// Returns the estimate that the cost consists of; `None` if it is none.
+    /// Returns the estimate if the cost is one.
     pub fn reserve(&self) -> Option<&Reserve> {
         if let Cost::Reserved(reserve) = self { Some(reserve) } else { None }
     }

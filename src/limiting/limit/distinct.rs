@@ -67,7 +67,7 @@ mod tests {
         let tags = values.map(|value| find("sg:{ip=1}:l:distinct", value));
         for (place, tag) in tags.iter().enumerate() {
             assert!(VALUES.contains(tag) && !tags[..place].contains(tag), "{tags:?}");
-            // A collision for one key is none for another.
+            // Values that collide for one key do not collide for another.
             assert!(*tag != find("sg:{ip=2}:l:distinct", values[place]));
         }
         assert_eq!(tags[0], find("sg:{ip=1}:l:distinct", None));

@@ -56,7 +56,7 @@ impl GraphqlPrices {
         if total.depth > self.max_depth {
             return Err(UnreadableBody::TooDeep);
         }
-        // Some servers execute the stored query in place of the one in the request.
+        // Some servers execute the stored query instead of the one in the request.
         let least = if request.names_stored { stored()? } else { 0 };
         Ok(total.units.max(least).min(COST_MAX))
     }

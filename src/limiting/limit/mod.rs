@@ -2,7 +2,7 @@
 //! happens on a refusal. The config compiler creates limits; the limiter evaluates them.
 //!
 //! `when` has the conditions, `schedule` those about the time, `address_set` the networks of sets, `distinct` values
-//! that are counted in place of requests, `cost` what a request costs, `bytes` the bytes of bodies as a cost,
+//! that are counted instead of requests, `cost` what a request costs, `bytes` the bytes of bodies as a cost,
 //! `graphql_cost` the estimated cost of a GraphQL query, `refuse` the refusal, `ban` longer refusals, `over` what else
 //! can happen over the limit, `key_rate` rates that requests state, `month_day` when the months of a key begin,
 //! `charge_rules` how the outcome of a request (`request_end`) changes its charge, `settle` where a response states its
@@ -124,7 +124,7 @@ pub struct Limit {
     pub ban: Option<Box<LimitBan>>,
     /// How tenants share a budget; `None` if they do not.
     pub fair: Option<Box<FairShare>>,
-    /// The values that are counted in place of requests (`distinct`); `None` if requests are.
+    /// The values that are counted instead of requests (`distinct`); `None` if requests are.
     pub distinct: Option<Box<DistinctValues>>,
     /// Response to refused requests; `None` uses that of the route.
     pub refuse: Option<Arc<Refuse>>,
@@ -170,7 +170,7 @@ impl Limit {
     /// Returns whether the limit applies to the request, by its `when`.
     ///
     /// # Errors
-    /// A condition depends on a value that is ambiguous, or that should be an integer and is none.
+    /// A condition depends on a value that is ambiguous, or that should be an integer and is not.
     pub fn applies_to(&self, facts: &Facts) -> Result<bool, ValueError> {
         self.when.is_met(facts, self.repeated, self.not_integer)
     }
@@ -447,7 +447,7 @@ impl LimitRef {
         Arc::new(LimitRef { id, name: self.name.clone(), max_cost, refundable: true, lease, usage_days })
     }
 
-    /// Returns a copy that keeps the usage of keys for so many days, or not.
+    /// Returns a copy that keeps the usage of keys for `usage_days`; `None` does not keep it.
     pub fn with_usage(self: Arc<LimitRef>, usage_days: Option<u16>) -> Arc<LimitRef> {
         let LimitRef { id, max_cost, lease, refundable, .. } = *self;
         match usage_days == self.usage_days {

@@ -191,7 +191,7 @@ macro_rules! no_other_values {
     };
 }
 
-/// A call, or why the JSON is none.
+/// A call, or the reason why the JSON is not one.
 struct ReadCall(CallResult<Call>);
 
 impl<'de> Deserialize<'de> for ReadCall {

@@ -86,7 +86,7 @@ pub struct RefusalCause {
     pub reason: &'static str,
     /// The arithmetic, if there was any.
     pub answer: Option<Answer>,
-    /// True if this gateway decided in place of an unavailable store.
+    /// True if this gateway decided instead of an unavailable store.
     pub is_local: bool,
     /// An override blocks the key.
     pub is_blocked: bool,

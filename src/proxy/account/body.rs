@@ -62,7 +62,7 @@ enum BodySource {
     Upstream {
         exchange: Rc<RefCell<dyn Exchange>>,
         response: StreamedResponse,
-        /// Continues the exchange if the client leaves, for limits whose slots must be held as long as the server
+        /// Continues the exchange if the client disconnects, for limits whose slots must be held as long as the server
         /// works.
         linger: Option<Linger>,
         /// The last poll was pending: the gateway waits for the server.

@@ -2,7 +2,8 @@
 //! limits charged, and holds its deadline.
 //!
 //! The account is opened with the request and counts the response once. It ends once: with the response body, which
-//! says how, or when it is dropped, with the tunnel or with a request that got no response because the client left.
+//! says how, or when it is dropped, with the tunnel or with a request that got no response because the client
+//! disconnected.
 
 pub(crate) mod body;
 pub(crate) mod linger;
@@ -426,7 +427,7 @@ impl Life {
     }
 }
 
-/// The request is abandoned if it has not ended: the client left before there was a response, or a tunnel ends.
+/// The request is abandoned if it has not ended: the client disconnected before there was a response, or a tunnel ends.
 impl Drop for RequestAccount {
     fn drop(&mut self) {
         self.close(ResponseEnd::Abandoned);

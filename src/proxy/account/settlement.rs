@@ -35,7 +35,7 @@ impl RequestAccount {
         }
     }
 
-    /// Records that a delayed request continues: its charge is no longer refunded if the client leaves.
+    /// Records that a delayed request continues: its charge is no longer refunded if the client disconnects.
     pub fn end_delay(&mut self) {
         if let Some(charges) = &mut self.charges {
             charges.end_wait();

@@ -21,8 +21,8 @@ pub enum Phase {
     Requests,
     /// The first byte of a further request.
     Idle,
-    /// The same, for half a second already: an HTTP/1.1 connection drops its parser and buffers, and the gateway may
-    /// close the connection to free a file descriptor or memory.
+    /// The first byte of a further request, for half a second already. An HTTP/1.1 connection drops its parser and
+    /// buffers, and the gateway may close the connection to free a file descriptor or memory.
     Resting,
     /// The two sides of a tunnel (HTTP/1.1 only). The timer is that of the request that opened it.
     Upgraded,

@@ -50,7 +50,7 @@ struct Registered {
 }
 
 /// Registers a connection until it is dropped. Every task that works for the connection holds the ticket, so that the
-/// connection is counted and drained: for example an exchange that lingers after the client has left.
+/// connection is counted and drained: for example an exchange that lingers after the client has disconnected.
 pub struct ConnectionTicket {
     connections: Rc<ConnectionRegistry>,
     registered: Rc<Registered>,

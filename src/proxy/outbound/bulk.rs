@@ -19,11 +19,11 @@ use socket2::Socket;
 pub const READ_MAX: usize = 1024 * 1024;
 /// The most bulk connections of a worker, and the most shared buffers.
 const CONNECTIONS_MAX: usize = 16;
-/// The receive buffers of the bulk connections of a worker are together at most so many times `max_unread`.
+/// Bound on the receive buffers of all bulk connections of a worker together, as a multiple of `max_unread`.
 const SHARES: usize = 4 * CONNECTIONS_MAX;
 /// Bytes that a connection must receive in one tick of the coarse clock (100 ms) to become a bulk connection: 40 MB/s.
 const START_BYTES: usize = 4_000_000;
-/// A bulk connection that receives fewer bytes per millisecond ceases to be one: 10 MB/s.
+/// A connection that receives fewer bytes per millisecond is no longer a bulk connection: 10 MB/s.
 const KEEP_RATE: usize = 10_000;
 
 nix::setsockopt_impl!(TcpWindowClamp, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, usize, SetUsize);
@@ -65,7 +65,7 @@ pub struct BulkMeter {
     since_ms: u64,
     /// Bytes received in this interval.
     received: usize,
-    /// The receive buffer is so many times `max_unread`. 0 without a permit.
+    /// Size of the receive buffer, as a multiple of `max_unread`. 0 without a permit.
     shares: usize,
 }
 

@@ -151,7 +151,7 @@ fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Respons
     response
 }
 
-/// Applies the route's `response_headers` to a response that the gateway gives in place of the route, if they are
+/// Applies the route's `response_headers` to a response that the gateway gives instead of the route, if they are
 /// `on = "all"` responses.
 fn edit_own_response(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
     if let Some(edit) = request.found_route().map(|route| &route.response_headers).filter(|edit| edit.on_refusals) {

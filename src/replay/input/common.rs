@@ -15,7 +15,7 @@ use crate::replay::input::entry::{
 use crate::text::hex_byte;
 
 /// Parses `[HOST ]CLIENT IDENT USER [TIME] "REQUEST" STATUS BYTES[ "REFERER" "USER AGENT"[ "FORWARDED FOR"]][ ... [MSEC] [SECONDS]]`.
-/// The last two may be swapped, and MSEC may stand in place of TIME.
+/// The last two may be swapped, and MSEC may stand instead of TIME.
 pub fn parse_common(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static str> {
     let (first, rest) = split_field(line, b' ').ok_or("neither JSON nor the common or combined format")?;
     let (client, virtual_host, rest) = match parse_address(first) {

@@ -264,7 +264,7 @@ impl ReplayEntry {
             ClientOrigin::Forwarded => self.is_hop(rules).then_some(ProxySign::NamesClient),
             ClientOrigin::Line if is_own && self.client.is_loopback() => Some(ProxySign::ThisMachine),
             // A balancer or a container may pass connections on without a header. Only a server that has taken the
-            // client from a header shows that it is none of these.
+            // client from a header shows that it is neither.
             ClientOrigin::Line => {
                 let is_named = match self.forwarded {
                     LoggedForwarding::Chain(_) => true,

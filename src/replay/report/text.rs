@@ -13,7 +13,7 @@ use crate::replay::report::{format_percent, format_time_of};
 use crate::replay::tally::{MissingData, Tally};
 use crate::replay::tightest::NeededNumber;
 
-/// Up to so many limits are all reported.
+/// Up to this number, all limits are reported.
 const ALL_MAX: usize = 20;
 
 impl ReplayOutcome {

@@ -67,7 +67,7 @@ fn parse_body(text: &str) -> Result<TextTemplate<RefusePlaceholder>, TextFault> 
     })
 }
 
-/// Reports a lower-case word in braces, or a misspelled placeholder, that is none of `known`. With spaces around it, a
+/// Reports a lower-case word in braces, or a misspelled placeholder, that is not in `known`. With spaces around it, a
 /// word is literal.
 pub fn report_unknown_placeholder(name: &str, known: &[&str]) -> Result<(), TextFault> {
     if name.starts_with(' ') && name.ends_with(' ') {

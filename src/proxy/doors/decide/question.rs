@@ -276,7 +276,7 @@ fn is_same_host(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-/// Parses a path with an optional query, and puts it in place of that of `uri`. Also returns the fault that was
+/// Parses a path with an optional query, and puts it instead of that of `uri`. Also returns the fault that was
 /// repaired.
 fn parse_path(text: &[u8], uri: Uri) -> Result<(Uri, Option<End>), End> {
     let (target, fault) = described::parse_target(text)?;

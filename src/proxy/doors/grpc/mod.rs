@@ -2,7 +2,7 @@
 //! protocols.
 //!
 //! Input: a unary call of a trusted peer. Output: its message and a status in the trailers. `proxy::doors::request`
-//! calls this page in place of its own, and every answer passes `finish_response`.
+//! calls this page instead of its own, and every answer passes `finish_response`.
 //!
 //! - `call`: reads the message of a call, and writes its answer.
 //! - `rate_limit`: `RateLimitService/ShouldRateLimit`. `plan` finds the limits of its descriptors, and `status` writes

@@ -210,7 +210,7 @@ pub fn new_parser(max_headers: usize, max_header_bytes: usize) -> http1::Builder
     parser
 }
 
-/// The number of headers that hyper parses unless it is told another.
+/// The number of headers that hyper parses by default.
 const HYPER_MAX_HEADERS: usize = 100;
 
 /// The smallest read buffer that hyper accepts.

@@ -45,9 +45,9 @@ const SENDS_MAX: usize = 16;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Leaving {
     No,
-    /// The client was told to open no more requests, at this time.
+    /// At this time, the client was asked to open no more requests.
     Told(Instant),
-    /// Further requests are rejected. The client has been told if `is_sent`, and may be told of the close.
+    /// Further requests are rejected. The client knows this if `is_sent`, and may then get the close.
     Last {
         is_sent: bool,
     },

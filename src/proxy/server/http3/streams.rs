@@ -16,7 +16,7 @@ use crate::proxy::server::http3::request_streams::{RequestStream, StreamItem, St
 use crate::proxy::server::http3::shared::Http3Connection;
 use crate::proxy::server::http3::unidirectional::{UniResult, UniStream, UrgencyUpdate};
 
-/// Heads that may be incomplete at once take at most so many times `max_header_bytes`.
+/// All incomplete heads of a connection take at most this multiple of `max_header_bytes`.
 const HEADS_MAX: usize = 4;
 
 impl Http3Connection {

@@ -203,7 +203,7 @@ impl QuicEndpoint {
     /// Accepts a connection.
     ///
     /// # Errors
-    /// Its first packets were invalid, or begin no handshake that could succeed. The client has been told.
+    /// Its first packets were invalid, or begin no handshake that could succeed. The client has been informed.
     pub fn accept(&self, incoming: Incoming, config: Arc<ServerConfig>) -> Result<AcceptedConnection, ConnectionError> {
         let mut response = Vec::new();
         let accepted = self.library.borrow_mut().accept(incoming, Instant::now(), &mut response, Some(config));
@@ -225,7 +225,7 @@ impl QuicEndpoint {
         self.library.borrow_mut().handle_event(handle, event)
     }
 
-    /// Forgets a connection. The library has been told.
+    /// Removes a connection. The library already knows that it has ended.
     pub fn remove(&self, handle: ConnectionHandle) {
         self.queues.borrow_mut().remove(&handle);
         self.wake();

@@ -47,7 +47,7 @@ pub async fn verify_token<'a, D: Door<'a>>(
             if auth.verifier.remote_keys().is_some() {
                 Box::pin(door.await_token_keys(&auth.verifier)).await;
             }
-            // Without keys nobody can be told whether the token is valid.
+            // Without keys, the gateway cannot tell whether the token is valid.
             if !auth.verifier.has_keys(clock::now_ms() / 1000) {
                 return Err(Refusal::retry_after(End::TokenKeys, Duration::from_millis(add_jitter(KEYS_RETRY_MS))));
             }

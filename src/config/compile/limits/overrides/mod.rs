@@ -302,7 +302,7 @@ fn match_key_values(
     Some(values)
 }
 
-/// Compiles the limit's rule with the numbers of `changed` in place of its own.
+/// Compiles the limit's rule with the numbers of `changed` instead of its own.
 pub fn compile_budget(
     sources: &SourceTexts,
     title: &str,
@@ -406,7 +406,7 @@ fn parse_set_at(text: &str) -> Result<i64, TextFault> {
     }
 }
 
-/// Describes the numbers of the limit with those of `changed` in place of its own, as they are written.
+/// Describes the numbers of the limit with those of `changed` instead of its own, as they are written.
 fn describe_written(base: &Tree, changed: &[TableEntry]) -> Arc<str> {
     let own = |name: &str| changed.iter().find(|entry| entry.key == name);
     describe_budget(|name| own(name).or_else(|| base.get(name)).map(|entry| &entry.node.value)).into()

@@ -20,8 +20,8 @@ use crate::limiting::store::redis::cluster::nodes::Nodes;
 use crate::limiting::store::redis::pipeline::waiting::LaneError;
 use crate::limiting::store::redis::slot::key_slot;
 
-/// Decides in a task of its own, which runs to the end even if the client leaves. If the decision comes too late for
-/// the client, its charges are refunded.
+/// Decides in a task of its own, which runs to the end even if the client disconnects. If the decision comes too late
+/// for the client, its charges are refunded.
 pub async fn decide_over_slots(
     nodes: Rc<Nodes>,
     op: Op,

@@ -31,7 +31,7 @@ use crate::limiting::store::redis::pipeline::waiting::{LaneError, QueuedDecision
 
 /// Maximum number of decisions that wait for one server; further ones fail.
 pub const QUEUE_MAX: usize = 65_536;
-/// Space for so many decisions is kept after a flood.
+/// Number of decisions for which the queue keeps space after a flood.
 const KEPT_CAPACITY: usize = 4096;
 /// Time that a server needs for a unit of work.
 const UNIT_TIME: Duration = Duration::from_micros(5);
@@ -246,7 +246,7 @@ impl PendingQueue {
         let mut batch = Vec::with_capacity(self.waiting.len().min(DECISIONS_MAX));
         let mut work = 0_i64;
         while let Some(next) = self.waiting.front() {
-            // A client that has left is not charged.
+            // A client that has disconnected is not charged.
             let is_wanted = !next.reply.is_closed();
             if is_wanted {
                 work = work.saturating_add(next.work);

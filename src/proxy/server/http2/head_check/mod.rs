@@ -88,7 +88,7 @@ pub struct HeadCheck {
     unseen: usize,
     /// The beginning of a frame head, or of the frames of one block, that cannot be judged yet.
     held: Vec<u8>,
-    /// Bytes that pass in place of those that were read.
+    /// Bytes that pass instead of those that were read.
     passing: Vec<u8>,
     max_continuations: usize,
     /// Largest list of headers that the library accepts.
@@ -375,7 +375,7 @@ fn write_field(field: HeaderField<'_>, literals: &mut Vec<u8>) {
     write_literal(literals, field.name, encoded.as_deref().unwrap_or(field.value));
 }
 
-/// Writes the frames of a block in place of those that begin with `head`.
+/// Writes the frames of a block instead of those that begin with `head`.
 fn write_block(head: FrameHead, mut block: &[u8]) -> Option<Vec<u8>> {
     let mut frames = Vec::with_capacity(HEAD + block.len());
     let (mut kind, mut flags) = (HEADERS, head.flags & END_STREAM);
