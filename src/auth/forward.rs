@@ -53,7 +53,7 @@ const STATING: [&str; 13] = [
     "x-method-override",
 ];
 
-/// Returns true for headers by which applications and auth servers replace host, method or target of a request.
+/// Returns true for headers that applications and auth servers read instead of the host, method or target of a request.
 pub fn states_request(name: &HeaderName) -> bool {
     let name = name.as_str();
     name.starts_with("x-") && (name.starts_with("x-original-") || STATING.contains(&name))

@@ -96,7 +96,7 @@ struct PasswordJob {
     permit: VerificationPermit,
     hash: PasswordHash,
     password: Vec<u8>,
-    /// False for an unknown user: the password is tried against the hash of another one, and the result ignored.
+    /// False for an unknown user. The password is then compared with the hash of another user, and the result ignored.
     is_known: bool,
     queued: Instant,
 }

@@ -29,7 +29,7 @@ pub struct Unreadable {
 pub enum UnreadableKind {
     Missing,
     Directory,
-    /// The content is no text, or is too large.
+    /// The content is not text, or is too large.
     Content,
     Other,
 }

@@ -54,7 +54,7 @@ type DirectoryId = (u64, u64, Option<SystemTime>);
 
 /// Bytes of a file that are read at once.
 const DIGEST_BUFFER: usize = 64 * 1024;
-/// A save is complete when no event occurred for this long.
+/// A save counts as complete when no event has occurred for this long.
 const QUIET_TIME: Duration = Duration::from_millis(100);
 /// Upper bound for waiting on a stream of events that never pauses.
 const QUIET_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -94,7 +94,7 @@ impl WatchHandle {
         WatchHandle { files: sender }
     }
 
-    /// Watches the files of the config loaded last, or of the one that failed to load.
+    /// Watches the files of the config that was loaded last, or that failed to load.
     pub fn watch_files(&self, files: WatchedFiles) {
         self.files.send_if_modified(|known| {
             let differs = *known != files;

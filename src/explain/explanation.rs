@@ -179,7 +179,7 @@ pub struct LimitReport {
     /// The option `over` of the limit.
     pub over: String,
     pub algorithm: String,
-    /// The rule of the key: that of its override, if it has one.
+    /// The rule that applies to the key: its override if it has one, otherwise the rule of the limit.
     pub rule: String,
     /// The key has an override: its rule, `blocked` or `unlimited`.
     pub overridden: Option<String>,

@@ -21,7 +21,7 @@ pub enum Selection {
     Whole,
     One(Range<u64>),
     Several(Vec<Range<u64>>),
-    /// 416: the file has none of the bytes.
+    /// The file has none of the requested bytes: 416.
     None,
 }
 

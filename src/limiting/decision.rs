@@ -108,8 +108,8 @@ pub struct Role {
 pub struct CheckLink {
     /// Number of the limit within the decision, below [`CheckLink::GROUPS`].
     pub group: u8,
-    /// The group of the incumbent, if the limit is a candidate. It is charged as if it were in force instead of the
-    /// incumbent: not if another limit refuses the request.
+    /// The group of the incumbent, if the limit is a candidate. It is charged as if it had replaced the incumbent: not
+    /// if another limit refuses the request.
     pub incumbent: Option<u8>,
 }
 

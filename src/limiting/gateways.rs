@@ -51,7 +51,7 @@ pub struct Gateways {
     restarts: ArcSwapOption<Restarts>,
     /// Numbers of all claims that exist.
     claims: Mutex<BTreeSet<u64>>,
-    /// Number of the active claim; 0 for none.
+    /// Number of the active claim; 0 if there is none.
     holder: AtomicU64,
     /// True once this process stops and reports no more.
     left: AtomicBool,

@@ -76,7 +76,7 @@ impl fmt::Display for HeaderPattern {
     }
 }
 
-/// A pattern for canonical hosts, which are in lower case, without port and trailing dot.
+/// A pattern for canonical hosts: in lower case, without a port or a trailing dot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPattern {
     Exact(String),

@@ -335,7 +335,7 @@ pub struct ResponseEdit {
     pub edit: HeaderEdit,
     /// Headers to set if the response does not have them.
     pub default: Vec<(HeaderName, HeaderValue)>,
-    /// Lines to add. Those of the response stay.
+    /// Lines to add to the ones of the response.
     pub add: Vec<(HeaderName, HeaderValue)>,
     /// Lines to add to a response with a status of [`is_success`](ResponseEdit::is_success).
     pub add_on_success: Vec<(HeaderName, HeaderValue)>,

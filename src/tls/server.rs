@@ -281,7 +281,7 @@ impl NamedKey {
     /// Reads a PEM text with a key and a chain, which must be valid for `name`.
     ///
     /// # Errors
-    /// Why it cannot be used, without parts of the text.
+    /// The certificate or key cannot be used. The error says why, and quotes nothing of the text.
     pub fn from_pem(text: &str, name: &str) -> Result<NamedKey, String> {
         let pair = PemPair { cert: text.to_owned(), key: text.to_owned() };
         match named_key(0, &pair) {

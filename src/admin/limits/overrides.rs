@@ -209,7 +209,7 @@ fn parse_amount(node: &JsonNode) -> Option<String> {
     }
 }
 
-/// Parses a duration, and returns the time when it has passed.
+/// Parses a duration, and returns the time at which it ends.
 fn parse_for(node: &JsonNode) -> Option<String> {
     let length = match parse_duration(node.text()?) {
         Ok(length) if length.is_zero() || length > FOR_MAX => return node.add_fault("it is from 1s to 3660d"),

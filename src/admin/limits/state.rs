@@ -90,7 +90,7 @@ pub async fn read_state(
     }
     let (key, policy) = (check.key.clone(), check.rule.policy());
     let (rule, ban) = (check.rule.clone(), check.ban.as_ref().map(|ban| ban.to_look()));
-    // A ban has other numbers, which are below.
+    // This is the state without the ban, whose numbers follow below.
     let now = run_check(limiter, Op::Peek, Check { ban: None, ..check.to_look() }).await?;
     let answer = run_check(limiter, Op::Peek, check).await?;
     let mut state = format_numbers(&Answer { remaining: now.remaining, reset_ms: now.reset_ms, ..answer }, policy);

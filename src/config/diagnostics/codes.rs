@@ -40,7 +40,7 @@ labels! {
     UnusedDecide = "SG0215",
     /// A header that the gateway never states, because nothing verifies its value.
     NeverStated = "SG0216",
-    /// Rows of a file with overrides that have mistakes.
+    /// Rows with errors in a file of overrides.
     SkippedRows = "SG0217",
     /// A receive buffer that cannot hold a packet.
     SmallReceiveBuffer = "SG0219",

@@ -20,7 +20,7 @@ const URL_END: [char; 5] = ['"', '\'', ' ', '\t', '\n'];
 const MASK: &str = "***";
 /// Maximum length of the name of a placeholder.
 const PLACEHOLDER_MAX: usize = 32;
-/// Shorter secrets are not hidden in messages: their text occurs in many by coincidence.
+/// Minimum length of a secret that messages hide. The text of a shorter one occurs in many messages by coincidence.
 const HIDDEN_MIN: usize = 4;
 /// Bytes before and after the place of a mistake whose secrets its message may quote.
 const NEAR: usize = 256;
@@ -197,7 +197,7 @@ impl<'t> Masker<'t> {
         self.depth -= 1;
     }
 
-    /// Masks a string. One that is not closed ends with its line.
+    /// Masks a string. Without a closing quote, it ends with its line.
     fn mask_string(&mut self, path: &[&str], quote: char) {
         let triple: String = [quote; 3].iter().collect();
         let marks = if self.rest().starts_with(&triple) { 3 } else { 1 };

@@ -85,7 +85,7 @@ pub enum Secrecy {
     Secret,
     /// Nobody, if the key within its table sounds like that of a secret; else everybody.
     SecretByKey,
-    /// Everybody, without the query of the URL.
+    /// Everybody sees the URL, but without its query.
     SecretQuery,
     /// Those who may change the config, because the value is the body of a response that perhaps only some clients may
     /// read.

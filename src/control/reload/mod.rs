@@ -57,7 +57,7 @@ pub struct Reloader {
     pub certs: Rc<DevelopmentCerts>,
 }
 
-/// A file that looks invalid is read again after this time, because it may be half written.
+/// Delay after which a file that looks invalid is read again, because it may be half written.
 const REREAD_DELAY: Duration = Duration::from_millis(250);
 /// Files must be unchanged for this long around a load.
 const STABLE_TIME: Duration = Duration::from_millis(20);

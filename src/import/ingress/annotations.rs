@@ -29,7 +29,7 @@ pub struct Annotations {
     use_regex: bool,
     /// The target of its paths, and where it is written.
     rewrite_target: Option<(String, Directive)>,
-    /// The `Host` that its services get, and where it is written.
+    /// The `Host` that the services of the Ingress get, and the place of the annotation.
     pub upstream_vhost: Option<(String, Directive)>,
     cors: CorsAnnotations,
     /// Additional lines of its upstreams.

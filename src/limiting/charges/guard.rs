@@ -26,7 +26,7 @@ use crate::telemetry::metrics::{SettlementMetrics, SettlementResult};
 
 /// Bytes that pass between two charges of a request that is in progress.
 const BYTES_CHARGED_AT: i64 = 16 * 1024 * 1024;
-/// Bound of the corrections at the end of a request, so of 10^12 bytes.
+/// Maximum number of corrections at the end of a request. They cover 10^12 bytes.
 const CORRECTIONS_MAX: usize = 1000;
 
 /// Charges of one request that its outcome may change.

@@ -151,7 +151,7 @@ impl KeyDisplay {
         all.max_by_key(|visibility| *visibility as usize).unwrap_or(KeyVisibility::Plain)
     }
 
-    /// Returns whether nothing is shown of a value of one of the sources.
+    /// Returns whether the value of at least one of the sources is hidden completely.
     pub fn hides_any<'s>(&self, mut sources: impl Iterator<Item = &'s Source>) -> bool {
         sources.any(|source| self.source_visibility(source) == KeyVisibility::Hidden)
     }

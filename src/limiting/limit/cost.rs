@@ -143,7 +143,7 @@ impl Cost {
         if let Cost::Graphql(prices) = self { Some(prices) } else { None }
     }
 
-    /// Returns what the cost reads of a body that it must be able to read.
+    /// Returns the part of the body that the cost reads, if the request is refused when the body cannot be read.
     pub fn required_body_source(&self) -> Option<&Source> {
         match self {
             Cost::ByCall(_) => Some(CALLS),

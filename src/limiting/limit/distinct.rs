@@ -10,7 +10,7 @@ use crate::limiting::source::Repeated;
 /// The values that a limit counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DistinctValues {
-    /// The source of the value. Requests without a value share one.
+    /// The source of the value. All requests without it count as one value.
     pub key: Key,
     /// The key of the limit, then that of the value: usage is shown by both.
     pub counted_key: Key,

@@ -113,8 +113,8 @@ pub struct Limit {
     pub after: Option<String>,
     /// Name of the limit that this one may replace. Such a limit is in shadow mode.
     pub candidate_of: Option<String>,
-    /// Name of the limit of the config, if it counts several networks of a client (`ip6tiers`). Each network has a
-    /// limit of its own, and the one with this very name counts the smallest network.
+    /// Name of the limit of the config, if it counts several networks of a client (`ip6tiers`). Each network has its
+    /// own limit. The limit with exactly this name counts the smallest network.
     pub tier_of: Option<String>,
     /// Maximum number of keys in memory. Limits without this setting share what the others leave.
     pub max_keys: Option<usize>,

@@ -50,7 +50,7 @@ pub struct UsageRules {
 /// Usage in the body of a response, as far as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum BodyUsage {
-    /// There is no body to read, or the limit reads none.
+    /// There is no body, or the limit reads none.
     #[default]
     Unread,
     /// The body is being read.

@@ -1,4 +1,4 @@
-//! The numbers that a scanner has read of a response.
+//! The numbers that a scanner has read in a response.
 
 use crate::telemetry::metrics::ScanFault;
 
@@ -87,7 +87,7 @@ pub struct UsageReadings {
 pub struct DeliveredContent {
     /// Bytes of texts.
     pub bytes: u64,
-    /// Parts that are at least a token each, such as events.
+    /// Number of parts that count as at least one token each, such as events.
     pub parts: u64,
 }
 

@@ -33,7 +33,7 @@ pub enum UsageSource {
     Dialect(UsageDialect),
 }
 
-/// All places where a limit reads usage.
+/// All places in a response from which a limit reads usage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UsageSources {
     /// The places as the config lists them.

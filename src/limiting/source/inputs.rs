@@ -219,7 +219,7 @@ fn cookie_pairs(field: &HeaderValue) -> impl Iterator<Item = &[u8]> {
     field.as_bytes().split(|byte| *byte == b';').map(<[u8]>::trim_ascii).filter(|pair| !pair.is_empty())
 }
 
-/// Returns whether a server that ends cookies at a comma, a space or a quote finds the name within this pair.
+/// Returns whether the name occurs within this pair for a server that ends cookies at a comma, a space or a quote.
 fn hides_cookie(pair: &[u8], name: &str) -> bool {
     let mut pieces = pair.split(|byte| matches!(byte, b',' | b' ' | b'\t' | b'"')).skip(1);
     pieces.any(|piece| {

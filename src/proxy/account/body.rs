@@ -42,7 +42,7 @@ pub struct ResponseBody {
     source: BodySource,
     /// Compresses what the source returns.
     compression: Option<Box<CompressionStage<Refusal>>>,
-    /// The length of the source must not be sent to the client as the length.
+    /// The client must not get the length of the source as `Content-Length`.
     hides_length: bool,
     account: Option<Box<RequestAccount>>,
     /// How the body has ended so far.

@@ -31,7 +31,7 @@ impl ConnectionBounds {
         }
     }
 
-    /// Returns whether a client that has `own` connections has its part of them, if `left` stay free.
+    /// Returns whether a client with `own` connections has used up its share, if `left` connections remain free.
     fn has_part(self, own: usize, left: usize) -> bool {
         !self.is_proxy && client_counts::has_part(own, self.max, left)
     }

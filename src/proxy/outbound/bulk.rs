@@ -86,8 +86,9 @@ impl BulkBudget {
         BulkBudget { now_ms, max_unread, free, free_shares, buffers: RefCell::default() }
     }
 
-    /// Takes a permit: one share, and a quarter of those that the other permits do not need. So a single transfer gets
-    /// a large buffer, and none is left without. Returns the number of shares, or `None` if no permit is left.
+    /// Takes a permit: one share, and a quarter of the shares that the other permits do not need. This way, a single
+    /// transfer gets a large buffer, and no permit is left without a share. Returns the number of shares, or `None` if
+    /// no permit is left.
     fn take_permit(&self) -> Option<usize> {
         let (free, free_shares) = (self.free.get(), self.free_shares.get());
         let left = free.checked_sub(1)?;

@@ -63,7 +63,7 @@ pub struct Http2Exchange {
     failure_log: Rc<UpstreamFailureLog>,
 }
 
-/// The parts of the head of a request that opens a tunnel which the response needs.
+/// The parts of a tunnel request's head that are needed for its response.
 struct TunnelHandshake {
     offer: UpgradeOffer,
     /// The `Sec-WebSocket-Key` of the client.
@@ -329,7 +329,7 @@ impl Exchange for Http2Exchange {
     fn take_request(&mut self, idempotent: bool) -> Option<RequestSender> {
         self.place = None;
         let safe = self.refused || (idempotent && self.upload.upload.is_none());
-        // More of the body was sent than is kept.
+        // The sent part of the body is no longer kept for a replay.
         let is_body_lost = self.upload.upload.is_some() && self.upload.replay.is_none();
         if !safe || is_body_lost || self.upload.end == Some(SendEnd::Upload) {
             return None;

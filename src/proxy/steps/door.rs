@@ -43,7 +43,7 @@ pub struct Ask {
     pub op: Op,
     /// The door learns how the request ends, so charges that depend on it are held.
     pub holds: bool,
-    /// When the answer must be ready at the latest.
+    /// Deadline for the answer.
     pub until: Option<tokio::time::Instant>,
 }
 
@@ -281,12 +281,12 @@ pub trait Door<'a>: LimitDoor<'a, Limits = Route> + Trace {
     /// Reads a body of at most `max` bytes for the keys of limits.
     fn read_key_body(&mut self, route: &Route, max: usize) -> impl Future<Output = Result<KeyBody, Refusal>>;
 
-    /// A limit has refused the request, and `body` is what the limits have read of it. Reads the calls that the
-    /// response names.
+    /// Reads the calls that the response to a refused request has to name. `body` is the part of the body that the
+    /// limits have read.
     fn read_refused_calls(&mut self, _route: &Route, _body: KeyBody) -> impl Future<Output = ()> {
         async {}
     }
 
-    /// The limits have admitted the request, and have read this of its body.
+    /// Passes on the part of the body that the limits of an admitted request have read.
     fn pass_body(&mut self, _body: &KeyBody, _path: &str) {}
 }

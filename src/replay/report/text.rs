@@ -256,7 +256,7 @@ impl ReplayOutcome {
         }
     }
 
-    /// Returns how the log can name the client of a proxy.
+    /// Describes how to make the log name the client behind a proxy.
     fn describe_remedy(&self) -> String {
         let formats = || self.sources.iter().filter_map(|source| source.format);
         let name = &self.naming_header;

@@ -67,7 +67,7 @@ impl Balancer {
             (Balance::RoundRobin, _) => self.select_round_robin(random, servers),
             (Balance::LeastRequests, _) => self.select_least_loaded(0..self.weights.len(), random, servers),
             (Balance::ConsistentHash, Some(hash)) => self.select_by_hash(hash, servers),
-            // A request without the key goes to any server.
+            // A request without the key can go to any server.
             (Balance::P2c | Balance::ConsistentHash, _) => self.select_p2c(random, servers),
         }
     }

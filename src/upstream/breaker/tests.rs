@@ -311,8 +311,9 @@ fn a_client_that_is_alone_gets_probes_at_once() {
     }
 }
 
-/// Requests of clients in turn, one every 10 ms. `attackers` fail on purpose, and as often as they like; the others are
-/// served if they are admitted. Returns the parts of the requests of others that were served, by second.
+/// Simulates requests of clients in turn, one every 10 ms. `attackers` fail on purpose whenever they like; the others
+/// are served if they are admitted. Returns, for each second, the fraction of the other clients' requests that were
+/// served.
 fn attack(rule: &BreakerRule, attackers: u64, others: u64, seconds: u64) -> Vec<f64> {
     let mut machine = opened(rule);
     let mut served = vec![0; usize::try_from(seconds).unwrap()];

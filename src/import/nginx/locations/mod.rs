@@ -57,8 +57,8 @@ pub struct Context<'a, 'o> {
     pub outer: &'o Scope<'a>,
     /// The `compress` of the gateway.
     pub compress: Option<&'o str>,
-    /// The comment on a regular expression inside of another location, which may take requests of the server's regular
-    /// expressions.
+    /// The comment on a regular expression inside another location. It may match requests that the server's regular
+    /// expressions would get.
     pub inner_regex: Option<usize>,
     /// How the location around maps `Location` headers, which the locations inside of it inherit.
     pub redirects: Option<RedirectPairs>,

@@ -121,7 +121,7 @@ impl RemoteKeys {
         }
     }
 
-    /// Returns the keys that serve at `now_s`.
+    /// Returns the keys that are valid at `now_s`.
     pub fn current(&self, now_s: i64) -> Option<Arc<KeySet>> {
         let published = self.published()?;
         (!self.is_stale(&published, now_s)).then(|| published.set.clone())

@@ -138,7 +138,7 @@ impl<'a> ScriptCall<'a> {
 
 /// Keys of a call, each sent once, and their numbers from 1.
 struct WireKeys<'a> {
-    /// A faster hash than the default will do: the keys of one call are few.
+    /// One call has few keys, so a faster hash than the default is sufficient.
     places: HashMap<&'a str, usize, RandomState>,
     items: Vec<&'a str>,
 }

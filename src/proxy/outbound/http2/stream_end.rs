@@ -19,7 +19,7 @@ use crate::proxy::words::failure_log::UpstreamFailureLog;
 /// How long a server has to end the stream. Then the gateway resets it.
 const END_WAIT: Duration = Duration::from_secs(5);
 
-/// A stream whose response is complete for the client.
+/// A stream whose response is complete from the client's point of view.
 pub struct AnsweredStream {
     pub body: Rc<RefCell<ResponseData>>,
     pub sender: Option<SendStream<Bytes>>,

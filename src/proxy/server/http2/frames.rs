@@ -300,7 +300,7 @@ mod tests {
             let flood = (IDLE.0, Some(Flood::Idle));
             assert_eq!(pass(&mut begun(), &end, 0), flood, "nothing is open");
             let mut frames = begun();
-            // The second head has the trailers of the first, and the request of the third has no body.
+            // The second head has the trailers of stream 1. The request on stream 3 has no body.
             for (stream, flags) in [(1, 0), (1, END_STREAM), (3, END_STREAM), (5, 0)] {
                 let mut head = frame(0, HEADERS, END_HEADERS | flags);
                 head[HEAD - 1] = stream;

@@ -327,7 +327,7 @@ impl Driver {
         has_answer
     }
 
-    /// Sends what there is, as far as the kernel has room.
+    /// Sends all pending packets, as far as the kernel has space.
     fn send(&mut self, now: Instant, cx: &mut Context<'_>) {
         let max_segments = self.endpoint.socket.max_segments();
         if let Some((transmit, packets)) = &self.unsent {

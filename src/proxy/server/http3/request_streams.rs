@@ -131,7 +131,7 @@ impl RequestStream {
         }
     }
 
-    /// Counts, once, that the client has broken off a request without an answer.
+    /// Counts, at most once per request, that the client has reset a request before its response.
     pub fn count_reset(&mut self, budget: &RefCell<FloodBudget>) -> Result<(), Fatal> {
         if self.is_answered || std::mem::replace(&mut self.is_reset, true) {
             return Ok(());

@@ -299,7 +299,7 @@ impl RequestTask {
         .await
     }
 
-    /// Runs the steps of the request, and sends the response. If that opens a tunnel, it is in `tunnel` afterwards.
+    /// Runs the steps of the request, and sends the response. If the response opens a tunnel, stores it in `tunnel`.
     async fn answer(&self, request: Request<RequestBody>) -> Result<(), Unsent> {
         let (connection, id, deadline) = (&self.connection, self.id, &self.deadline);
         let method = request.method().clone();

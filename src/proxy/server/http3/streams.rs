@@ -148,7 +148,7 @@ impl Http3Connection {
         Ok(())
     }
 
-    /// Sets the urgency of a response. The header of its request has less weight than a PRIORITY_UPDATE.
+    /// Sets the urgency of a response. A PRIORITY_UPDATE takes precedence over the header of the request.
     pub fn set_urgency(&self, id: StreamId, of_header: u8) {
         if let Some(stream) = self.streams.borrow_mut().requests.get_mut(&id) {
             stream.urgency.get_or_insert(of_header);

@@ -60,7 +60,7 @@ pub enum UniResult {
     Ignored,
 }
 
-/// The urgency that a PRIORITY_UPDATE states for the request stream with this number.
+/// The urgency in a PRIORITY_UPDATE for the request stream with this number.
 #[derive(Debug, PartialEq, Eq)]
 pub struct UrgencyUpdate {
     pub number: u64,

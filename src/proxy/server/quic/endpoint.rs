@@ -107,7 +107,7 @@ pub struct QuicEndpoint {
     worker: usize,
     library: RefCell<Endpoint>,
     queues: RefCell<HashMap<ConnectionHandle, Rc<ConnectionQueue>>>,
-    /// The listener is being closed: its connections end.
+    /// The listener is closing, so its connections end.
     is_stopping: Cell<bool>,
     /// Packets of the connection that sends. One buffer serves all of them.
     pub send_buffer: RefCell<Vec<u8>>,

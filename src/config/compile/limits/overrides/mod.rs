@@ -344,7 +344,7 @@ pub fn compile_budget(
     Some(OverrideBudget::Rule(Arc::new(rule)))
 }
 
-/// Returns an option of the limit that is impossible if requests wait in the queue of a key.
+/// Returns an option of the limit that cannot be combined with a queue, in which requests of a key wait.
 fn find_option_without_queue(base: &Tree) -> Option<&'static str> {
     let has = |option: &&ConfigOption| {
         base.entries.iter().any(|entry| {

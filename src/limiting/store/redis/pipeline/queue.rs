@@ -14,8 +14,8 @@
 //! last of them would be late, although the server is healthy. The bound grows by one call per round trip while replies
 //! are in time, and halves while they are slow, because other workers and gateways may flood the server, too.
 //!
-//! Decisions that wait are sent, however old they are, as long as the server replies: if they are old, the worker is
-//! late. They fail only if calls under way are late, too. As a call is sent whenever none is under way, each turn of
+//! As long as the server replies, waiting decisions are sent no matter how old they are: if they are old, the worker is
+//! late. They fail only if calls in flight are late, too. A call is sent whenever none is in flight, so each turn of
 //! the worker makes progress.
 
 use std::cell::RefCell;
