@@ -79,7 +79,8 @@ struct KnownOverrides {
     good: BTreeMap<String, RawOverrides>,
     /// The overrides that have the entries in `good`, by limit. Those of a new config get them when it is loaded.
     tables: BTreeMap<String, Weak<Overrides>>,
-    /// Entries that were changed since the reading under way began, by limit. What it finds of them is outdated.
+    /// Entries that were changed since the reading under way began, by limit. The values that it finds for them are
+    /// outdated.
     changed: BTreeMap<String, BTreeSet<String>>,
     /// How many entries of a limit were left when those that had ended were last removed.
     left: BTreeMap<String, usize>,
@@ -105,7 +106,7 @@ const READ_INTERVAL: Duration = Duration::from_secs(2);
 const PAUSE_PER_FIELD: Duration = Duration::from_micros(20);
 /// How long a change waits for the state file: for a write that runs, the pause after it, and its own.
 const SAVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Number of entries from which those of a memory store that have ended are removed.
+/// Number of entries from which the memory store removes ended ones.
 const PRUNED_FROM: usize = 1000;
 /// Minimum interval between log lines about a hash whose errors keep changing.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);

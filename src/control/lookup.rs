@@ -70,7 +70,7 @@ struct FamilyResult {
 }
 
 impl HostResolver {
-    /// Creates a resolver. `servers` replace those of the system unless the list is empty.
+    /// Creates a resolver. `servers` replace the system's DNS servers unless the list is empty.
     pub fn new(servers: &[SocketAddr]) -> HostResolver {
         // Read first, so that a concurrent change of the files is noticed.
         let stamps = read_stamps();

@@ -371,7 +371,8 @@ fn digest_one(path: &Path, digest: &mut Sha256) -> io::Result<()> {
             digest.update([0]);
         }
     } else if kind.is_file() {
-        // Anything else, such as a pipe, could be read only once. What exceeds the bound is not read as config either.
+        // Anything else, such as a pipe, could be read only once. A file that exceeds the bound is not read as config
+        // either.
         let mut file = config::open_file(path)?.take(config::FILE_SIZE_MAX + 1);
         let mut buffer = vec![0; DIGEST_BUFFER];
         loop {

@@ -22,7 +22,7 @@ use crate::route::Route;
 use crate::route::decide::{DecidePoint, DenyStatus};
 
 impl<'a> ExplainWalk<'a> {
-    /// Returns whether the URL is that of a listener for questions of other proxies.
+    /// Returns whether the URL belongs to a listener for questions of other proxies.
     pub fn asks_for_decision(&self) -> bool {
         self.listener().is_some_and(|listener| listener.service == Service::Decide)
     }

@@ -19,7 +19,7 @@ use crate::limiting::source::Repeated;
 pub struct FairShare {
     /// The values that identify the tenant. Requests without one are a tenant of their own.
     pub key: Key,
-    /// The key of the limit, then that of the tenant: usage is counted by both.
+    /// The key of the limit, and then the key of the tenant. Usage is counted by both.
     pub counted_key: Key,
     /// Weight of tenants that `weights` does not list.
     pub weight: i64,

@@ -111,8 +111,9 @@ impl Gateways {
         self.name.get_or_init(|| format!("{:032x}", rand::random::<u128>()))
     }
 
-    /// Name that operators see: that of the machine or container, and the address of the admin listener if it is not on
-    /// the default port. Gateways on one machine need different ports, unless each listens at an address of its own.
+    /// Name that operators see: the name of the machine or container, and the address of the admin listener if it is
+    /// not on the default port. Gateways on one machine need different ports, unless each listens at an address of its
+    /// own.
     pub fn display_name(&self) -> String {
         self.display_name.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -272,7 +272,8 @@ impl Verdict {
         self.refusals_of(limits, Mode::Enforce)
     }
 
-    /// Returns the upstream that gets the request instead of the route's own: that of the first limit that diverts it.
+    /// Returns the upstream that gets the request instead of the route's own. The first limit that diverts the request
+    /// names it.
     pub fn diversion<'l>(&self, limits: &'l [Arc<Limit>]) -> Option<&'l Diversion> {
         let first = self.excesses(limits).filter_map(|checked| match &limits[checked.limit].over {
             Over::Divert(diversion) => Some((checked.limit, diversion)),

@@ -154,7 +154,7 @@ pub fn is_due(validity: &CertificateValidity, now_s: i64) -> bool {
     now_s < validity.not_before_s || now_s >= validity.not_before_s + life_s / 3 * 2
 }
 
-/// Returns the validity of a new certificate, within that of the CA as far as possible.
+/// Returns the validity of a new certificate, which is within the validity of the CA as far as possible.
 fn leaf_term(ca: &CertificateValidity, now_s: i64) -> (i64, i64) {
     let (not_before_s, not_after_s) = (now_s - LEAF_LEEWAY_S, now_s + LEAF_LIFE_S);
     match (not_before_s.max(ca.not_before_s), not_after_s.min(ca.not_after_s)) {

@@ -84,7 +84,7 @@ impl OpenFiles {
                     let same = renamed.take_if(|(number, _)| event.tracker() == Some(*number));
                     files.extend(same.map(|(_, file)| (path.clone(), file)));
                 }
-                // The event of both names follows those of each.
+                // The event with both names follows the events for each name.
                 EventKind::Modify(ModifyKind::Name(RenameMode::Both)) => {}
                 EventKind::Access(AccessKind::Close(AccessMode::Write))
                 | EventKind::Modify(ModifyKind::Name(_))

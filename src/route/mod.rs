@@ -237,7 +237,7 @@ impl AsRef<[Arc<Limit>]> for Route {
 /// The action of a route for requests that its limits have admitted.
 #[derive(Debug, PartialEq)]
 pub enum Action {
-    /// Index into `Config::upstreams`. With a `split`, it is that of the first branch.
+    /// Index into `Config::upstreams`. With a `split`, it is the upstream of the first branch.
     Upstream(usize),
     /// The built-in echo server.
     Echo,

@@ -44,7 +44,7 @@ impl ServerFiles {
             digest.update(bytes);
         };
         let ServerFiles { certificates, ordered, internal, client_ca, client_auth, min_version, http2 } = self;
-        // The format of sessions in tickets is that of the library.
+        // The library defines the format of sessions in tickets.
         add(b"rustls 0.23");
         add(address.as_bytes());
         add(format!("{} {} {internal:?} {client_auth:?} {min_version:?} {http2}", certificates.len(), ordered.len())

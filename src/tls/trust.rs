@@ -38,7 +38,7 @@ pub struct TrustedRoots {
 }
 
 impl Trust {
-    /// Trusts the authorities in PEM, or those of the system.
+    /// Trusts the authorities in PEM, or the authorities of the system.
     ///
     /// # Errors
     /// The text is not valid PEM or has no certificate.

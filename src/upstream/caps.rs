@@ -29,7 +29,7 @@ pub struct CapRule {
     pub newest_first: Option<NewestFirst>,
 }
 
-/// `max_in_flight` and `max_connections` of one server. They override those of its upstream.
+/// `max_in_flight` and `max_connections` of one server. They override the bounds of its upstream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ServerCaps {
     pub in_flight: Option<u32>,

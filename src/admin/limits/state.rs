@@ -81,7 +81,7 @@ pub async fn read_state(
     check: Check,
     instead: Option<Outcome>,
 ) -> Result<Value, ErrorKind> {
-    // The numbers would be those of a request that states no rate.
+    // These would be the numbers of a request without a rate.
     if lacks_rate(limit, parts) {
         return Ok(json!({ "rate_not_known": true }));
     }
@@ -172,7 +172,7 @@ pub fn describe_entry(entry: &OverrideEntry, origin: OverrideOrigin) -> Value {
     })
 }
 
-/// Describes the ban of a key. `answer` is that of the ban to a cost of 0.
+/// Describes the ban of a key. `answer` is the answer of the ban to a cost of 0.
 pub fn describe_ban(answer: &Answer) -> Value {
     json!({
         "banned": !answer.admitted,

@@ -7,7 +7,7 @@
 use crate::labels::labels;
 
 labels! {
-    /// Code of a diagnostic. A code never gets another meaning; that of a removed warning stays unused.
+    /// Code of a diagnostic. A code never gets another meaning, and the code of a removed warning stays unused.
     DiagnosticCode:
     /// A value or name is wrong.
     WrongValue = "SG0101",

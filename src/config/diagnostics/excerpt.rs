@@ -131,7 +131,7 @@ impl<'t> Masker<'t> {
                     let rest = &self.rest()[..self.line_end() - self.at];
                     let is_over = rest.trim_start().is_empty() || rest.trim_start().starts_with(['#', ',']);
                     if !is_over && (self.is_secret(&path) || self.is_hidden_body(&path)) {
-                        // What is left may belong to a secret with a wrong quote.
+                        // The rest may belong to a secret with a wrong quote.
                         self.mask(self.at..self.at + rest.len());
                     }
                     // After a comma, which is a mistake, the next entry follows.

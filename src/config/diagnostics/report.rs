@@ -42,11 +42,11 @@ pub enum MistakeKind {
     Unread,
 }
 
-/// One mistake.
+/// One error or warning.
 #[derive(Clone, Debug)]
 pub struct Diagnostic {
     pub kind: MistakeKind,
-    /// The code of a warning; that of a mistake follows from its kind.
+    /// The code of a warning. The code of an error follows from its kind.
     warning: Option<DiagnosticCode>,
     pub place: Place,
     pub message: String,

@@ -16,7 +16,7 @@ pub mod file {
     }
 }
 
-/// Options of a model. A price is that of a million tokens.
+/// Options of a model. A price is for a million tokens.
 pub mod model {
     use super::*;
 

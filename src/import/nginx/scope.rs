@@ -81,7 +81,7 @@ pub fn sets_request(directive: &Directive) -> bool {
     matches!(directive.name.as_str(), "set" | "auth_request_set") && is_of_request(directive.arg(0))
 }
 
-/// Returns whether a variable describes the request, and a directive such as `set` can give it another value.
+/// Returns whether a variable describes the request. In nginx, a directive such as `set` can give it another value.
 pub fn is_of_request(variable: &str) -> bool {
     let name = variable.trim_start_matches('$').to_ascii_lowercase();
     name == "args" || ["http_", "arg_", "cookie_"].iter().any(|start| name.starts_with(start))

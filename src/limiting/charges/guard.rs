@@ -231,7 +231,7 @@ impl ChargeGuard {
         }
     }
 
-    /// Records that the response which settles the charges is that of the route.
+    /// Records that the response that settles the charges comes from the route.
     pub fn note_route_response(&mut self) {
         self.is_of_route = !self.is_settled;
     }

@@ -40,7 +40,7 @@ struct Lease {
     due: Instant,
 }
 
-/// Identifies a lease among those of its worker.
+/// Identifies a lease among all leases of its worker.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseId(usize);
 

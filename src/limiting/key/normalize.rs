@@ -5,9 +5,9 @@
 //! it is normalized again, as happens with a value that an operator copies from a page. One round is not enough in an
 //! order like `lowercase`, `nfkc`, because NFKC makes capital letters of mathematical ones.
 //!
-//! A value may be any bytes. What is valid UTF-8 in it is normalized, and other bytes stay as they are, so they neither
-//! make a new spelling of the rest nor disappear; only the white space of Latin-1 is trimmed. A step that would make a
-//! value longer than both itself and [`GROWN_MAX`] cuts it there.
+//! A value may be any bytes. Valid UTF-8 in it is normalized, and other bytes stay as they are, so they neither make a
+//! new spelling of the rest nor disappear; only the white space of Latin-1 is trimmed. A step that would make a value
+//! longer than both itself and [`GROWN_MAX`] cuts it there.
 
 use std::borrow::Cow;
 

@@ -77,7 +77,7 @@ impl AddressSet {
     }
 }
 
-/// Compares the networks of the files. What is only kept is no part of a config.
+/// Compares the networks of the files. Networks that are only kept are not part of a config.
 impl PartialEq for AddressSet {
     fn eq(&self, other: &AddressSet) -> bool {
         self.networks == other.networks

@@ -190,7 +190,8 @@ impl Cost {
         }
     }
 
-    /// Returns the cost of a request that consists of these calls. A cost that is not theirs is that of the request.
+    /// Returns the cost of a request that consists of these calls. A cost that does not depend on calls is the cost of
+    /// the request.
     ///
     /// # Errors
     /// The errors of [`Cost::for_request`].

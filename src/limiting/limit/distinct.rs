@@ -12,7 +12,7 @@ use crate::limiting::source::Repeated;
 pub struct DistinctValues {
     /// The source of the value. All requests without it count as one value.
     pub key: Key,
-    /// The key of the limit, then that of the value: usage is shown by both.
+    /// The key of the limit, and then the key of the value. Usage is shown by both.
     pub counted_key: Key,
 }
 

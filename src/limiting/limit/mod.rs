@@ -126,10 +126,10 @@ pub struct Limit {
     pub fair: Option<Box<FairShare>>,
     /// The values that are counted instead of requests (`distinct`); `None` if requests are.
     pub distinct: Option<Box<DistinctValues>>,
-    /// Response to refused requests; `None` uses that of the route.
+    /// Response to refused requests. `None` uses the response of the route.
     pub refuse: Option<Arc<Refuse>>,
-    /// The source of the rate of a key; `None` if all keys have that of the rule. Otherwise, the rule has the highest
-    /// number, or the fastest rate of a plan: others may be unlimited, or admit more in a long interval.
+    /// The source of the rate of a key. `None` if all keys have the rate of the rule. Otherwise, the rule has the
+    /// highest number, or the fastest rate of a plan: others may be unlimited, or admit more in a long interval.
     pub key_rate: Option<Box<KeyRate>>,
     /// The source of the day on which months begin; `None` if all keys have the day of the rule.
     pub month_day: Option<Box<MonthDay>>,
@@ -212,7 +212,7 @@ impl Limit {
         self.refuse.as_deref().unwrap_or(of_route)
     }
 
-    /// Returns the name in the config: for a tier, that of the limit with the tiers.
+    /// Returns the name in the config. For a tier, this is the name of the limit with the tiers.
     pub fn listed_name(&self) -> &str {
         self.tier_of.as_ref().unwrap_or(&self.name)
     }

@@ -163,7 +163,7 @@ impl BodyUsage {
         }
     }
 
-    /// Returns the units to charge on top of `cost`. What is not proven is not refunded.
+    /// Returns the units to charge on top of `cost`. Unproven usage is not refunded.
     pub fn correction(self, cost: i64) -> i64 {
         match self {
             BodyUsage::Read { units, is_proven: true } => units - cost,

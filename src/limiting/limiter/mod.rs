@@ -135,7 +135,7 @@ impl Limiter {
     /// Evaluates `limit` like [`evaluate_all`](Self::evaluate_all). Each hit costs what a request costs.
     pub fn evaluate_hits(&self, limit: &Arc<Limit>, facts: &Facts, keys: &impl SourceValues, hits: i64) -> Evaluation {
         match self.try_evaluate(limit, facts, keys, hits) {
-            // What cannot be read does not matter to a limit that does not apply for another reason.
+            // A value that cannot be read does not matter if the limit does not apply for another reason.
             Ok(Evaluation::UnreadableBody(_)) | Err(_) if limit.skips_whatever_body(keys) => Evaluation::NotApplicable,
             Ok(evaluation) => evaluation,
             Err(unclear) => Evaluation::Unclear(unclear),

@@ -64,7 +64,7 @@ enum EventData {
 impl EventScanner {
     /// Reads the next piece of the stream. Values on the paths of `tree` go to `readings`.
     pub fn push(&mut self, mut bytes: &[u8], tree: &PathTree, readings: &mut UsageReadings) {
-        // What follows the final report is not read, wherever the pieces end.
+        // Events after the final report are not read, wherever the pieces end.
         while let Some(&byte) = bytes.first().filter(|_| !readings.is_proven()) {
             let is_second_half = std::mem::take(&mut self.is_after_cr) && byte == b'\n';
             if is_second_half {
@@ -177,7 +177,7 @@ impl EventScanner {
             // A report before it says nothing about it.
             readings.end_report();
         }
-        // What cannot be read as JSON may be content all the same.
+        // Data that cannot be read as JSON may still be content.
         readings.add_content(unread);
     }
 

@@ -150,7 +150,7 @@ impl UsageScan {
         match self.given_up_at {
             None => tokens,
             Some(0) => tokens.max(self.encoded),
-            // What was not decoded has as many tokens for each byte as what was.
+            // Bytes that were not decoded count as many tokens per byte as the decoded ones.
             Some(decoded) => {
                 let whole = u128::from(tokens) * u128::from(self.encoded.max(decoded)) / u128::from(decoded);
                 u64::try_from(whole).unwrap_or(u64::MAX)

@@ -146,7 +146,7 @@ pub fn is_form_field(document: &[u8], name: &str) -> bool {
     str::from_utf8(document).is_ok_and(|text| find_unique_query(text, name) != Ok(None))
 }
 
-/// Returns a query without the parameters that any server finds by one of `names`. What is left stays as it is written.
+/// Returns a query without the parameters that any server finds by one of `names`. The rest stays as it is written.
 pub fn remove_parameters(query: &str, names: &[String]) -> String {
     let is_removed = |part: &str| {
         let key = part.split('=').next().unwrap_or_default();

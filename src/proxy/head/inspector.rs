@@ -54,7 +54,7 @@ enum InspectState {
     Trailers,
     /// The framing of a chunked body is invalid; the parser gets no more bytes.
     Broken,
-    /// A head was faulty or too long. What follows on the connection is not inspected.
+    /// A head was faulty or too long. Later bytes of the connection are not inspected.
     Over,
 }
 

@@ -263,7 +263,7 @@ mod tests {
         });
         let bulk = |meters: &[BulkMeter]| meters.iter().filter(|meter| meter.buffers().is_some()).count();
         assert_eq!(bulk(&meters), CONNECTIONS_MAX);
-        // One slows down. What the server may still send is more than the others leave.
+        // One connection slows down. Its server may still send more than the others leave free.
         now_ms.set(now_ms.get() + 10_000);
         meters[0].check_rate();
         assert_eq!(bulk(&meters), CONNECTIONS_MAX - 1);

@@ -48,7 +48,7 @@ pub struct Ask {
 }
 
 impl Ask {
-    /// Charges. What depends on the end of the request is held until then.
+    /// Charges. Charges that depend on the end of the request are held until then.
     pub const HOLD: Ask = Ask { op: Op::Take, holds: true, until: None };
     /// Charges for good.
     pub const CHARGE: Ask = Ask { op: Op::Take, holds: false, until: None };

@@ -71,7 +71,7 @@ pub fn finish_response(mut request: RequestContext<'_>, result: Result<Reply, Re
 }
 
 /// Settles the charges of the limits according to the response, and applies the route's `response_headers`.
-/// `is_refused`: the response is that of the auth server, which has not allowed the request.
+/// `is_refused`: the response comes from the auth server, which has not allowed the request.
 fn settle_response(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>, is_refused: bool) {
     if let Some(permit) = request.account.overload_permit() {
         permit.record_head(true);

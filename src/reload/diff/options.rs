@@ -225,7 +225,7 @@ impl<'c> Comparison<'c> {
                 }
             }
         };
-        // What overrides can change are numbers, which do not change what keys have used.
+        // Overrides can change only numbers, which do not change what keys have used.
         let is_number = kind == limit::TABLE.name && keys != [limit::KEY.name] && overrides::TABLE.find(path).is_some();
         let keeps = is_number && self.reason_to_start_anew(name).is_none();
         let is_weaker = weakens(kind, keys, before, after)

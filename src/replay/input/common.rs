@@ -98,7 +98,7 @@ fn parse_forwarding(rest: &[u8]) -> LoggedForwarding {
     if value == b"-" {
         return LoggedForwarding::Absent;
     }
-    // What precedes the last element may be anything that a client wrote.
+    // The elements before the last one may be anything that a client wrote.
     let value = unescape_field(value);
     let is_chain = list_addresses(&value).next().flatten().is_some();
     match HeaderValue::from_bytes(&value) {

@@ -105,7 +105,7 @@ pub enum ProxySign {
     Trusted,
     /// It has a private address, which no header names.
     Private,
-    /// Our own log has a loopback address: that of a proxy on this machine, or of somebody who tries the gateway.
+    /// Our own log has a loopback address: of a proxy on this machine, or of somebody who tries the gateway.
     ThisMachine,
 }
 

@@ -192,7 +192,7 @@ fn read_addresses(entry: &mut ReplayEntry, fields: &Map<String, Value>, prefix: 
         if let Some(name) = field.strip_prefix(prefix) {
             add_address_header(entry, &name.replace('_', "-"), value);
         }
-        // A text such as that of a request may contain any address.
+        // A text, such as a request line, may contain any address.
         if entry.other_address.is_none() && is_list(value) {
             entry.other_address = find_other_address(value.as_bytes(), entry.client);
         }

@@ -228,7 +228,7 @@ impl ReplayOutcome {
         tally.tightest.needed_number()
     }
 
-    /// Returns why the number may be that of a proxy, with many clients behind it, and what to do.
+    /// Returns why the number may come from a proxy with many clients behind it, and what to do.
     fn describe_proxy(&self, tally: &Tally) -> Option<String> {
         let remedy = self.describe_remedy();
         match tally.find_proxy() {

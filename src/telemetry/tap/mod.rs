@@ -57,7 +57,7 @@ pub struct TapDecision {
 struct Tap {
     filter: TapFilter,
     started: Instant,
-    /// Interval between two events, once those of a second are used up.
+    /// Interval between two events, once the events of a second are used up.
     interval_ns: u64,
     bucket: SharedBucket,
     queue: mpsc::Sender<Bytes>,

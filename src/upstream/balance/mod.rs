@@ -57,7 +57,7 @@ impl Balancer {
         Balancer { balance, spread_above, turns: compute_turns(&weights), shares, weights, names, next: Cell::new(0) }
     }
 
-    /// Selects one of the permitted servers, if there is any. `hash`: that of the `hash_on` key.
+    /// Selects one of the permitted servers, if there is any. `hash` is the hash of the `hash_on` key.
     pub fn select(&self, random: impl FnMut() -> u64, hash: Option<u64>, servers: &impl Candidates) -> Option<usize> {
         // With one server, as most upstreams have, there is nothing to balance.
         if let [weight] = self.weights[..] {

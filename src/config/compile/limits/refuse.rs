@@ -48,7 +48,7 @@ pub fn compile_own_refuse(section: &Section) -> Option<Refuse> {
     })
 }
 
-/// Parses the value of a header. What the placeholders stand for has no line breaks.
+/// Parses the value of a header. The values of placeholders have no line breaks.
 fn parse_header(text: &str) -> Result<TextTemplate<RefusePlaceholder>, TextFault> {
     parse_header_value(text)?;
     parse_body(text)

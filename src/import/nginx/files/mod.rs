@@ -306,7 +306,7 @@ fn takes_index(pattern: &str, ignore_case: bool, prefix: &str) -> bool {
     let Ok((expression, ignores)) = translate_path_regex(pattern, ignore_case, Reading::Exact) else { return true };
     let below = if prefix.ends_with('/') { "(.*/)?" } else { ".*/" };
     let index = format!("^{}{below}index\\.html$", format_literal(prefix));
-    // What matches before the name matches the folder as well. A boundary of words depends on the name.
+    // An expression that matches before the name matches the folder as well. A boundary of words depends on the name.
     let folder = format!("(?:{expression}).*index\\.html$");
     let mut parts = vec![(expression.as_str(), ignores, true), (&index, false, true)];
     if !expression.contains("\\b") && !expression.contains("\\B") {

@@ -270,7 +270,7 @@ impl RedisStore {
         outcomes
     }
 
-    /// Reads the clock of the server in ms; with a cluster, always that of the same slot.
+    /// Reads the clock of the server in ms. With a cluster, always reads the clock of the same slot's server.
     pub async fn read_clock(&self) -> Result<i64, ErrorKind> {
         let key = format!("{}:{{clock}}:clock", self.prefix);
         let time = self.send_with_deadline(&key, &::redis::cmd("TIME")).await?;

@@ -241,7 +241,7 @@ fn parse_target(
 ) -> Result<(Uri, Option<HeaderValue>, Option<End>), End> {
     let text = target.as_bytes();
     if text.first() == Some(&b'/') || text == b"*" {
-        // Without a host of its own, the request has that of the question, which HTTP/2 states in the target.
+        // A request without its own host has the host of the question, which is in the target over HTTP/2.
         let base = if host.is_some() { Uri::default() } else { parts.uri.clone() };
         let (uri, fault) = parse_path(text, base)?;
         return Ok((uri, host.cloned(), fault));

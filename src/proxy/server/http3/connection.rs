@@ -145,7 +145,7 @@ impl Driver {
             self.leaving = Leaving::Last { is_sent: true };
             cx.waker().wake_by_ref();
         }
-        // What was sent may have news for the endpoint, too.
+        // Sending may also have produced events for the endpoint.
         while self.pass_endpoint_events() {
             while let Some(event) = self.shared.queue.pop() {
                 self.shared.quic.borrow_mut().handle_event(event);

@@ -1,4 +1,4 @@
-//! What a connection knows of its streams.
+//! The state that a connection keeps of its streams.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};

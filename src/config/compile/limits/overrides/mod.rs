@@ -173,7 +173,7 @@ fn compile_entry(
         Some(node) => read_values(&own, node, hasher),
         None => own.report_missing(format!("{} has an entry without a key", own.title), &help(spec)),
     };
-    // Numbers that the entry does not set are those of the limit.
+    // Numbers that the entry does not set come from the limit.
     let options = amount_options(all_params()).filter_map(|name| limit::overrides::TABLE.find(name));
     let amounts: Vec<&TableEntry> = options.filter_map(|option| own.entry(option)).collect();
     let until = own.parse_string(&limit::overrides::UNTIL, parse_until);

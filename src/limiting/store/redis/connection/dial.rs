@@ -40,7 +40,8 @@ impl Dialer {
             Err(error) if error.kind() == redis::ErrorKind::AuthenticationFailed => {
                 Err(self.login_error(addr).await.unwrap_or(error))
             }
-            // What the server wrote before it closed is lost, because it got a command that it did not read.
+            // The text that the server wrote before it closed is lost, because the server had not read a command that
+            // it got.
             Err(error) if error.is_connection_dropped() => {
                 let greeting = timeout(GREETING_TIMEOUT, self.read_greeting(addr)).await;
                 Err(greeting.ok().flatten().unwrap_or(error))

@@ -46,7 +46,7 @@ pub fn build_auth_request(
     rule: &ForwardAuth,
 ) -> Result<OutgoingRequest, Refusal> {
     if routed.head.authority().is_empty() {
-        // An auth server would take its own host for that of the request.
+        // An auth server would mistake its own host for the host of the request.
         return Err(End::HostMissing.into());
     }
     let (mut parts, ()) = Request::new(()).into_parts();
