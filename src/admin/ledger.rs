@@ -180,7 +180,7 @@ impl UsageLedger {
                         failures += 1;
                         break;
                     }
-                    // The store was replaced meanwhile.
+                    // The store was replaced in the meantime.
                     None => return,
                 }
             }

@@ -16,7 +16,7 @@ use crate::reload::open_files::OpenFiles;
 pub struct SharedState {
     lifecycle: AtomicU8,
     polling: AtomicBool,
-    /// A reload that the watcher did not request happened meanwhile.
+    /// A reload that the watcher did not request happened in the meantime.
     overtaken: AtomicBool,
     started: Instant,
     last_reload: Mutex<Value>,

@@ -136,8 +136,8 @@ impl LiveOverrides {
         self.known.borrow_mut().good = good;
     }
 
-    /// Notes that the state file was written at a revision. `unsaved`: the limits whose overrides were left out, or could
-    /// not be written.
+    /// Notes that the state file was written at a revision. `unsaved` has the limits whose overrides were omitted or
+    /// could not be written.
     pub fn note_saved(&self, revision: u64, unsaved: BTreeSet<String>) {
         *self.unsaved.borrow_mut() = unsaved;
         self.saved.send_replace(revision);
@@ -394,7 +394,7 @@ impl LiveOverrides {
             let fields: usize = found.values().flatten().map(RawOverrides::len).sum();
             pause =
                 PAUSE_PER_FIELD.saturating_mul(u32::try_from(fields.saturating_sub(ENTRIES_MAX)).unwrap_or(u32::MAX));
-            // A reload may have happened meanwhile; new limits wait for the next reading.
+            // A reload may have happened in the meantime; new limits wait for the next reading.
             let now = current.load();
             if now.config.store == snapshot.config.store {
                 self.accept_reading(&now.config, found);

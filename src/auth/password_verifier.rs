@@ -447,7 +447,7 @@ mod tests {
         for (place, id) in ids.iter().enumerate() {
             assert!(!ids[..place].contains(id), "{place}");
         }
-        // The password is no part of the login.
+        // The password is not part of the login.
         assert_eq!(ids.iter().filter(|id| id.login == ids[0].login).count(), 2);
         assert_eq!(identify(&verifier, "ab", "c", &hash, true, "::ffff:192.0.2.1"), ids[0]);
     }

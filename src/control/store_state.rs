@@ -91,7 +91,7 @@ impl StoreState {
         if config.store.is_shared() {
             self.gateways.adopt_name(&saved.name);
             self.gateways.restore_peak(saved.gateways);
-            // An outage is written only after it has lasted a while, so one that has just begun counts as well.
+            // An outage is written only after it has lasted for some time, so one that had just begun counts as well.
             *self.previous_outage.borrow_mut() = Some(saved.outage.unwrap_or_default());
         }
         let raw = saved.overrides.into_iter().map(|(limit, text)| (limit, parse_overrides(text)));

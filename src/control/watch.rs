@@ -226,7 +226,7 @@ impl Watcher {
     }
 
     /// Waits while a program that can be seen has a file open for writing. Events do not tell of all: it may write under
-    /// another name, and another program may have closed the file meanwhile. Returns whether there was one.
+    /// another name, and another program may have closed the file in the meantime. Returns whether there was one.
     async fn wait_for_writer(&mut self) -> bool {
         let files = self.files.borrow().config.clone();
         let report_at = Instant::now() + PAUSE_MAX;

@@ -76,7 +76,7 @@ pub enum Refund {
     Response,
     /// No server got the request: `connect_error` of `refund_on` applies.
     Unsent,
-    /// No server got the request: limits refund it unless they opt out.
+    /// No server got the request, so limits refund it unless they opt out.
     Overload,
     /// After a server got a part: `client_abort` of `refund_on` applies.
     Abort,

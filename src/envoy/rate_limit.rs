@@ -66,7 +66,7 @@ pub struct RateLimitOverride {
 pub struct RateLimitResponse {
     #[prost(enumeration = "LimitCode", tag = "1")]
     pub overall_code: i32,
-    /// One for each descriptor, in the same order.
+    /// One status for each descriptor, in the same order.
     #[prost(message, repeated, tag = "2")]
     pub statuses: Vec<DescriptorStatus>,
     #[prost(message, repeated, tag = "3")]

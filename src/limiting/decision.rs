@@ -239,7 +239,7 @@ pub struct CheckCharges {
 struct PlaceSet(u64);
 
 impl PlaceSet {
-    /// Adds an index. One that is too high, which no config allows, is ignored.
+    /// Adds an index. Ignores an index that is too high, which no config allows.
     fn insert(&mut self, place: usize) {
         self.0 |= PlaceSet::bit(place);
     }

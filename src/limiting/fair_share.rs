@@ -51,7 +51,7 @@ impl FairShare {
         Ok(TenantId { id: hash_tenant(name), weight: weight.unwrap_or(self.weight), name: name.into() })
     }
 
-    /// Finds the weight of a tenant. Of a long value the admin API may know only the digest, as `name` has it.
+    /// Finds the weight of a tenant. For a long value, the admin API may know only the digest, which is then in `name`.
     fn find_weight(&self, values: &str, name: &str) -> Option<i64> {
         match self.weights.get(values) {
             None if values.contains(DIGEST_MARK) => {

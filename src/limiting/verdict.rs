@@ -84,7 +84,7 @@ pub enum Outcome {
     MissingKey { part: usize },
     /// Refused: the request repeats a value that the limit reads, and the limit has `repeated = "refuse"`.
     RepeatedKey,
-    /// Refused: a value that the limit reads is no integer, and the limit has `not_integer = "refuse"`.
+    /// Refused: a value that the limit reads is not an integer, and the limit has `not_integer = "refuse"`.
     NotInteger,
     /// Refused: the key reads the body, and servers may interpret this body in different ways.
     UnreadableKey(UnreadableBody),
@@ -162,12 +162,12 @@ impl Outcome {
         }
     }
 
-    /// Returns whether `limit`, in force with this outcome, forwards a request that is over it.
+    /// Returns whether `limit`, in effect with this outcome, forwards a request that is over it.
     pub fn is_forwarded_by(&self, limit: &Limit) -> bool {
         limit.forwards_excess() && self.is_over()
     }
 
-    /// Returns whether `limit`, in force with this outcome, refuses the request.
+    /// Returns whether `limit`, in effect with this outcome, refuses the request.
     pub fn is_refused_by(&self, limit: &Limit) -> bool {
         limit.mode == Mode::Enforce && !self.is_admitted() && !self.is_forwarded_by(limit)
     }

@@ -275,7 +275,7 @@ mod tests {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let pem = |params: &CertificateParams| params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem();
         assert!(!CaCertificate::from_pem(&pem(&params)).unwrap().is_constrained());
-        // One more domain, or no limit for addresses.
+        // The constraints of one additional domain, or without a limit for addresses.
         let mut constraints = name_constraints();
         constraints.permitted_subtrees.push(GeneralSubtree::DnsName("com".to_owned()));
         params.name_constraints = Some(constraints);

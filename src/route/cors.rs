@@ -145,7 +145,7 @@ pub fn canonicalize_origin(text: &str) -> Option<Cow<'_, str>> {
     }))
 }
 
-/// Splits an authority into host and port. An IPv6 address gets its canonical form. Returns `None` if it is no host
+/// Splits an authority into host and port. An IPv6 address gets its canonical form. Returns `None` if it is not a host
 /// with or without a port.
 fn split_port(authority: &str) -> Option<(Cow<'_, str>, Option<u16>)> {
     let port_of = |rest: &str| match rest.strip_prefix(':') {

@@ -7,7 +7,7 @@ use regex::Regex;
 
 use crate::limiting::limit::when::Expression;
 
-/// The conditions of a route. All must be true; an empty list is no condition.
+/// The conditions of a route. All must be true; an empty list is not a condition.
 #[derive(Debug, PartialEq)]
 pub struct Matcher {
     pub hosts: Vec<HostPattern>,

@@ -33,7 +33,7 @@ pub struct ServerPace {
 }
 
 /// Gaps and response times that pass before the newest goes first: slow servers need so much time to work off the
-/// requests of a random burst, which is no overload.
+/// requests of a random burst, which is not an overload.
 const GAPS: u32 = 20;
 const RESPONSES: u32 = 2;
 

@@ -124,7 +124,7 @@ impl LimitsApi {
     }
 }
 
-/// Describes an entry; `None` if it was removed meanwhile.
+/// Describes an entry; `None` if it was removed in the meantime.
 fn describe_row(config: &Config, limit: &Arc<Limit>, found: &LiveEntry) -> Option<Value> {
     let (values, entry): (Vec<OverrideValue>, OverrideEntry) = limit.overrides.find_live(&limit.key, &found.field)?;
     let mut row = describe_entry(&entry, OverrideOrigin::Live);

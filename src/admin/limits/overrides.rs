@@ -216,7 +216,7 @@ fn parse_for(node: &JsonNode) -> Option<String> {
         Ok(length) => i64::try_from(length.as_millis()).ok()?,
         Err(fault) => return node.add_fault(fault.to_string()),
     };
-    // Whole seconds, and not less than that long.
+    // Rounded up to whole seconds.
     let until_ms = (clock::now_ms() + length + 999).div_euclid(1000) * 1000;
     Timestamp::from_millisecond(until_ms).ok().map(|time| time.to_string())
 }

@@ -74,7 +74,7 @@ impl LimitsApi {
 }
 
 /// Returns the numbers of a key, and what the limit would decide about the cost of `check`. `instead`: the outcome of
-/// an override that is no rule.
+/// an override that is not a rule.
 pub async fn read_state(
     limiter: &Limiter,
     (limit, parts): (&Arc<Limit>, &NamedValues),

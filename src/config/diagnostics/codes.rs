@@ -80,7 +80,7 @@ labels! {
     WildcardName = "SG0321",
     /// A comment allows a warning that does not occur there.
     UnusedAllowance = "SG0901",
-    /// A comment allows a code that does not exist or is no warning.
+    /// A comment allows a code that does not exist or is not a warning.
     UnknownAllowance = "SG0902",
 }
 

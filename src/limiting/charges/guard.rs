@@ -35,8 +35,7 @@ pub struct ChargeGuard {
     charges: Vec<GuardedCharge>,
     /// True once the outcome is known; then the end of the request only releases leases.
     is_settled: bool,
-    /// The response is that of the route: of a server, not of the gateway in its place. Only such a response resets
-    /// keys.
+    /// The response comes from the route's server, not from the gateway in its place. Only such a response resets keys.
     is_of_route: bool,
     /// Status and headers of the response, while charges wait for its end.
     head: Option<Box<(StatusCode, HeaderMap)>>,
@@ -466,7 +465,7 @@ impl Drop for ChargeGuard {
 }
 
 /// Guards the charges of a decision that the end of the request may change. If the request has to wait in a queue,
-/// guards all of its charges, because the client may leave meanwhile.
+/// guards all of its charges, because the client may leave in the meantime.
 pub fn guard_charges(
     manager: &Rc<ChargeManager>,
     checks: Vec<Check>,

@@ -129,7 +129,7 @@ fn trim(value: &[u8]) -> &[u8] {
 /// Returns the mailbox of an address: everything in lower case, the domain in its ASCII form and without a dot at the
 /// end, the local part without `+` and what follows. For `gmail.com` and `googlemail.com`, which are one, the dots of
 /// the local part are left out too. A step that would leave nothing of the local part is left out, and so are all for
-/// one in quotes. `None`: the value is no address, because it has no `@` with text on both sides.
+/// one in quotes. `None`: the value is not an address, because it has no `@` with text on both sides.
 fn fold_email(value: &[u8]) -> Option<Vec<u8>> {
     let at = memrchr(b'@', value).filter(|at| *at > 0 && at + 1 < value.len())?;
     let lower = |part: &[u8]| lowercase(part).unwrap_or_else(|| part.to_vec());

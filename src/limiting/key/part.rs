@@ -121,7 +121,7 @@ impl KeyPart {
             source.write_name(text);
         }
         if let KeyPart::Normalized(normalized) = self {
-            // A value that is not normalized is no value of this part, so the two have different names.
+            // A value that is not normalized is not a value of this part, so the two have different names.
             normalized.steps.iter().for_each(|step| text.extend(["~", step.label()]));
         }
     }

@@ -86,7 +86,7 @@ impl KeyHasher {
         KeyHash(tag.as_ref().iter().take(DIGITS / 2).fold(0, |hash, byte| hash << 8 | u64::from(*byte)))
     }
 
-    /// Signs a text. Signatures for another `purpose`, and hashes of keys, are no signatures of it.
+    /// Signs a text. Signatures for another `purpose`, and hashes of keys, are not signatures of it.
     pub fn sign(&self, purpose: &str, text: &[u8]) -> [u8; 32] {
         let mut signature = [0; 32];
         let tag = hmac::sign(&self.key_for(purpose), text);

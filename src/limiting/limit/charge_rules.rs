@@ -323,7 +323,7 @@ mod tests {
             (&none, ResponseTail::Whole(&stated), Some(7)),
             (&none, ResponseTail::Whole(&none), Some(0)),
             (&none, ResponseTail::Cut, Some(0)),
-            // A header with that name is no trailer.
+            // A header with that name is not a trailer.
             (&stated, ResponseTail::Whole(&none), Some(0)),
             (&at_once, ResponseTail::Awaited, Some(7)),
         ] {

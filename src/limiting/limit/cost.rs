@@ -85,7 +85,7 @@ pub struct StatusPrices {
     pub default: i64,
 }
 
-/// One status, or a class of statuses.
+/// A status, or a class of statuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusPattern {
     Status(StatusCode),
@@ -222,7 +222,7 @@ impl Cost {
     /// Returns the cost of a request.
     ///
     /// # Errors
-    /// The request has several costs, and `repeated` does not choose one; or the cost is no integer from 0.
+    /// The request has several costs, and `repeated` does not choose one; or the cost is not an integer from 0.
     pub fn for_request(&self, facts: &Facts, repeated: Repeated, not_integer: NotInteger) -> Result<Price, ValueError> {
         let whole = |units| Price { units, input_tokens: 0 };
         match self {

@@ -87,7 +87,8 @@ impl Deref for LimitTable {
     }
 }
 
-/// One `[limit.NAME]`. A list of limits may set another price: then it has a copy with that cost, which uses the same budgets.
+/// One `[limit.NAME]`. If a list of limits sets another price, it has a copy of the limit with that cost, which uses
+/// the same budgets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limit {
     pub name: String,

@@ -316,7 +316,7 @@ impl Limiter {
     }
 
     /// Makes the check of `limit` for a key, with the rule of its override if it has one. The second value is the
-    /// outcome of an override that is no rule: blocked or unlimited.
+    /// outcome of an override that is not a rule: blocked or unlimited.
     ///
     /// # Errors
     /// `facts` do not contain the key.

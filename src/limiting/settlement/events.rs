@@ -19,7 +19,7 @@ const NAME_MAX: usize = 5;
 #[derive(Debug, Default)]
 pub struct EventScanner {
     line: Line,
-    /// The name of the field of the line, as far as it was read.
+    /// The part of the line's field name that was read so far.
     name: [u8; NAME_MAX],
     /// A document that began without the name of a field is not complete.
     is_bare: bool,
@@ -39,7 +39,7 @@ enum Line {
     Start,
     /// The name of the field is being read. Contains its length so far.
     Name(usize),
-    /// After the colon of `data`; one space is no data.
+    /// After the colon of `data`; one space is not data.
     Colon,
     Data,
     /// A line of a document without the names of fields. The document ends with a line.

@@ -68,7 +68,7 @@ pub struct UsageReadings {
     has_final_number: bool,
     /// The server reported the end of its work, or its document is complete.
     has_ended: bool,
-    /// Both were so at the end of a document: all its numbers count, in any order.
+    /// Both were true at the end of a document, so all of its numbers count, in any order.
     is_proven: bool,
     /// The current document has a final number.
     is_report: bool,
@@ -146,7 +146,7 @@ impl UsageReadings {
         self.number(UsageField::Output).saturating_add(self.number(UsageField::MoreOutput))
     }
 
-    /// Returns whether a report contains the input, or a total that includes it. Zeros are no report.
+    /// Returns whether a report contains the input, or a total that includes it. Zeros are not a report.
     pub fn has_input(&self) -> bool {
         self.input() > 0 || self.number(UsageField::Total) > self.output()
     }

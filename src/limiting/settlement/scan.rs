@@ -53,7 +53,7 @@ enum Parser {
     Events(EventScanner),
     /// The body is only counted: it is a text of another format.
     Text,
-    /// The body has no stated type. It is only counted if it begins as a text does.
+    /// The body has no stated type. It is counted only if it begins like text.
     Untyped,
     /// The body is only counted: it has a content coding that is not decoded.
     Encoded,

@@ -43,7 +43,7 @@ pub struct UsageSources {
     /// Paths in the JSON documents of events.
     pub events: PathTree,
     pub headers: Vec<(HeaderName, UsageField)>,
-    /// The paths of content are known. Without an API, all texts may be content.
+    /// The paths of content are known. Without an API, any text may be content.
     pub knows_content: bool,
 }
 

@@ -114,7 +114,7 @@ struct RefusalBlock {
 
 #[derive(Debug)]
 struct BlockRefusal {
-    /// Not the wall clock: to compute it takes longer than the rest of the record.
+    /// A monotonic time, because computing the wall clock takes longer than the rest of the record.
     started: Instant,
     client: IpAddr,
     status: u16,

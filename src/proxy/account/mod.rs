@@ -55,7 +55,7 @@ pub struct RequestAccount {
 
 /// The life of a request. Each state follows the one before it, and `Ended` may follow all.
 enum Life {
-    /// There is no response yet. `reached_server`: a server got at least one byte and may act on it.
+    /// There is no response yet. `reached_server` is true if a server got at least one byte and may act on it.
     Open {
         reached_server: bool,
     },
@@ -321,7 +321,7 @@ impl RequestAccount {
         if let Life::Answering(response) = std::mem::replace(&mut self.life, Life::Ended) {
             self.life = Life::Tunnel(response);
         }
-        // A tunnel is no request in flight.
+        // A tunnel is not a request in flight.
         self.overload = None;
         self.observe_duration();
         self.deadline.mark_upgraded();

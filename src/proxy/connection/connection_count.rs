@@ -64,7 +64,7 @@ impl CountedConnection {
         Ok(CountedConnection { count: count.clone(), peer })
     }
 
-    /// Counts the connection for `client` instead of its peer. It is one of all connections already.
+    /// Counts the connection for `client` instead of its peer. The total already includes it.
     pub(super) fn recount_for(&mut self, client: IpAddr, bounds: ConnectionBounds) -> Result<(), End> {
         self.count.add_for_client(client, bounds, Some(self.count.left_of(bounds)))?;
         self.count.subtract_for_client(self.peer);

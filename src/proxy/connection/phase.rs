@@ -14,8 +14,8 @@ use crate::ends::End;
 pub enum Phase {
     /// PROXY header and TLS handshake. Each has a timer of its own.
     Handshake,
-    /// The rest of a request head. Over HTTP/2 this is the connection preface only: later heads come beside other
-    /// requests and have a timer of their own.
+    /// The rest of a request head. Over HTTP/2 this is the connection preface only: later heads arrive next to other
+    /// requests and have their own timer.
     Head,
     /// Requests. Each has a timer of its own, and the connection has none.
     Requests,
@@ -32,7 +32,7 @@ pub enum Phase {
 
 impl Phase {
     /// Returns the reason that is counted when this phase exceeds its limit. Handshakes are counted by their result,
-    /// and the end of an idle connection is no failure.
+    /// and the end of an idle connection is not a failure.
     pub fn end(self) -> Option<End> {
         match self {
             Phase::Head => Some(End::HeaderTimeout),

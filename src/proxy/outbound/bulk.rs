@@ -75,7 +75,8 @@ enum BulkPhase {
     Usual,
     /// A bulk connection. Holds a permit.
     Bulk,
-    /// No bulk connection any more. It holds its permit for as many bytes as the server may still send without waiting.
+    /// The connection is no longer a bulk connection. It keeps its permit for as many bytes as the server may still
+    /// send without waiting.
     Draining(usize),
 }
 

@@ -313,8 +313,8 @@ impl Exchange for Http2Exchange {
         }
     }
 
-    /// HTTP/2 can end a request early only by a reset of its stream, and the gateway would then lose sight of a server
-    /// that works on. So the server waits for the rest of the body until the exchange is dropped.
+    /// HTTP/2 can end a request early only by a reset of its stream, and the gateway would then not notice that the
+    /// server continues to work. Therefore, the server waits for the rest of the body until the exchange is dropped.
     fn poll_abandon(&mut self, _: &mut Context<'_>) -> Poll<()> {
         if self.response.is_none() && self.body.is_none() {
             // Nothing has been sent.

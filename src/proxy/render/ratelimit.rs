@@ -257,7 +257,7 @@ fn windowed_limits<'a>(route: &'a Route, verdict: &'a Verdict) -> impl Iterator<
 }
 
 /// Returns the limits to show: enforced ones that gave an answer. Shadow limits concern only the operator. Of a chain
-/// of limits (`after`), the one in force is shown, and of the tiers of a limit the tightest.
+/// of limits (`after`), the one in effect is shown, and of the tiers of a limit the tightest.
 fn shown_limits<'a>(route: &'a Route, verdict: &'a Verdict) -> impl Iterator<Item = (&'a Limit, &'a Rule, &'a Answer)> {
     verdict
         .checks

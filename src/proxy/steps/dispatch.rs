@@ -1,6 +1,6 @@
 //! Runs the route's action for a request that the limits have admitted. The headers are rewritten for the next hop, the
-//! body is opened, and the request goes to an upstream server, the echo server or the route's fixed response, or is
-//! answered with a file.
+//! body is opened, and the request goes to an upstream server, the echo server or the route's fixed response, or gets a
+//! file.
 
 use std::sync::Arc;
 use std::time::Instant;

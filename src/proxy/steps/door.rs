@@ -94,8 +94,8 @@ pub trait LimitDoor<'a> {
         Ok(None)
     }
 
-    /// Returns whether `limit`, whose `evaluation` this is, certainly refuses the request before its body is read. Only
-    /// doors that have to read the body know that.
+    /// Returns whether `limit`, with this `evaluation`, certainly refuses the request before its body is read. Only
+    /// doors that have to read the body can tell.
     fn knows_refusal(&self, _limit: &Limit, _evaluation: &Evaluation, _facts: &Facts<'_>) -> bool {
         false
     }
@@ -136,7 +136,7 @@ pub trait Trace {
     /// The gateway answers a preflight.
     fn observe_preflight(&mut self, _preflight: &Preflight<'_>) {}
 
-    /// The client has proved who it is, or the request has ended before.
+    /// Called when the client has proved its identity, or when the request has ended before that.
     fn observe_identity(&mut self, _auth: &RouteAuth, _proved: Result<&str, End>) {}
 }
 
@@ -182,7 +182,7 @@ pub trait Door<'a>: LimitDoor<'a, Limits = Route> + Trace {
     /// The head is invalid.
     fn validate_head(&mut self) -> Result<ValidatedHead, Refusal>;
 
-    /// Reports forwarding headers of a peer that is no trusted proxy, or a trusted proxy that names no client.
+    /// Reports forwarding headers of a peer that is not a trusted proxy, or a trusted proxy that names no client.
     fn report_untrusted_headers(&self) {}
 
     /// The forwarded head is made.

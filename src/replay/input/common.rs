@@ -90,7 +90,7 @@ fn parse_stamp(stamp: &[u8]) -> Option<(i64, bool)> {
 }
 
 /// Parses the field after the user agent, which is `"$http_x_forwarded_for"` in the format `main` of nginx. Another
-/// field in this place is no list of addresses.
+/// field in this place is not a list of addresses.
 fn parse_forwarding(rest: &[u8]) -> LoggedForwarding {
     let Some((value, _)) = take_quoted(rest).filter(|_| rest.starts_with(b" \"")) else {
         return LoggedForwarding::NotLogged;

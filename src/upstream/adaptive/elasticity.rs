@@ -140,7 +140,7 @@ impl Sums {
             return None;
         }
         let slope = xy / xx;
-        // Counts vary by themselves, so two windows that happen to agree are no proof.
+        // Counts vary by themselves, so two windows that happen to agree are not proof.
         let least = 0.25 / (self.responses / self.weight).max(1.0);
         let residual = ((yy - slope * xy) / (self.weight - 1.0).max(0.5)).max(least);
         Some(Estimate { slope, error: (residual / xx).sqrt() })

@@ -116,7 +116,7 @@ impl Balancer {
         self.shares.randomize_start(random);
         let due = |load: &ServerLoad| self.shares.next_position(load.server, servers.ramp(load.server));
         let best = loads().filter(|load| !load.is_overloaded_beside(&idlest)).min_by_key(due);
-        // Other workers may have changed all loads meanwhile.
+        // Other workers may have changed all loads in the meantime.
         let best = best.map_or(idlest.server, |best| best.server);
         self.shares.record_request(best, servers.ramp(best));
         Some(best)

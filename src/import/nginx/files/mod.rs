@@ -68,7 +68,7 @@ pub struct FileLocation<'a> {
     pub block: &'a [Directive],
     pub matcher: &'a LocationMatcher,
     pub scope: &'a Scope<'a>,
-    /// The directives of the server, and those in force there.
+    /// The directives of the server, and those in effect there.
     pub site: &'a [Directive],
     pub outer: &'a Scope<'a>,
 }
@@ -177,7 +177,8 @@ impl FileLocation<'_> {
         Ok(())
     }
 
-    /// Checks the index of the folder where another location begins, if that location takes it and not the folder.
+    /// Checks the index of the folder where another location begins, if that location matches the index but not the
+    /// folder.
     fn check_index_at(&self, path: &str, prefix: &str, out: &mut ImportedConfig) -> Result<(), String> {
         let Some(slash) = path.rfind('/') else { return Ok(()) };
         let (folder, name) = path.split_at(slash + 1);

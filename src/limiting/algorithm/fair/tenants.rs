@@ -106,7 +106,7 @@ impl<'a> TenantView<'a> {
         TenantPosition { id, is_shared, tat_us, backlog, active: active + 1, total: total + weight, edge_us, clock_us }
     }
 
-    /// Returns after how many ms `need` fits, if no other request arrives: others become inactive meanwhile.
+    /// Returns after how many ms `need` fits, if no other request arrives: others become inactive in the meantime.
     fn wait(&self, share: &TenantPosition, need: i64, free: i64) -> i64 {
         let fair = self.fair;
         let mut total = share.total;

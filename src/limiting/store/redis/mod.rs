@@ -193,7 +193,7 @@ impl RedisStore {
         let _ = timeout(FIRST_CONNECT, first_attempt).await;
     }
 
-    /// Sends a command that is no decision to the server of `key`. Fails at once without a connection. There is no
+    /// Sends a command that is not a decision to the server of `key`. Fails at once without a connection. There is no
     /// deadline; the caller sets one.
     pub async fn send(&self, key: &str, cmd: &Cmd) -> RedisResult<Value> {
         self.servers.send(key, cmd).await

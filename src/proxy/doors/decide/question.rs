@@ -75,7 +75,7 @@ pub fn read_question<'c>(parts: &mut Parts, config: &'c Config) -> Result<ProxyQ
 enum HeadFault {
     /// The asking proxy does not state it.
     Question(Refusal),
-    /// The client sent something that is no valid head.
+    /// The client sent something that is not a valid head.
     Request(End),
 }
 

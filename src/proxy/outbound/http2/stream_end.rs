@@ -31,7 +31,7 @@ pub struct AnsweredStream {
 
 impl AnsweredStream {
     /// Waits in a task of its own until the server ends the stream. Content that it sends is an error, which the client
-    /// does not notice. At most half of the streams of a connection wait; further ones are reset at once.
+    /// does not notice. At most half of the streams of a connection wait; further ones are reset immediately.
     pub fn await_end(self) {
         let waiting = &self.slot.connection.awaited_ends;
         if waiting.get() >= self.slot.connection.max_streams().div_ceil(2) {

@@ -45,7 +45,7 @@ impl CapacityPermit {
         self.place.is_some() && self.sent.get().is_none()
     }
 
-    /// Prepares for another attempt. The last one is no sample.
+    /// Prepares for another attempt. The last one is not a sample.
     pub fn restart(&self) {
         self.sent.set(None);
     }

@@ -1,5 +1,5 @@
-//! Reads the heads of an HTTP/2 client's frames beside the library. Finds floods of frames that cost work and bring
-//! nothing, and knows whether a head is incomplete.
+//! Reads the headers of an HTTP/2 client's frames in addition to the library. Finds floods of frames that cost work
+//! without any effect, and tracks whether a head is incomplete.
 
 use crate::ends::End;
 use crate::proxy::head::frame_head::{DATA, EARNED_MAX, END_STREAM, FrameHead, FrameSplitter, SETTINGS};

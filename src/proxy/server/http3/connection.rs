@@ -35,8 +35,9 @@ const LAST_CALL: Duration = Duration::from_millis(500);
 const LARGEST_REQUEST: u64 = varint::MAX - 3;
 /// Bytes per second that a client acknowledges at least, if `min_response_rate` is less.
 const LEAST_RATE: u64 = 1024;
-/// Time after which the next response tries to write, though the last one has found no room: perhaps it was only the
-/// window of its stream that was full. Each that finds no room waits for the library then, so that the tries end.
+/// Time after which the next response tries to write although the last one found no space, because perhaps only the
+/// window of its stream was full. A response that finds no space waits for the library, so the number of tries is
+/// bounded.
 const RETRY_WRITE: Duration = Duration::from_millis(50);
 /// Packets that are sent before other tasks run.
 const SENDS_MAX: usize = 16;

@@ -21,7 +21,7 @@ pub struct RequestStream {
     pub(super) unread: Bytes,
     /// An item that was read in advance.
     pub(super) ahead: Option<RequestItem>,
-    /// Nothing more comes from the client: it has ended the stream, or reset it.
+    /// Set once the client has ended or reset the stream, so that no more data arrives.
     pub(super) end: Option<StreamEnd>,
     /// The client does not want the response any more.
     pub is_stopped: bool,

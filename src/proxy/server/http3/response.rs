@@ -233,7 +233,7 @@ impl RequestTask {
     }
 
     /// Forgets the request, and asks the client with `code` to send no more of it. If its rest is being discarded and there
-    /// is no error, that happens afterwards.
+    /// is not an error, that happens afterwards.
     fn end(&self, code: Code) {
         if code != NO_ERROR || !self.connection.end_with_rest(self.id) {
             self.deadline.cut_stream();

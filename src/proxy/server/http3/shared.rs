@@ -240,7 +240,8 @@ impl Http3Connection {
         Poll::Ready(result)
     }
 
-    /// Ends the response. One that the client has stopped is reset: only then does the library free the stream.
+    /// Ends the response. If the client has stopped it, it is reset, because only then does the library free the
+    /// stream.
     pub fn finish(&self, id: StreamId) {
         let finished = self.quic.borrow_mut().send_stream(id).finish();
         match finished {

@@ -18,7 +18,7 @@ pub struct WriteTurns {
     waiting: BTreeSet<(u8, u64, StreamId)>,
     /// Waits so far.
     count: u64,
-    /// Numbers of waits that have found no room in their turn. They go on when the library reports room again.
+    /// Numbers of waits that have found no room in their turn. They continue when the library reports room again.
     blocked: BTreeMap<StreamId, u64>,
     /// Turns so far that have written.
     written: u64,

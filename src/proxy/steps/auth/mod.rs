@@ -60,7 +60,7 @@ fn accept_user<'a, D: Door<'a>>(door: &mut D, auth: &RouteAuth, user: &str) -> R
 }
 
 /// Adds the header in which the upstream server gets the identity, if it gets one. Limits see it too. Returns `None` if
-/// the identity is no value of a header.
+/// the identity is not a value of a header.
 fn state_user(headers: &mut HeaderMap, auth: &RouteAuth, user: &str) -> Option<()> {
     if let Some(name) = &auth.user_header {
         headers.insert(name.clone(), HeaderValue::from_bytes(user.as_bytes()).ok()?);

@@ -2,9 +2,9 @@
 //! likely to refuse. If a later slot refuses, the earlier charges are refunded by their receipts, so that a refused
 //! request charges nothing.
 //!
-//! The checks of one slot form a unit and are sent together. A check that comes after another is sent once the answer
-//! to that is known. A charge that depends on limits in other slots, such as that of a candidate, is refunded if the
-//! answers of all slots show that it should not have been made.
+//! The checks of one slot form a unit and are sent together. A check that depends on another check is sent once the
+//! answer to that check is known. A charge that depends on limits in other slots, such as that of a candidate, is
+//! refunded if the answers of all slots show that it should not have been made.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};

@@ -104,7 +104,7 @@ pub struct HeadCheck {
 
 /// The frames at the beginning of some bytes.
 enum BlockFrames {
-    /// The first frame is no part of a block of headers.
+    /// The first frame is not part of a block of headers.
     None,
     /// A block that is not complete yet.
     Partial,
@@ -340,7 +340,8 @@ impl HeadCheck {
                     request_line.write_without_path(literals);
                 }
             }
-            // A few bytes can stand for thousands. Of a larger list, the library gets enough to refuse it.
+            // A few bytes can represent thousands. If the list is too large, the library gets just enough of it to
+            // refuse it.
             if *writes_literals && list_size < max_list {
                 write_field(field, literals);
             }

@@ -39,7 +39,7 @@ const OMITTED: [HeaderName; 12] = [
 /// Builds the request that asks the auth server about `request`.
 ///
 /// # Errors
-/// The request has no host, or its target is no value of a header.
+/// The request has no host, or its target is not a value of a header.
 pub fn build_auth_request(
     request: &mut RequestContext<'_>,
     routed: RoutedRequest<'_>,
