@@ -214,7 +214,7 @@ impl LiveOverrides {
     /// reading reports them.
     pub fn apply_known(&self, config: &Config) {
         let KnownOverrides { good, tables, left, are_local, revision, .. } = &mut *self.known.borrow_mut();
-        // The entries of one store are not about another.
+        // Entries of one store do not apply to another store.
         if *are_local == config.store.is_shared() {
             *are_local = !config.store.is_shared();
             *revision += 1;

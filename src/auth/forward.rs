@@ -60,7 +60,7 @@ pub fn states_request(name: &HeaderName) -> bool {
 }
 
 impl ForwardAuth {
-    /// Returns the headers that the upstream server trusts, so that it must not get those of the client.
+    /// Returns the headers that the upstream server trusts. It must never get them from the client.
     pub fn owned_headers(&self) -> impl Iterator<Item = &HeaderName> {
         self.copy_headers.iter().map(|copied| &copied.to)
     }

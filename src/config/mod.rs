@@ -176,8 +176,8 @@ pub struct Config {
     pub rls: RateLimitDomains,
     /// File and line of each route, indexed like `routes`.
     pub route_lines: Vec<SourceLine>,
-    /// Some route, or the setting for requests without a route, is `strict`; the bytes of every connection are
-    /// inspected then.
+    /// A route, or the setting for requests without a route, is `strict`. The bytes of every connection are then
+    /// inspected.
     pub is_strict_somewhere: bool,
     pub upstreams: Vec<Arc<Upstream>>,
     pub limits: Arc<LimitTable>,

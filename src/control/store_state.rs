@@ -1,6 +1,6 @@
-//! Keeps in the state file what the next process needs to know of the store: how many gateways share the limits, the
-//! live overrides, and which starts happened during an outage. Files are written on a separate thread, and only when
-//! something changed. Run by the control thread.
+//! Keeps the facts about the store that the next process needs in the state file: how many gateways share the limits,
+//! the live overrides, and which starts happened during an outage. Files are written on a separate thread, and only
+//! when something changed. Run by the control thread.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

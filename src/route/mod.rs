@@ -106,7 +106,7 @@ pub struct Route {
     pub request_trailers: bool,
     /// How clients prove their identity. `None`: they need not.
     pub auth: Option<Box<RouteAuth>>,
-    /// Clients that no limit of the route applies to.
+    /// Clients to which no limit of the route applies.
     pub allow: Arc<IpSet>,
     /// Error response of limits without one of their own.
     pub refuse: Arc<Refuse>,
@@ -446,8 +446,8 @@ pub enum Upgrades {
     #[default]
     Any,
     Only(Vec<String>),
-    /// None: a limit reads what responses contain, and the route lists no protocols. A request that offers one is
-    /// refused.
+    /// No protocol is allowed, because a limit reads the content of responses and the route lists no protocols. A
+    /// request that offers one is refused.
     Refused,
 }
 

@@ -46,7 +46,8 @@ labels! {
     SmallReceiveBuffer = "SG0219",
     /// A route sets headers of CORS, and the gateway's own responses do not get them.
     CorsWithoutRefusals = "SG0231",
-    /// Pages of strangers may act as their user, because a pattern of `cors` with `credentials` matches their origins.
+    /// Pages of strangers can act on behalf of a user, because a pattern of `cors` with `credentials` matches their
+    /// origins.
     WideOrigins = "SG0233",
     /// `files` of a route has no files, or not one that `try` names.
     MissingFiles = "SG0232",

@@ -42,8 +42,8 @@ pub struct ConfigOption {
     pub secrecy: Secrecy,
     pub clients: ClientData,
     pub weaker: Weaker,
-    /// The amount that a missing value counts as when changes are compared, if the default does not say it: a number,
-    /// or `inf`.
+    /// The amount for which a missing value counts when changes are compared, if the default does not give it: a
+    /// number, or `inf`.
     pub unset: &'static str,
     /// Other sections have the option too, and inherit this value if they do not set theirs.
     pub is_inherited: bool,

@@ -52,7 +52,7 @@ pub async fn perform_handshake(
     }
 }
 
-/// Waits for `awaited` while the client is there.
+/// Waits for `awaited` as long as the client is connected.
 ///
 /// # Errors
 /// The client has disconnected.

@@ -192,8 +192,8 @@ fn add_request_id(request: &RequestContext<'_>, response: &mut Response<Response
     }
 }
 
-/// Compresses the response if the route wants that. All headers are final then, and the limits have settled by the
-/// response as the server sent it.
+/// Compresses the response if the route requests it. At this point, all headers are final, and the limits have settled
+/// by the response as the server sent it.
 fn compress_response(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>) {
     if let Some(settings) = request.matched_route().and_then(|route| route.compress.as_deref()) {
         compress::compress_response(request, settings, response);

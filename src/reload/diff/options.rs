@@ -1,4 +1,4 @@
-//! A line for each option that differs in sections that differ.
+//! Lists the options that differ in sections that differ, one line each.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -239,8 +239,7 @@ impl<'c> Comparison<'c> {
         Some(line.with_note(keeps.then_some("keys keep what they used")))
     }
 
-    /// Returns whether a list of limits lacks one that was in it, without another that replaces it, or has one at a
-    /// lower cost.
+    /// Returns whether a list of limits has lost a limit without a replacement, or has a limit at a lower cost.
     fn has_fewer_limits(&self, before: Option<&WrittenOption>, after: Option<&WrittenOption>) -> bool {
         let (before, after) = (listed_limits(self.old, before), listed_limits(self.new, after));
         before.iter().any(|(name, cost)| {

@@ -221,7 +221,8 @@ impl ReplayEntry {
                     return Some(HeaderMap::from_iter([(header.name().clone(), value.clone())]));
                 }
                 LoggedHeader::Absent => is_absent = true,
-                // Hardly any log has it, and hardly any proxy writes it instead of the header before it.
+                // Hardly any log contains `Forwarded`, and hardly any proxy sends it instead of the header before it in
+                // the list.
                 LoggedHeader::NotLogged if is_absent && *header == AddressHeader::Forwarded => {}
                 LoggedHeader::NotLogged => return None,
             }

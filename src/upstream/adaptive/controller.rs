@@ -18,7 +18,7 @@ pub struct AdaptiveRule {
     pub max: u32,
     /// The limit before anything is known.
     pub start: u32,
-    /// A baseline that is never changed, in microseconds. `None`: measured.
+    /// A fixed baseline in microseconds. `None`: the baseline is measured.
     pub fixed_baseline_us: Option<u64>,
 }
 

@@ -143,7 +143,7 @@ fn lost_and_returned_probes_never_leave_it_half_open() {
     let mut machine = opened(&RULE);
     let lost: Vec<Ticket> = (0..3).map(|_| ticket(&mut machine, &RULE, 5_000)).collect();
     assert!(wait(&mut machine, &RULE, 9_999).is_some());
-    // Their places are free after `open_for`, and a late result still counts: it is a probe's own.
+    // Their places are free after `open_for`. A late result still counts, because it belongs to a probe.
     let next = ticket(&mut machine, &RULE, 10_000);
     machine.return_ticket(next);
     machine.return_ticket(next);

@@ -33,7 +33,7 @@ pub async fn authenticate<'a, D: Door<'a>>(
     if let Some(proof) = door.logged_proof() {
         return proof.map(|()| None).map_err(Refusal::from);
     }
-    // Boxed, so that the future of a request without authentication is not larger for it.
+    // Boxed, so that it does not enlarge the future of a request without authentication.
     let user = match &auth.method {
         AuthMethod::Basic(password) => Box::pin(door.verify_password(routed, password)).await,
         AuthMethod::Jwt(token) => Box::pin(jwt::verify_token(door, routed, token)).await,
