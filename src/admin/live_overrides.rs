@@ -79,7 +79,8 @@ struct KnownOverrides {
     good: BTreeMap<String, RawOverrides>,
     /// The overrides that have the entries in `good`, by limit. Those of a new config get them when it is loaded.
     tables: BTreeMap<String, Weak<Overrides>>,
-    /// Entries that were changed since the reading under way began, by limit. What it finds of them is outdated.
+    /// Entries that were changed since the reading under way began, by limit. The values that it finds for them are
+    /// outdated.
     changed: BTreeMap<String, BTreeSet<String>>,
     /// How many entries of a limit were left when those that had ended were last removed.
     left: BTreeMap<String, usize>,
@@ -105,7 +106,7 @@ const READ_INTERVAL: Duration = Duration::from_secs(2);
 const PAUSE_PER_FIELD: Duration = Duration::from_micros(20);
 /// How long a change waits for the state file: for a write that runs, the pause after it, and its own.
 const SAVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Number of entries from which those of a memory store that have ended are removed.
+/// Number of entries from which the memory store removes ended ones.
 const PRUNED_FROM: usize = 1000;
 /// Minimum interval between log lines about a hash whose errors keep changing.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -135,8 +136,8 @@ impl LiveOverrides {
         self.known.borrow_mut().good = good;
     }
 
-    /// Notes that the state file was written at a revision. `unsaved`: the limits whose overrides were left out, or could
-    /// not be written.
+    /// Notes that the state file was written at a revision. `unsaved` has the limits whose overrides were omitted or
+    /// could not be written.
     pub fn note_saved(&self, revision: u64, unsaved: BTreeSet<String>) {
         *self.unsaved.borrow_mut() = unsaved;
         self.saved.send_replace(revision);
@@ -213,7 +214,7 @@ impl LiveOverrides {
     /// reading reports them.
     pub fn apply_known(&self, config: &Config) {
         let KnownOverrides { good, tables, left, are_local, revision, .. } = &mut *self.known.borrow_mut();
-        // The entries of one store are not about another.
+        // Entries of one store do not apply to another store.
         if *are_local == config.store.is_shared() {
             *are_local = !config.store.is_shared();
             *revision += 1;
@@ -393,7 +394,7 @@ impl LiveOverrides {
             let fields: usize = found.values().flatten().map(RawOverrides::len).sum();
             pause =
                 PAUSE_PER_FIELD.saturating_mul(u32::try_from(fields.saturating_sub(ENTRIES_MAX)).unwrap_or(u32::MAX));
-            // A reload may have happened meanwhile; new limits wait for the next reading.
+            // A reload may have happened in the meantime; new limits wait for the next reading.
             let now = current.load();
             if now.config.store == snapshot.config.store {
                 self.accept_reading(&now.config, found);

@@ -133,7 +133,7 @@ impl LimitsApi {
                 self.find_value(config, &limiter, named_part.unwrap_or(limits[0].1), hash).await?
             }
         };
-        // What would confirm a guess of a hidden value is left out.
+        // The list omits everything that would confirm a guess of a hidden value.
         let limit_count = limits.len();
         if !role.includes(Role::Limits) {
             limits.retain(|(limit, _)| !config.admin.key_display.hides_any(limit.sources()));
@@ -321,7 +321,7 @@ impl MatchingLimit<'_> {
         (self.index, shown.unwrap_or_default())
     }
 
-    /// Returns the keys of the customer that the gateway remembers. `refused`: those of the last refusals.
+    /// Returns the keys of the customer that the gateway remembers. `refused` are the keys of the last refusals.
     fn remembered_keys(&self, history: &UsageHistory, refused: BTreeSet<String>) -> BTreeSet<String> {
         let mut keys = refused;
         history.visit_keys(self.limit.store_ref.id, |parts| {

@@ -204,7 +204,7 @@ impl<'a> JsonNode<'a> {
         self.value.as_bool() == Some(true)
     }
 
-    /// Returns the integer; `None` for anything else, which is no error.
+    /// Returns the integer; `None` for anything else, which is not an error.
     pub fn plain_integer(&self) -> Option<i64> {
         self.value.as_i64()
     }

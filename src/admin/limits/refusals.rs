@@ -86,7 +86,7 @@ impl LimitsApi {
         let query = RefusalsQuery::parse(query)?;
         let snapshot = self.current.load_full();
         let peers = self.read_peer_refusals().await;
-        // A limit or route may have gone since its last refusal, so an unknown name is no error.
+        // A limit or route may have gone since its last refusal, so an unknown name is not an error.
         let list = self.top_effort.run_within(|| {
             let is_match = |refusal: &&RecordedRefusal| {
                 let key_of = |check: &RefusedCheck| show_key(check, &snapshot.config.admin.key_display);
@@ -145,7 +145,7 @@ pub struct CheckReport {
     pub key: Option<String>,
     pub cost: Option<i64>,
     pub policy: Policy,
-    /// The key has a size of its own, which is `policy`.
+    /// The key has its own size, which is in `policy`.
     #[serde(rename = "override")]
     pub is_overridden: bool,
     /// `None` if the limit refused without a computation.

@@ -40,7 +40,7 @@ pub enum Refund {
 #[derive(Default)]
 pub struct NamedValues {
     given: Vec<(String, SourceValue<'static>)>,
-    /// Hashes from a log that the caller gave in place of values. Each has the name of its part in state keys.
+    /// Hashes from a log that the caller gave instead of values. Each has the name of its part in state keys.
     pub hashed: Vec<(String, KeyHash)>,
     /// Contents of state keys for these parts, which `hashed` looks up.
     pub found: Vec<(String, String)>,
@@ -297,7 +297,7 @@ fn parse_hash(part: &str, text: &str) -> Option<KeyHash> {
     KeyHash::parse(digits.unwrap_or(text))
 }
 
-/// Rejects the part of a key as the log shows it in place of its value. It would be the key of another client.
+/// Rejects the part of a key as the log shows it instead of its value. It would be the key of another client.
 fn check_pasted(part: &str, value: &[u8], hash_start: &str, hash_end: &str) -> Result<(), String> {
     let Some(rest) = str::from_utf8(value).ok().and_then(|text| text.strip_prefix(part)) else { return Ok(()) };
     match (rest.strip_prefix('=').filter(|plain| !plain.is_empty()), rest.strip_prefix('#')) {

@@ -12,7 +12,7 @@ use crate::admin::response::{AdminResponse, json_response};
 const BODY_MAX: usize = 64 * 1024;
 /// Maximum size of a body with many decisions, in bytes.
 const DECISIONS_MAX: usize = 1024 * 1024;
-/// Maximum size of the body of an explanation, in bytes: that of the longest request, which may be in Base64.
+/// Maximum size of the body of a request to explain, in bytes: enough for the longest request in Base64.
 const EXPLAIN_MAX: usize = 2 * 1024 * 1024;
 
 pub async fn list_limits(request: PageRequest) -> Result<AdminResponse, Problem> {

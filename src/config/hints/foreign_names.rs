@@ -6,7 +6,7 @@ use crate::config::hints::LIMIT_HELP;
 use crate::config::hints::foreign_words::fold_name;
 use crate::config::schema::{Schema, limit, listener, root, route, server, upstream};
 
-/// Keys of other programs that mean the same, in one of our sections.
+/// Keys of other programs that all mean the same, with a remedy for one of our sections.
 struct ForeignName {
     of: &'static Schema,
     /// The names, as [`fold_name`] returns them, with spaces between them.

@@ -216,7 +216,7 @@ struct Ingress<'a> {
     created: Option<&'a str>,
     defaults: &'a ControllerDefaults,
     ports: &'a Ports<'a>,
-    /// The comment on a class that may be that of another controller.
+    /// The comment on a class that may belong to another controller.
     closed: Option<usize>,
 }
 

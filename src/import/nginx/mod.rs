@@ -101,7 +101,7 @@ pub fn translate_directives(mut directives: Vec<Directive>, out: &mut ImportedCo
     out.has_default_ports = facts.has_default_ports();
     let blocks = http.iter().filter(|directive| matches!(directive.name.as_str(), "map" | "geo"));
     let changed = list_changed_variables(&http);
-    // What has another value for some requests is not what its `map` says.
+    // A variable that has another value for some requests does not have the value in its `map`.
     let is_constant = |name: &str| !changed.iter().any(|changed| changed.eq_ignore_ascii_case(name));
     let blocks: Vec<(&str, &Directive)> =
         blocks.filter_map(|at| Some((at.args.last()?.strip_prefix('$')?, at))).collect();

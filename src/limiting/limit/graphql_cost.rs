@@ -24,7 +24,7 @@ pub struct GraphqlPrices {
     pub default_weight: i64,
     /// Arguments that say how many items are wanted.
     pub lists: Vec<String>,
-    /// Number of items if such an argument is no integer from 1.
+    /// Number of items if such an argument is not an integer from 1.
     pub list_size: i64,
     /// Most fields within each other.
     pub max_depth: usize,
@@ -56,7 +56,7 @@ impl GraphqlPrices {
         if total.depth > self.max_depth {
             return Err(UnreadableBody::TooDeep);
         }
-        // Some servers execute the stored query in place of the one in the request.
+        // Some servers execute the stored query instead of the one in the request.
         let least = if request.names_stored { stored()? } else { 0 };
         Ok(total.units.max(least).min(COST_MAX))
     }
@@ -390,7 +390,7 @@ mod tests {
             (0..300).map(|number| format!(" fragment f{number} on X {{ ...f{} }}", number + 1)).collect();
         let chain = format!("{{ ...f0 }}{chain} fragment f300 on X {{ a }}");
         assert_eq!(cost(&chain, json!({})), Err(UnreadableBody::TooDeep));
-        // Also if the ends of the chain are known first.
+        // The same must be true if the ends of the chain are known first.
         let known: String = (0..300).rev().map(|number| format!("...f{number} ")).collect();
         assert_eq!(cost(&chain.replacen("...f0", &known, 1), json!({})), Err(UnreadableBody::TooDeep));
         assert_eq!(cost("{ a { a { a { a { a { a } } } } } }", json!({})), Ok(6));
@@ -408,7 +408,7 @@ mod tests {
         let body = format!(r#"{{"query":"{query}","variables":{{"p":[{members},{{"first":2}}]}}}}"#);
         let request = read_requests(&BodyFacts::Json(body.as_bytes()), None).unwrap().remove(0);
         let start = Instant::now();
-        // The value is no integer, so `first` says the size of the list.
+        // The value is not an integer, so `first` says the size of the list.
         assert_eq!(prices().cost_of(&request), Ok(600 * 51));
         assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     }

@@ -20,7 +20,7 @@ use crate::telemetry::sampled::LogSampler;
 
 /// Time between two log lines for one listener.
 const PERIOD_MS: u64 = 600_000;
-/// A longer list of trusted networks is not repeated in the log.
+/// Maximum number of trusted networks that a log line lists.
 const NETWORKS_MAX: usize = 16;
 
 /// Counters and log lines of one listener.

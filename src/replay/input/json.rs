@@ -1,7 +1,7 @@
 //! JSON lines of Caddy, Traefik and nginx. Called by `line`; the input may be any bytes.
 //!
-//! nginx has no JSON format of its own. A `log_format` with `escape=json` is read if it names its fields like the
-//! variables of nginx, or by the usual other names.
+//! nginx does not define a JSON format. A `log_format` with `escape=json` is read if its fields are named after the
+//! variables of nginx, or have other common names.
 
 use std::net::IpAddr;
 
@@ -192,7 +192,7 @@ fn read_addresses(entry: &mut ReplayEntry, fields: &Map<String, Value>, prefix: 
         if let Some(name) = field.strip_prefix(prefix) {
             add_address_header(entry, &name.replace('_', "-"), value);
         }
-        // A text such as that of a request may contain any address.
+        // A text, such as a request line, may contain any address.
         if entry.other_address.is_none() && is_list(value) {
             entry.other_address = find_other_address(value.as_bytes(), entry.client);
         }

@@ -216,7 +216,7 @@ fn parse_target_path(text: &str, names: Option<&CaptureNames>) -> Result<TextTem
         return invalid_text("a path has no query and no fragment", help);
     }
     let template = parse_captures(text, names)?;
-    // Captures are pieces of canonical paths. What they are joined to must be canonical around them.
+    // Captures are pieces of canonical paths. The text around them must keep the path canonical.
     let literal = template.render(|_, out| out.push('x'));
     let path = canonicalize_path(&literal, |fault| match fault {
         crate::canonical::PathFault::Slash => Ok(()),

@@ -62,7 +62,7 @@ const PRESETS: [(&str, &str); 4] = [
     ("aws-alb", "x-forwarded-for"),
 ];
 
-/// Names of services and programs that are no presets, and what to write for each.
+/// Names of services and programs that are not presets, and what to write for each.
 const OTHER_SERVICES: [(&str, &str); 15] = [
     ("akamai", "write \"true-client-ip\", and let Akamai send it"),
     ("alb", "write \"aws-alb\""),

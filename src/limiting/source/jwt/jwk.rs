@@ -162,7 +162,7 @@ impl KeySet {
     /// Reads a JSON Web Key Set. Keys that cannot verify a token of an `accepted` algorithm are skipped.
     ///
     /// # Errors
-    /// The text is no set, or none of its keys can be used.
+    /// The text is not a set, or none of its keys can be used.
     pub fn from_jwks(text: &[u8], accepted: &[Algorithm]) -> Result<KeySet, String> {
         #[derive(Deserialize)]
         struct Jwks {

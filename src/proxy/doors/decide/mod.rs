@@ -2,7 +2,7 @@
 //! one of their requests.
 //!
 //! Input: a question, which is a request of a trusted peer about a request of its client. Output: the decision as a
-//! status with headers. `proxy::doors::request` calls this page in place of its own, and every answer passes
+//! status with headers. `proxy::doors::request` calls this page instead of its own, and every answer passes
 //! `finish_response`.
 //!
 //! - `question`: reads the name and the facts of the request in question

@@ -210,8 +210,8 @@ fn find_replacements<'d>(domain: &'d RateLimitDomain, request: &RateLimitRequest
     rules.filter_map(|(place, rule)| Some((place, rule.filter(|rule| !rule.replaces.is_empty())?))).collect()
 }
 
-/// Returns the facts of one descriptor. `reads_address`: whether one of its limits reads the address of the client. An
-/// error means that one does, and that the descriptor has none.
+/// Returns the facts of one descriptor. `reads_address` tells whether one of its limits reads the address of the
+/// client. If one does and the descriptor has no address, this is an error.
 fn descriptor_facts<'f>(
     entries: &'f [DescriptorEntry<'f>],
     facts: &Facts<'f>,

@@ -166,7 +166,7 @@ impl LocationMap<'_> {
 }
 
 impl<'a> UrlOrigin<'a> {
-    /// Returns whether an authority of a URL with this scheme is that of the origin.
+    /// Returns whether the authority of a URL with this scheme belongs to the origin.
     fn has(&self, authority: &str) -> bool {
         !authority.is_empty() && self.strip_port(authority).eq_ignore_ascii_case(self.strip_port(self.authority))
     }

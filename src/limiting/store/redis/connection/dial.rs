@@ -40,7 +40,8 @@ impl Dialer {
             Err(error) if error.kind() == redis::ErrorKind::AuthenticationFailed => {
                 Err(self.login_error(addr).await.unwrap_or(error))
             }
-            // What the server wrote before it closed is lost, because it got a command that it did not read.
+            // The text that the server wrote before it closed is lost, because the server had not read a command that
+            // it got.
             Err(error) if error.is_connection_dropped() => {
                 let greeting = timeout(GREETING_TIMEOUT, self.read_greeting(addr)).await;
                 Err(greeting.ok().flatten().unwrap_or(error))
@@ -57,8 +58,8 @@ impl Dialer {
         send_command(&mut pipe, &auth).await.err()
     }
 
-    /// Connects without a command, and returns the error with which the server greets. Redis does so in protected mode, and
-    /// when it has too many clients.
+    /// Connects without sending a command, and returns the error that the server sends first. Redis sends one in
+    /// protected mode, and when it has too many clients.
     async fn read_greeting(&self, addr: &ServerAddr) -> Option<RedisError> {
         let tls = self.tls.as_ref().map(|tls| tls.lock().unwrap_or_else(PoisonError::into_inner).clone());
         let mut text = [0; GREETING_MAX];
@@ -73,7 +74,7 @@ impl Dialer {
             (ServerAddr::Unix(path), _) => UnixStream::connect(path).await.ok()?.read(&mut text).await,
         };
         let line = str::from_utf8(&text[..length.ok()?]).ok()?.strip_prefix('-')?.lines().next()?;
-        // The text about protected mode goes on with several ways out.
+        // The text about protected mode continues with several ways out.
         let line = line.split(". ").next().unwrap_or(line).to_owned();
         let kind = if line.starts_with("DENIED") { redis::ErrorKind::AuthenticationFailed } else { NOT_CONNECTED };
         Some((kind, "the server refuses connections", line).into())

@@ -252,8 +252,8 @@ impl Connector {
         Ok(connection)
     }
 
-    /// Returns the error of a server that turns out to be a node of a cluster. It would decide some requests and not
-    /// others, so that limits would be charged in part here and in part in the memory of the gateway.
+    /// Returns the error of a server that turns out to be a node of a cluster. Such a server would decide only some
+    /// requests. Limits would then be charged partly in Redis and partly in the memory of the gateway.
     async fn test_single(&self, connection: &RedisConnection) -> RedisResult<()> {
         let Some(test) = &self.0.single_test else { return Ok(()) };
         match connection.send(test).await {
@@ -286,8 +286,9 @@ impl ManageConnection for Connector {
     type Connection = RedisConnection;
     type Error = RedisError;
 
-    /// Connects to the server within [`CONNECT_TIMEOUT`]. If the sentinels name another master meanwhile, it switches
-    /// to that one at once: the old master may hang, or may have restarted without knowing that it was replaced.
+    /// Connects to the server within [`CONNECT_TIMEOUT`]. If the sentinels name another master in the meantime, it
+    /// switches to that one at once: the old master may hang, or may have restarted without knowing that it was
+    /// replaced.
     async fn connect(&self) -> RedisResult<RedisConnection> {
         for _ in 0..MASTERS_MAX {
             let addr = self.target().find_addr().await?;

@@ -115,7 +115,7 @@ impl Sentinels {
                     newest = Some((epoch, addr));
                 }
                 Ok(_) => {}
-                // Its login is another one than that of the master.
+                // Its login differs from the login of the master.
                 Err(denied) if error_kind(&denied) == ErrorKind::Denied => {
                     error = (redis::ErrorKind::AuthenticationFailed, REFUSED_LOGIN, denied.to_string()).into();
                 }
