@@ -25,7 +25,7 @@ pub enum ReportFormat {
     Json,
 }
 
-/// The checks that `check` makes beside those of the config.
+/// The checks that `check` makes in addition to those of the config.
 #[derive(Clone, Copy)]
 pub struct CheckOptions {
     pub format: ReportFormat,

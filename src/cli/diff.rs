@@ -64,7 +64,7 @@ pub fn run_diff(options: &DiffOptions) -> ExitCode {
     if options.exit_code && !diff.is_empty() { ExitCode::from(DIFFERENT) } else { ExitCode::SUCCESS }
 }
 
-/// Loads a config, and reports its mistakes and warnings.
+/// Loads a config, and reports its errors and warnings.
 fn load_config(path: &Path) -> Result<Config, ExitCode> {
     let config = config::load_config(path).map_err(|report| report_bad_config(&report))?;
     if let Some(warnings) = config.warnings.as_ref().filter(|_| std::io::stderr().is_terminal()) {

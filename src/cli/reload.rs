@@ -121,7 +121,7 @@ fn print_outcome(answer: &Value, dry_run: bool) -> String {
     }
 }
 
-/// Formats a mistake as `FILE:LINE:COLUMN: message; remedy`.
+/// Formats an error as `FILE:LINE:COLUMN: message; remedy`.
 fn format_diagnostic(diagnostic: &Value) -> String {
     let text = |key: &str| diagnostic[key].as_str().unwrap_or_default();
     let place = match (diagnostic["line"].as_u64(), diagnostic["column"].as_u64()) {

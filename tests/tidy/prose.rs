@@ -109,7 +109,14 @@ fn messages_are_written_in_plain_words() {
     let turns = TURNS.map(|(turn, better)| (Regex::new(&format!("(?i){turn}")).unwrap(), better));
     let (mut faults, mut checked) = (Vec::new(), 0);
     for file in crate_files() {
-        for (number, text) in list_messages(&fs::read_to_string(&file.path).unwrap()) {
+        let source = fs::read_to_string(&file.path).unwrap();
+        // The help of commands is in doc comments.
+        let help = source
+            .lines()
+            .enumerate()
+            .filter_map(|(number, line)| Some((number + 1, line.trim().strip_prefix("///")?)));
+        let help = help.filter(|_| file.path.starts_with("src/cli/")).map(|(number, line)| (number, line.to_owned()));
+        for (number, text) in list_messages(&source).into_iter().chain(help) {
             checked += 1;
             faults.extend(find_turns(&turns, &text).iter().map(|fault| format!("{}:{number}: {fault}", file.path)));
         }

@@ -45,7 +45,7 @@ pub struct Call<'c> {
 }
 
 impl CommandFault {
-    /// A mistake in the arguments.
+    /// An error in the arguments.
     pub fn usage(what: impl Into<String>) -> CommandFault {
         CommandFault { code: BAD_CONFIG, what: what.into() }
     }

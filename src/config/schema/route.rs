@@ -218,7 +218,7 @@ rows! {
         "request_trailers",
         Boolean,
         Value("false"),
-        "forward trailers of requests, if `Trailer` announces them; those of gRPC calls are always forwarded",
+        "forward the trailers of requests that `Trailer` announces",
     )
     .guide("requests.md#trailers");
     COMPRESS = option(
