@@ -96,9 +96,8 @@ impl KeyShare {
         }
     }
 
-    /// Counts a new key, for which others were removed since `before`; `count` does not have the new one yet. Returns how
-    /// many keys are too many with it. Where a new key replaces an expired one, the numbers stay as they are, and no
-    /// worker has to fetch them from another.
+    /// Counts a new key, which `count` does not have yet, and the keys that were removed since `before`. Returns how many
+    /// keys are too many with it. A key that takes the place of an expired one changes no number that workers share.
     pub fn count_new_key(&self, before: KeyCount, count: KeyCount) -> usize {
         let added = (count.len + 1).wrapping_sub(before.len);
         // Additions wrap, so negative differences are subtracted.

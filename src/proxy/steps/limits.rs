@@ -168,7 +168,7 @@ pub fn is_exempt<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequest<'_>, index
 }
 
 /// Decides limits of a route or list, and records how long the request waits for a store outside this process.
-/// `earlier`: the verdict of the limits before them. The evaluations are taken; the facts remain in place, because they
+/// `earlier`: the verdict of the limits before them. Takes the evaluations, and leaves the facts in place, because they
 /// are large.
 pub async fn decide_limits<'r, 'a, D: LimitDoor<'a>>(
     door: &D,
