@@ -180,7 +180,8 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
         Ok(head)
     }
 
-    fn covers_host(&self, host: &str) -> bool {
+    fn covers_host(&self, head: &ValidatedHead) -> bool {
+        let host = head.read_host();
         self.tls.as_ref().is_none_or(|tls| host.is_empty() || tls.is_valid_for(host))
     }
 

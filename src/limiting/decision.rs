@@ -4,10 +4,15 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::labels::labels;
 use crate::limiting::algorithm::lease_basis::LeaseTerms;
 use crate::limiting::algorithm::{Rule, State, Step};
 use crate::limiting::answer::Answer;
+
+/// A list with an element for each check. Most requests have few checks, and allocate nothing for it.
+pub type FewVec<T> = SmallVec<[T; 4]>;
 
 /// Properties of a limit that a store needs. Each limit makes one, which all of its checks share.
 #[derive(Debug, PartialEq, Eq)]

@@ -75,6 +75,8 @@ pub type EvictionRank = (bool, Reverse<i64>, i64);
 const SWEEP: usize = 4;
 /// Entries compared when one has to be evicted.
 pub const EVICTION_SAMPLE: usize = 16;
+/// A full partition grows by this fraction of its keys, an eighth.
+const GROWTH_PART: usize = 8;
 /// Capacity that a partition keeps even if it is empty.
 const CAPACITY_KEPT: usize = 64;
 /// Maximum number of entries evicted for a new one, after the bound was lowered.
@@ -131,6 +133,10 @@ impl<K> Partition<K> {
     pub fn insert(&mut self, hash: u64, key: K, entry: Entry, spent: bool) {
         // The new entry comes after the spent ones.
         let index = self.entries.len();
+        if index == self.entries.capacity() {
+            // Not to twice the size: most of that would stay unused. On average, each entry moves eight times.
+            self.entries.reserve_exact(index / GROWTH_PART + 4);
+        }
         match self.entries.raw_entry_mut_v1().from_hash(hash, |_| false) {
             RawEntryMut::Vacant(vacant) => vacant.insert_hashed_nocheck(hash, key, entry),
             RawEntryMut::Occupied(occupied) => occupied.into_key_value_mut(),

@@ -190,7 +190,7 @@ impl<'r> Door<'r> for LoggedRequest<'r> {
         validate_head(&self.parts, self.header_set, &self.replay.last_host).map_err(Refusal::from)
     }
 
-    fn covers_host(&self, _: &str) -> bool {
+    fn covers_host(&self, _: &ValidatedHead) -> bool {
         true
     }
 

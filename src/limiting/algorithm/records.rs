@@ -16,6 +16,8 @@
 //! - A refund reduces the record of its own rule by the refund, and the others by what is certainly left of the charge
 //!   in all of them.
 
+use std::ops::Deref;
+
 use crate::limiting::algorithm::{Corrected, Step};
 
 /// Usage of a key under one basis. These functions apply the numbers of the record itself.
@@ -78,7 +80,34 @@ pub trait RecordAlgorithm {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordsState<R> {
     own: R,
-    others: Box<[OtherRecord<R>]>,
+    others: RareList<OtherRecord<R>>,
+}
+
+/// A list that is almost always empty. It takes the space of one pointer then, because there are millions of states.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RareList<T>(Option<Box<RareItems<T>>>);
+
+#[derive(Clone, Debug, PartialEq)]
+struct RareItems<T>(Box<[T]>);
+
+impl<T> Default for RareList<T> {
+    fn default() -> Self {
+        RareList(None)
+    }
+}
+
+impl<T> From<Vec<T>> for RareList<T> {
+    fn from(items: Vec<T>) -> Self {
+        RareList((!items.is_empty()).then(|| Box::new(RareItems(items.into()))))
+    }
+}
+
+impl<T> Deref for RareList<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.0.as_ref().map_or(&[], |items| &items.0)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -111,7 +140,7 @@ fn select_record<A: RecordAlgorithm>(rule: &A, state: &RecordsState<A::Record>, 
         let drop_at_ms = now + A::RETENTION_MS.max(state.own.lifetime(now));
         others.push(OtherRecord { record: state.own.clone(), drop_at_ms });
     }
-    for other in &state.others {
+    for other in state.others.iter() {
         if own.is_none() && other.drop_at_ms > now && rule.matches(&other.record, now) {
             own = Some(other.record.clone());
         } else {
@@ -156,7 +185,7 @@ fn join_records<R: UsageRecord>(
         ttl = ttl.max(record.lifetime(now).min(drop_at_ms - now));
         OtherRecord { record, drop_at_ms }
     });
-    let others = changed.collect();
+    let others = changed.collect::<Vec<_>>().into();
     (RecordsState { own, others }, ttl)
 }
 
@@ -169,7 +198,7 @@ pub fn decide<A: RecordAlgorithm>(
 ) -> Step<RecordsState<A::Record>> {
     let only = |record| {
         let Step { answer, next } = rule.decide_one(record, now, cost);
-        Step { answer, next: next.map(|(own, ttl)| (RecordsState { own, others: Box::default() }, ttl)) }
+        Step { answer, next: next.map(|(own, ttl)| (RecordsState { own, others: RareList::default() }, ttl)) }
     };
     let Some(state) = state else { return only(None) };
     if state.others.is_empty() && rule.matches(&state.own, now) {
@@ -204,7 +233,7 @@ pub fn adjust<A: RecordAlgorithm>(
     let alone = state.is_none_or(|state| state.others.is_empty() && rule.matches(&state.own, now));
     if alone {
         let (own, ttl, units) = rule.adjust_one(state.map(|state| &state.own), now, delta, receipt)?;
-        return Some((RecordsState { own, others: Box::default() }, ttl, units));
+        return Some((RecordsState { own, others: RareList::default() }, ttl, units));
     }
     let RuleView { own, others, found, .. } = select_record(rule, state?, now);
     if delta < 0 && !found {
@@ -227,7 +256,7 @@ pub fn adjust<A: RecordAlgorithm>(
 /// the record.
 pub fn text<R>(state: &RecordsState<R>, record: impl Fn(&R) -> String) -> String {
     let mut text = record(&state.own);
-    for other in &state.others {
+    for other in state.others.iter() {
         text.push_str(&format!(" | {} {}", other.drop_at_ms, record(&other.record)));
     }
     text

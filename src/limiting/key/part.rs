@@ -111,7 +111,7 @@ impl KeyPart {
 
     /// Appends the name that the part has in state keys.
     pub fn write_name(&self, text: &mut String) {
-        if *self == KeyPart::All {
+        if matches!(self, KeyPart::All) {
             text.push_str(KeyPart::ALL);
         }
         for (place, source) in self.sources().iter().enumerate() {

@@ -128,7 +128,7 @@ impl KeyPart {
         repeated: Repeated,
     ) -> Result<bool, Ambiguous> {
         self.write_name(&mut names.state);
-        if *self == KeyPart::All {
+        if matches!(self, KeyPart::All) {
             names.write_values(|values| values.push_str(KeyPart::ALL));
             return Ok(true);
         }
@@ -173,11 +173,10 @@ fn write_ip(text: &mut String, ip: IpAddr) {
 
 /// Appends `=VALUE`, or `#HASH` if the value is long or has other bytes than state keys contain.
 pub fn write_value(text: &mut String, value: &[u8]) {
+    let is_plain =
+        !value.is_empty() && value.len() <= VALUE_MAX && value.iter().all(|byte| IS_PLAIN[usize::from(*byte)]);
     match str::from_utf8(value) {
-        Ok(plain) if !plain.is_empty() && plain.len() <= VALUE_MAX && plain.bytes().all(is_plain) => {
-            text.push('=');
-            text.push_str(plain);
-        }
+        Ok(plain) if is_plain => text.extend(["=", plain]),
         _ => {
             text.push('#');
             append_hash(text, value);
@@ -185,9 +184,16 @@ pub fn write_value(text: &mut String, value: &[u8]) {
     }
 }
 
-fn is_plain(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'/' | b'@' | b'-')
-}
+/// Which bytes a value may have in a state key. A table, because every request with a key reads a value.
+const IS_PLAIN: [bool; 256] = {
+    let mut set = [false; 256];
+    let mut byte = 0_u8;
+    while byte < 128 {
+        set[byte as usize] = byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'/' | b'@' | b'-');
+        byte += 1;
+    }
+    set
+};
 
 /// Appends a value as it is written in a field of the overrides.
 pub fn write_escaped(field: &mut String, value: &[u8]) {

@@ -111,6 +111,9 @@ impl When {
     /// The result depends on a repeated value of which `repeated` does not choose one, or on a value that must be an
     /// integer and is none.
     pub fn is_met(&self, facts: &Facts, repeated: Repeated, not_integer: NotInteger) -> Result<bool, ValueError> {
+        if self.0.is_empty() {
+            return Ok(true);
+        }
         let mut holds = Ok(true);
         for condition in self.0.iter().filter(|condition| !condition.reads_calls()) {
             match condition.is_met(facts, repeated, not_integer) {

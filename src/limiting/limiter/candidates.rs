@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::limiting::chain::Evaluation;
-use crate::limiting::decision::{Check, CheckLink};
+use crate::limiting::decision::{Check, CheckLink, FewVec};
 use crate::limiting::limit::{Limit, Mode};
 use crate::limiting::usage::KeyOutcome;
 use crate::limiting::verdict::{ComparedCandidate, Verdict};
@@ -112,7 +112,7 @@ impl CandidateSet {
         &self,
         limits: &[Arc<Limit>],
         verdict: &Verdict,
-        indexes: &mut Vec<usize>,
+        indexes: &mut FewVec<usize>,
         checks: &mut Vec<Check>,
     ) {
         let is_relevant = |index: usize| {

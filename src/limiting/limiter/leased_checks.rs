@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::limiting::charges::lease_grants::request_lease;
 use crate::limiting::charges::manager::ChargeManager;
 use crate::limiting::clock;
-use crate::limiting::decision::{Check, Decision, Role};
+use crate::limiting::decision::{Check, Decision, FewVec, Role};
 use crate::limiting::gateways::Gateways;
 use crate::limiting::hot_keys::{HotKey, HotKeys, SpentUnits};
 use crate::limiting::verdict::{Outcome, Verdict};
@@ -32,7 +32,7 @@ fn has_lease(check: &Check) -> bool {
 impl LeasedChecks {
     /// Spends units for the checks of a request whose keys are hot, and removes these checks. `indexes` has the limit
     /// of each check.
-    pub fn spend(hot_keys: &HotKeys, indexes: &mut Vec<usize>, checks: &mut Vec<Check>) -> LeasedChecks {
+    pub fn spend(hot_keys: &HotKeys, indexes: &mut FewVec<usize>, checks: &mut Vec<Check>) -> LeasedChecks {
         let mut leased = LeasedChecks::default();
         let needs_store = |check: &Check| check.role.after.is_some() || check.role.base || check.rule.has_queue();
         if !checks.iter().any(has_lease) || checks.iter().any(needs_store) {

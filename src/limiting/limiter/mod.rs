@@ -28,7 +28,7 @@ use crate::limiting::chain::{self, ChainState, Evaluation};
 use crate::limiting::charges::ChargedAt;
 use crate::limiting::charges::guard::{ChargeGuard, guard_charges};
 use crate::limiting::charges::manager::{ChargeManager, PendingCall};
-use crate::limiting::decision::{Check, CheckCharges, Decision, ErrorKind, Op, Role, SharedChecks, StoreError};
+use crate::limiting::decision::{Check, CheckCharges, Decision, ErrorKind, FewVec, Op, Role, SharedChecks, StoreError};
 use crate::limiting::gateways::Gateways;
 use crate::limiting::integers::{COST_MAX, ValueError};
 use crate::limiting::key::Missing;
@@ -71,7 +71,7 @@ type OutcomeRules = Vec<Option<Arc<ChargeRules>>>;
 /// The limits that the checks of a request belong to: check `i` is of the limit at `indexes[i]`.
 struct CheckedLimits<'a> {
     all: &'a [Arc<Limit>],
-    indexes: Vec<usize>,
+    indexes: FewVec<usize>,
 }
 
 impl<'a> CheckedLimits<'a> {

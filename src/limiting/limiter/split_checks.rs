@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::limiting::algorithm::Rule;
 use crate::limiting::chain::{ChainState, Evaluation};
-use crate::limiting::decision::{Check, Op};
+use crate::limiting::decision::{Check, FewVec, Op};
 use crate::limiting::integers::ValueError;
 use crate::limiting::limit::Limit;
 use crate::limiting::limiter::Limiter;
@@ -16,7 +16,7 @@ use crate::limiting::verdict::{LimitResult, Outcome, RefusedKey, Verdict};
 pub struct SplitChecks {
     pub checks: Vec<Check>,
     /// The index of the limit of each check.
-    pub indexes: Vec<usize>,
+    pub indexes: FewVec<usize>,
     /// Rules of overrides, by the index of their limit.
     pub own_rules: Vec<(usize, Arc<Rule>)>,
     /// Costs of checks for concurrency slots, by the index of their limit.
@@ -36,7 +36,7 @@ impl Limiter {
     ) -> (SplitChecks, Verdict) {
         let count = evaluations.len();
         let mut verdict = Verdict { checks: Vec::with_capacity(count), ..Verdict::default() };
-        let (mut indexes, mut own_rules, mut slots) = (Vec::with_capacity(count), Vec::new(), Vec::new());
+        let (mut indexes, mut own_rules, mut slots) = (FewVec::new(), Vec::new(), Vec::new());
         let mut unlimited = Vec::new();
         // Collected in place: the checks need no allocation besides that of the evaluations.
         let checks = evaluations.into_iter().enumerate().filter_map(|(index, evaluation)| {

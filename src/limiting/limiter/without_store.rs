@@ -4,7 +4,7 @@ use crate::limiting::answer::NEVER;
 use crate::limiting::chain::{self, ChainState};
 use crate::limiting::charges::ChargedAt;
 use crate::limiting::charges::guard::guard_charges;
-use crate::limiting::decision::{Check, ErrorKind, Op, Role};
+use crate::limiting::decision::{Check, ErrorKind, FewVec, Op, Role};
 use crate::limiting::limit::OnError;
 use crate::limiting::limiter::{CheckedLimits, Limiter, STORE_RETRY_MS, take_refused_keys};
 use crate::limiting::verdict::{LimitResult, Outcome, Verdict};
@@ -27,7 +27,7 @@ impl Limiter {
         });
         let on_error: Vec<OnError> = on_error.collect();
         let has_no_effect = chain::keep_local_checks(&mut checks, &on_error);
-        let mut local = CheckedLimits { all: limits.all, indexes: Vec::new() };
+        let mut local = CheckedLimits { all: limits.all, indexes: FewVec::new() };
         let (mut local_checks, mut refusing) = (Vec::new(), Vec::new());
         for (((index, check), has_no_effect), on_error) in
             limits.indexes.iter().zip(checks).zip(has_no_effect).zip(on_error)

@@ -11,6 +11,7 @@ pub mod table;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -38,6 +39,8 @@ pub struct Overrides {
     live: RowTable,
     /// Shapes of all entries, in the order in which they are tried.
     shapes: ArcSwap<Vec<EntryShape>>,
+    /// There are shapes. Read for every request, so apart from them.
+    has_shapes: AtomicBool,
     /// Held while shapes are collected: rows of files and live entries change on different threads.
     collecting: Mutex<()>,
     hasher: PartHasher,
@@ -98,7 +101,8 @@ impl Overrides {
         template: Arc<OverrideParser>,
     ) -> Overrides {
         let (live, shapes, collecting) = (RowTable::default(), ArcSwap::default(), Mutex::default());
-        let overrides = Overrides { fixed, file, live, shapes, collecting, hasher, template };
+        let has_shapes = AtomicBool::default();
+        let overrides = Overrides { fixed, file, live, shapes, has_shapes, collecting, hasher, template };
         overrides.collect_shapes();
         overrides
     }
@@ -110,7 +114,7 @@ impl Overrides {
 
     /// Returns whether there are any overrides.
     pub fn has_any(&self) -> bool {
-        !self.shapes.load().is_empty()
+        self.has_shapes.load(Ordering::Acquire)
     }
 
     /// Returns the overrides of the config, without live ones and those of its file.
@@ -278,7 +282,9 @@ impl Overrides {
         });
         shapes.sort_by_key(|shape| shape.order());
         if **self.shapes.load() != shapes {
+            let has_shapes = !shapes.is_empty();
             self.shapes.store(Arc::new(shapes));
+            self.has_shapes.store(has_shapes, Ordering::Release);
         }
     }
 }

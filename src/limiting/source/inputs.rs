@@ -32,16 +32,22 @@ pub type FoundValue<'a> = Result<Option<Cow<'a, [u8]>>, Ambiguous>;
 /// Finds the header `name`. Each line is a value; commas do not divide it. If the value must be unique, there must also
 /// be no header with the same name in CGI, which turns all punctuation into `_`, and no server may trim the value.
 pub fn find_header<'h>(headers: &'h HeaderMap, name: &HeaderName, repeated: Repeated) -> FoundValue<'h> {
-    let mut lines = headers.get_all(name).iter();
     let line = match repeated {
-        Repeated::First => lines.next(),
-        Repeated::Last => lines.next_back(),
+        Repeated::First => headers.get(name),
+        Repeated::Last => headers.get_all(name).iter().next_back(),
         Repeated::Refuse => {
-            let line = lines.next();
-            if lines.next().is_some()
-                || headers.keys().any(|other| is_header_alias(other, name))
-                || line.is_some_and(|line| may_be_trimmed(line.as_bytes()))
-            {
+            // One pass over all lines, which the search for aliases needs anyway.
+            let mut line = None;
+            for (other, value) in headers {
+                if other == name {
+                    if line.replace(value).is_some() {
+                        return Err(Ambiguous);
+                    }
+                } else if is_header_alias(other, name) {
+                    return Err(Ambiguous);
+                }
+            }
+            if line.is_some_and(|line| may_be_trimmed(line.as_bytes())) {
                 return Err(Ambiguous);
             }
             line

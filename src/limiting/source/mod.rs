@@ -368,11 +368,22 @@ impl fmt::Display for Source {
     }
 }
 
+/// Which bytes a name has in state keys: those without a meaning there. A table, because every request with a key reads
+/// a name.
+const IN_NAMES: [bool; 256] = {
+    let mut set = [false; 256];
+    let mut byte = b'!';
+    while byte <= b'~' {
+        set[byte as usize] = !matches!(byte, b'{' | b'}' | b',' | b'=' | b'#' | b'!' | b'|');
+        byte += 1;
+    }
+    set
+};
+
 /// Appends a name, or its hash if it contains characters that have a meaning in state keys.
 fn append_name(text: &mut String, name: &str) {
     text.push(':');
-    let has_meaning = |byte| matches!(byte, b'{' | b'}' | b',' | b'=' | b'#' | b'!' | b'|');
-    match name.bytes().all(|byte| byte.is_ascii_graphic() && !has_meaning(byte)) {
+    match name.bytes().all(|byte| IN_NAMES[usize::from(byte)]) {
         true => text.push_str(name),
         false => append_hash(text, name.as_bytes()),
     }

@@ -96,12 +96,20 @@ impl KeyShare {
         }
     }
 
-    /// Counts a new key. Returns how many keys are too many with it.
-    pub fn count_new_key(&self) -> usize {
-        let before = self.totals.len.fetch_add(1, Ordering::Relaxed);
+    /// Counts a new key, which `count` does not have yet, and the keys that were removed since `before`. Returns how many
+    /// keys are too many with it. A key that takes the place of an expired one changes no number that workers share.
+    pub fn count_new_key(&self, before: KeyCount, count: KeyCount) -> usize {
+        let added = (count.len + 1).wrapping_sub(before.len);
+        // Additions wrap, so negative differences are subtracted.
+        let add_to = |len: &AtomicUsize| match added {
+            0 => len.load(Ordering::Relaxed),
+            added => len.fetch_add(added, Ordering::Relaxed).wrapping_add(added),
+        };
+        self.record_change(KeyCount { len: 0, ..before }, KeyCount { len: 0, ..count });
+        let len = add_to(&self.totals.len);
         match &self.capacity {
-            Capacity::Own(max_keys) => (before + 1).saturating_sub(*max_keys),
-            Capacity::Pool(pool) => (pool.len.fetch_add(1, Ordering::Relaxed) + 1).saturating_sub(pool.max_keys),
+            Capacity::Own(max_keys) => len.saturating_sub(*max_keys),
+            Capacity::Pool(pool) => add_to(&pool.len).saturating_sub(pool.max_keys),
         }
     }
 

@@ -191,8 +191,8 @@ pub trait Door<'a>: LimitDoor<'a, Limits = Route> + Trace {
     /// Counts a head that only `strictness = "monitor"` lets pass.
     fn count_would_reject(&mut self, _reject: End) {}
 
-    /// Returns whether the connection may carry requests for this host.
-    fn covers_host(&self, host: &str) -> bool;
+    /// Returns whether the connection may carry requests for the host of the head.
+    fn covers_host(&self, head: &ValidatedHead) -> bool;
 
     /// Returns the HTTPS port to which the listener redirects all requests.
     fn redirect_port(&self) -> Option<u16>;

@@ -32,9 +32,9 @@ pub struct EvaluatedLimits<'f> {
 
 impl<'f> EvaluatedLimits<'f> {
     fn evaluate<'a, D: LimitDoor<'a>>(door: &D, limits: &D::Limits, indexes: Range<usize>, facts: Facts<'f>) -> Self {
-        let first = indexes.start;
-        let evaluations = door.evaluate(&limits.as_ref()[indexes], &facts);
-        EvaluatedLimits { facts, first, evaluations }
+        let mut evaluated = EvaluatedLimits { facts, first: indexes.start, evaluations: Vec::new() };
+        evaluated.evaluations = door.evaluate(&limits.as_ref()[indexes], &evaluated.facts);
+        evaluated
     }
 
     /// Leaves out the limits that have decided already.
@@ -76,7 +76,7 @@ pub async fn apply_limits<'a, D: Door<'a>>(
     facts.body = body.facts();
     let mut limits = EvaluatedLimits::evaluate(door, route, first..route.limits.len(), facts);
     earlier.iter().for_each(|earlier| limits.skip_decided(earlier));
-    let decision = decide_limits(door, route, limits, Ask::HOLD, earlier).await;
+    let decision = decide_limits(door, route, &mut limits, Ask::HOLD, earlier).await;
     match record_decision(door, route, routed.identity, decision) {
         Ok(None) => {}
         Ok(Some(delay)) => {
@@ -115,8 +115,8 @@ pub async fn apply_auth_limits<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequ
     if is_exempt(door, routed, indexes.clone()) {
         return Ok(());
     }
-    let limits = EvaluatedLimits::evaluate(door, route, indexes, request_facts(door, routed, false));
-    let decision = decide_limits(door, route, limits, Ask::HOLD, None).await;
+    let mut limits = EvaluatedLimits::evaluate(door, route, indexes, request_facts(door, routed, false));
+    let decision = decide_limits(door, route, &mut limits, Ask::HOLD, None).await;
     match apply_decision(door, route, routed.identity, decision).await {
         Ok(()) => Ok(()),
         Err(refusal) => Err(refuse_calls(door, route, KeyBody::None, refusal).await),
@@ -135,8 +135,8 @@ pub async fn apply_described_limits<'a, D: Door<'a>>(
         return Ok(());
     }
     await_token_keys(door, needs_claims(door, &route.limits)).await;
-    let limits = evaluate_described(door, routed);
-    let decision = decide_limits(door, route, limits, ask, None).await;
+    let mut limits = evaluate_described(door, routed);
+    let decision = decide_limits(door, route, &mut limits, ask, None).await;
     apply_decision(door, route, routed.identity, decision).await
 }
 
@@ -149,8 +149,8 @@ pub async fn apply_named_limits<'a, D: LimitDoor<'a>>(
     let no_headers = HeaderMap::new();
     let facts = Facts::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), "", &no_headers);
     let client = ClientAddress::of_peer(facts.client, true);
-    let limits = EvaluatedLimits::evaluate(door, named, 0..named.as_ref().len(), facts);
-    let decision = decide_limits(door, named, limits, ask, None).await;
+    let mut limits = EvaluatedLimits::evaluate(door, named, 0..named.as_ref().len(), facts);
+    let decision = decide_limits(door, named, &mut limits, ask, None).await;
     apply_decision(door, named, &client, decision).await
 }
 
@@ -168,14 +168,16 @@ pub fn is_exempt<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequest<'_>, index
 }
 
 /// Decides limits of a route or list, and records how long the request waits for a store outside this process.
-/// `earlier`: the verdict of the limits before them.
+/// `earlier`: the verdict of the limits before them. Takes the evaluations, and leaves the facts in place, because they
+/// are large.
 pub async fn decide_limits<'r, 'a, D: LimitDoor<'a>>(
     door: &D,
     all: &'r D::Limits,
-    EvaluatedLimits { facts, first, evaluations }: EvaluatedLimits<'_>,
+    evaluated: &mut EvaluatedLimits<'_>,
     ask: Ask,
     earlier: Option<Verdict>,
 ) -> LimitDecision<'r, D::Note> {
+    let (first, evaluations) = (evaluated.first, std::mem::take(&mut evaluated.evaluations));
     let limits = &all.as_ref()[first..first + evaluations.len()];
     // The request reserves its waiting slot before the decision. Otherwise the store could assign a queue position to a
     // request that cannot wait.
@@ -194,7 +196,7 @@ pub async fn decide_limits<'r, 'a, D: LimitDoor<'a>>(
         slot,
     });
     verdict.shift_indexes(first);
-    LimitDecision { delay, ..note_verdict(door, all, first, &facts, (verdict, earlier)) }
+    LimitDecision { delay, ..note_verdict(door, all, first, &evaluated.facts, (verdict, earlier)) }
 }
 
 /// Counts the verdict of the limits from index `first` on, and notes what logs or explanations show of it. `earlier`:
@@ -283,7 +285,7 @@ async fn read_key_body<'a, D: Door<'a>>(
         let refusing = if is_needed { find_refusing(door, route, facts) } else { None };
         match refusing {
             // Boxed, so that the future of a request that is admitted is not larger for it.
-            Some(limits) => (true, Ok(Box::pin(decide_limits(door, route, limits, Ask::HOLD, earlier)).await)),
+            Some(mut limits) => (true, Ok(Box::pin(decide_limits(door, route, &mut limits, Ask::HOLD, earlier)).await)),
             None => (is_needed, Err(earlier)),
         }
     };
@@ -340,15 +342,17 @@ pub fn hash_of_key<'a, D: Door<'a>>(door: &D, routed: RoutedRequest<'_>, key: &K
 /// Returns the facts that keys and conditions can read from the request, without its body.
 pub fn request_facts<'f, 'a: 'f, D: Door<'a>>(door: &'f D, routed: RoutedRequest<'f>, needs_claims: bool) -> Facts<'f> {
     let config: &'f Config = door.config();
-    Facts {
-        claims: needs_claims.then(|| read_claims(door)).flatten(),
-        certificate: door.certificate(),
-        geo: config.geo.as_deref(),
-        user: door.admission().user.as_deref(),
-        body_length: door.body_length(),
-        stated_ms: door.stated_ms(),
-        ..head_facts(routed, door.headers())
+    // Assigned one by one: a struct that is made of another one is copied.
+    let mut facts = head_facts(routed, door.headers());
+    if needs_claims {
+        facts.claims = read_claims(door);
     }
+    facts.certificate = door.certificate();
+    facts.geo = config.geo.as_deref();
+    facts.user = door.admission().user.as_deref();
+    facts.body_length = door.body_length();
+    facts.stated_ms = door.stated_ms();
+    facts
 }
 
 /// Evaluates all limits of the route for a request that another proxy describes. Certificate and body of the question
@@ -365,16 +369,15 @@ pub fn evaluate_described<'f, 'a: 'f, D: Door<'a>>(door: &'f D, routed: RoutedRe
 /// Returns the facts that the head of a request contains.
 pub fn head_facts<'f>(routed: RoutedRequest<'f>, headers: &'f HeaderMap) -> Facts<'f> {
     let RoutedRequest { route, head, identity } = routed;
-    Facts {
-        method: head.method().as_str(),
-        host: head.read_host(),
-        path: head.path(),
-        query: head.query(),
-        server_path: head.server_path(),
-        server_query: head.server_query(),
-        params: &route.params,
-        ..Facts::new(identity.ip, &route.name, headers)
-    }
+    let mut facts = Facts::new(identity.ip, &route.name, headers);
+    facts.method = head.method().as_str();
+    facts.host = head.read_host();
+    facts.path = head.path();
+    facts.query = head.query();
+    facts.server_path = head.server_path();
+    facts.server_query = head.server_query();
+    facts.params = &route.params;
+    facts
 }
 
 /// Returns the claims of the token that `auth` verified, or of the one that `[jwt]` verifies. Called only if a key

@@ -180,8 +180,11 @@ impl<'a> Door<'a> for RequestContext<'a> {
     }
 
     /// An HTTP/2 client may reuse a connection for another host.
-    fn covers_host(&self, host: &str) -> bool {
-        self.client.tls.as_ref().is_none_or(|tls| host.is_empty() || tls.is_valid_for(host))
+    fn covers_host(&self, head: &ValidatedHead) -> bool {
+        self.client.tls.as_ref().is_none_or(|tls| {
+            let host = head.read_host();
+            host.is_empty() || tls.is_valid_for(host)
+        })
     }
 
     fn redirect_port(&self) -> Option<u16> {

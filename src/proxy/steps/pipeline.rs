@@ -90,7 +90,7 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
     {
         return Ok(Passage::AcmeProof(response));
     }
-    if !door.covers_host(head.read_host()) {
+    if !door.covers_host(head) {
         return Err(End::Misdirected.into());
     }
     if let Some(port) = door.redirect_port() {

@@ -215,14 +215,14 @@ impl Algorithm for Fair {
 
     fn decide(&self, state: Option<&FairState>, now: i64, cost: i64, tag: i64) -> Step<FairState> {
         let view = TenantView::new(self, state, if self.tenant > 0 { self.tenant } else { tag });
-        let Step { answer, next } = records::decide(&view, state.map(|state| &state.pool), now, cost);
+        let Step { answer, next } = records::decide(&view, state.map(|state| &*state.pool), now, cost);
         Step { answer, next: next.map(|(pool, ttl)| (view.next_state(pool), ttl)) }
     }
 
     /// Corrects a charge. Refunds go to the pool and to the tenant.
     fn adjust(&self, state: Option<&FairState>, now: i64, delta: i64, receipt: i64) -> Option<Corrected<FairState>> {
         let view = TenantView::new(self, state, self.tenant);
-        let (pool, ttl, units) = records::adjust(&view, state.map(|state| &state.pool), now, delta, receipt)?;
+        let (pool, ttl, units) = records::adjust(&view, state.map(|state| &*state.pool), now, delta, receipt)?;
         Some((view.next_state(pool), ttl, units))
     }
 

@@ -17,7 +17,8 @@ const GUARANTEED: f64 = 0.367_879_441_171_442_33;
 /// State of a budget: the pool and the tenants, ordered by id.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FairState {
-    pub pool: RecordsState<RefillRecord>,
+    /// Boxed, so that the states of other algorithms are not larger for it.
+    pub pool: Box<RecordsState<RefillRecord>>,
     tenants: Box<[Tenant]>,
 }
 
@@ -130,7 +131,7 @@ impl<'a> TenantView<'a> {
 
     pub fn next_state(&self, pool: RecordsState<RefillRecord>) -> FairState {
         let Some(TenantChange { edge_us, id, tat_us }) = self.change.get() else {
-            return FairState { pool, tenants: self.tenants.into() };
+            return FairState { pool: Box::new(pool), tenants: self.tenants.into() };
         };
         let mut tenants = Vec::with_capacity(self.tenants.len() + 1);
         tenants.extend(self.tenants.iter().filter(|tenant| tenant.tat_us > edge_us && tenant.id != id));
@@ -138,7 +139,7 @@ impl<'a> TenantView<'a> {
             let index = tenants.partition_point(|tenant: &Tenant| tenant.id < id);
             tenants.insert(index, Tenant { id, tat_us, weight: self.fair.weight });
         }
-        FairState { pool, tenants: tenants.into() }
+        FairState { pool: Box::new(pool), tenants: tenants.into() }
     }
 }
 

@@ -12,6 +12,7 @@ mod ledger;
 
 use crate::limiting::algorithm::exact::{EXACT, div_ceil};
 use crate::limiting::algorithm::records;
+use crate::limiting::algorithm::records::RareList;
 
 /// Usage at the time `at_ms`. `rate` tokens refill every `per_ms`: evenly if `lump_ms` is 1, all at once if it is
 /// `per_ms`.
@@ -36,7 +37,7 @@ pub struct LedgerMark {
 }
 
 /// Marks of a record. Both numbers rise from each mark to the next.
-pub type LedgerMarks = Box<[LedgerMark]>;
+pub type LedgerMarks = RareList<LedgerMark>;
 
 /// Maximum usage of a record, and maximum of one charge, so that their sum is exact.
 pub const USED_MAX: i64 = EXACT / 2;
@@ -102,7 +103,7 @@ impl RefillRecord {
         if fields > 4 || !marks.is_empty() {
             text.push_str(&format!(" {lump_ms}"));
         }
-        for LedgerMark { at_ms, low } in marks {
+        for LedgerMark { at_ms, low } in marks.iter() {
             text.push_str(&format!(" {at_ms} {low}"));
         }
         text

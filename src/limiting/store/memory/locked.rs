@@ -2,17 +2,12 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use smallvec::SmallVec;
-
 use crate::limiting::algorithm::{State, Step};
 use crate::limiting::answer::{Answer, BanAnswer};
-use crate::limiting::decision::{Check, CheckCharges, Decision, StateRef};
+use crate::limiting::decision::{Check, CheckCharges, Decision, FewVec, StateRef};
 use crate::limiting::partition::{EVICTION_SAMPLE, EVICTIONS, Entry, EvictionCandidate, Hashed, KeyCount, Partition};
 use crate::limiting::store::memory::{DecisionTime, LimitKeys, MemoryShard, MemoryStore, SHARDS};
 use crate::limiting::store::shares::KeyShare;
-
-/// A list with an element for each check. Most requests have few checks, and allocate nothing for it.
-pub type FewVec<T> = SmallVec<[T; 4]>;
 
 /// The locked shards of one request's keys.
 pub struct LockedShards<'a> {
@@ -174,19 +169,20 @@ impl LockedShards<'_> {
         let keys = self.keys(i, of);
         let before = keys.partition.key_count();
         let Err(entry) = keys.partition.replace(key, entry, spent) else { return keys.record_change(before) };
-        keys.partition.sweep(now_ms);
-        keys.record_change(before);
         let (place, now) = (self.shard_index(i), self.now);
         self.shards[place].sweep(of.limit.id, now);
-        let keys = self.keys(i, of);
+        let mut keys = self.keys(i, of);
+        let before = keys.partition.key_count();
+        keys.partition.sweep(now_ms);
         if !Arc::ptr_eq(&keys.rule, of.rule) {
             keys.rule = of.rule.clone();
         }
-        let share = keys.share.clone();
-        for _ in 0..share.count_new_key().min(EVICTIONS) {
-            self.evict(i, of, &share);
+        let evictions = keys.share.count_new_key(before, keys.partition.key_count()).min(EVICTIONS);
+        if evictions > 0 {
+            let share = keys.share.clone();
+            (0..evictions).for_each(|_| self.evict(i, of, &share));
+            keys = self.keys(i, of);
         }
-        let keys = self.keys(i, of);
         let KeyCount { len, spent: before } = keys.partition.key_count();
         keys.partition.insert(key.hash, key.key.into(), entry, spent);
         keys.record_change(KeyCount { len: len + 1, spent: before });

@@ -7,7 +7,7 @@
 mod locked;
 
 use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -19,10 +19,10 @@ use tokio::task::yield_now;
 use crate::limiting::algorithm::{Rule, State};
 use crate::limiting::clock;
 use crate::limiting::clock::SteadyClock;
-use crate::limiting::decision::{Check, Decision, Op};
+use crate::limiting::decision::{Check, Decision, FewVec, Op};
 use crate::limiting::limit::Limit;
 use crate::limiting::partition::{Hashed, KeyCount, Partition, PrehashedState};
-use crate::limiting::store::memory::locked::{FewVec, KeyLocation, LockedShards};
+use crate::limiting::store::memory::locked::{KeyLocation, LockedShards};
 use crate::limiting::store::once::{MarkUse, SingleUseMark, UsedMarks};
 use crate::limiting::store::shares::{KeyShare, KeyShares};
 use crate::telemetry::sampled::LogSampler;
@@ -281,7 +281,10 @@ impl MemoryStore {
     /// Returns the hash and the shard of a key. The shard depends on bits of the hash that the map of a shard does not
     /// use.
     fn location_of(&self, key: &str) -> KeyLocation {
-        let hash = self.hasher.hash_one(key);
+        // Without the byte that `str` adds to tell where it ends: nothing follows it.
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(key.as_bytes());
+        let hash = hasher.finish();
         KeyLocation { hash, shard: (hash >> 40) as usize % SHARDS }
     }
 

@@ -36,14 +36,14 @@ pub async fn decide_question(
     if is_exempt(request, routed, 0..route.limits.len()) {
         return Ok(admit(request, None));
     }
-    let limits = evaluate_described(request, routed);
+    let mut limits = evaluate_described(request, routed);
     let claim = match find_recent(request, route, question, &limits.evaluations).await {
         Some(Recent::Answered(answer)) => return replay_answer(request, route, &answer),
         Some(Recent::Claimed(claim)) => Some(claim),
         None => None,
     };
     let checks = ChargedChecks::find(&request.view.limiter, &route.limits, &limits).await;
-    let decision = decide_limits(request, route, limits, Ask::HOLD, None).await;
+    let decision = decide_limits(request, route, &mut limits, Ask::HOLD, None).await;
     let result = apply_decision(request, route, routed.identity, decision).await;
     request.account.keep_charges();
     let receipt = match (&result, &request.admission.verdict) {
