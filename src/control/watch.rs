@@ -18,7 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::admin::lifecycle::{SharedState, Watching};
 use crate::file_stamp::FileStamp;
-use crate::reload::job::{ContentDigest, ReloadJob, ReloadOrder, Trigger};
+use crate::reload::job::{ContentDigest, ReloadJob, ReloadOrder, ReloadOutcome, Trigger};
 use crate::reload::open_files::{self, OpenFiles, OpenState, PAUSE_MAX, WRITE_MAX};
 use crate::{config, descriptors};
 
@@ -180,11 +180,15 @@ impl Watcher {
     }
 
     /// Accepts a new list of files. Edits between their load and now were not noticed, so the config is loaded once
-    /// more.
+    /// more. If there was none, nobody searches for programs that have the files open, which takes a while.
     async fn accept_files(&mut self) {
         self.files.mark_unchanged();
         self.watch_directories();
         self.wait_until_written().await;
+        self.stamps = read_stamps(&self.files.borrow().config);
+        if self.submit(true, true).await {
+            return;
+        }
         self.wait_for_writer().await;
         self.stamps = read_stamps(&self.files.borrow().config);
         self.submit_reload(true).await;
@@ -262,14 +266,20 @@ impl Watcher {
 
     /// Waits for the reload, so that events during it lead to a single check afterwards.
     async fn submit_reload(&mut self, verify: bool) {
+        self.submit(false, verify).await;
+    }
+
+    /// Submits a reload or its dry run, and waits for it. Returns whether the files contain what is active.
+    async fn submit(&mut self, dry_run: bool, verify: bool) -> bool {
         let (reply, outcome) = oneshot::channel();
         let files = self.files.borrow().config.clone();
-        let order = ReloadOrder { trigger: Trigger::File, dry_run: false, verify, files, token: None };
-        if self.jobs.send(ReloadJob { order, reply }).await.is_ok()
-            && let Ok((_, contents)) = outcome.await
-        {
-            self.contents = contents;
+        let order = ReloadOrder { trigger: Trigger::File, dry_run, verify, files, token: None };
+        if self.jobs.send(ReloadJob { order, reply }).await.is_err() {
+            return false;
         }
+        let Ok((outcome, contents)) = outcome.await else { return false };
+        self.contents = contents;
+        matches!(outcome, ReloadOutcome::Unchanged { .. })
     }
 
     /// Watches the directories that matter now.

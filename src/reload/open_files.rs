@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use memchr::{memmem, memrchr};
 use notify::event::{AccessKind, AccessMode, CreateKind, EventKind, ModifyKind, RenameMode};
 use rustix::fs::{major, minor};
 
@@ -254,7 +255,12 @@ fn find_written<'p>(files: &[SearchedFile<'p>], descriptor: &Path, description: 
 /// Finds the file that a process has mapped for shared writing. `maps`: the list of its mappings, with lines such as
 /// `7f3a4c000000-7f3a4c001000 rw-s 00000000 fe:00 131 /etc/app.toml`.
 fn find_mapped<'p>(files: &[SearchedFile<'p>], maps: &str) -> Option<&'p Path> {
-    maps.lines().find_map(|line| {
+    // Most processes have thousands of other mappings, so only lines with the end of such an access are read.
+    let mut shared = memmem::find_iter(maps.as_bytes(), b"s ").filter_map(|end| {
+        let start = memrchr(b'\n', &maps.as_bytes()[..end]).map_or(0, |newline| newline + 1);
+        maps[start..].lines().next()
+    });
+    shared.find_map(|line| {
         let mut words = line.split_ascii_whitespace().skip(1);
         let (access, device, inode) = (words.next()?, words.nth(1)?, words.next()?.parse::<u64>().ok()?);
         if !(access.contains('w') && access.ends_with('s')) {

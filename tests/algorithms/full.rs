@@ -34,7 +34,7 @@ fn a_full_redis_continues_with_existing_keys() {
             receipt = expected[0].as_ref().map_or(receipt, |decision| decision.answers[0].receipt);
             without_room += expected.iter().filter(|decision| decision.is_err()).count();
             assert_eq!(gate.try_decide(&decisions, now), expected, "call {call} at {now}, full {full}: {decisions:?}");
-            assert_same_state(&gate, &memory, now);
+            assert_same_state(&gate, &memory, &decisions, now);
             for check in decisions.iter().flat_map(|(_, checks)| checks) {
                 let missing = is_there(&memory, check, now) && !gate.keys.borrow().held.contains_key(&check.key);
                 assert!(!missing, "{} does not exist after call {call}", check.key);

@@ -10,6 +10,7 @@ use sluicegate::limiting::decision::{Check, Decision, Op};
 use sluicegate::limiting::limit::Mode;
 use sluicegate::limiting::store::memory::MemoryStore;
 
+use crate::support::limiting::DecisionRequest;
 use crate::support::limiting::fake_redis::{Data, Gate, StoredKey, float, integer};
 
 const STEPS: usize = 40_000;
@@ -454,14 +455,17 @@ fn the_gate_decides_like_the_memory_store() {
             let expected: Vec<Decision> = decisions.iter().map(|(op, checks)| memory.run(*op, checks, now)).collect();
             receipt = expected[0].answers[0].receipt;
             assert_eq!(gate.decide(&decisions, now), expected, "call {call} at {now}: {decisions:?}");
-            assert_same_state(&gate, &memory, now);
+            assert_same_state(&gate, &memory, &decisions, now);
         }
     }
 }
 
-/// Asserts that the script and the memory store have the same state.
-pub fn assert_same_state(gate: &Gate, memory: &MemoryStore, now: i64) {
-    for (key, held) in &gate.keys.borrow().held {
+/// Asserts that the script and the memory store have the same state of what was decided.
+pub fn assert_same_state(gate: &Gate, memory: &MemoryStore, decided: &[DecisionRequest], now: i64) {
+    let keys = gate.keys.borrow();
+    let checks = decided.iter().flat_map(|(_, checks)| checks);
+    let decided = checks.flat_map(|check| [Some(&check.key), check.ban.as_ref().map(|ban| &ban.key)]).flatten();
+    for (key, held) in decided.filter_map(|key| keys.held.get_key_value(key)) {
         let (state, ttl_ms) = memory.state(key, now).unwrap_or_else(|| panic!("{key} holds {held:?}"));
         let text = stored_text(&held.data, matches!(state, State::Concurrency(_)));
         assert_eq!((text, held.expires - now), canonical(&state, ttl_ms), "{key} at {now}");

@@ -144,9 +144,9 @@ fn attacks_in_caddy() {
 
 #[test]
 fn attacks_in_haproxy() {
-    attack(&Recipe::haproxy());
+    attack(&Recipe::patient_haproxy());
     let closed = "    http-request deny deny_status 503 unless { var(txn.limits_answered) -m bool }\n";
-    attack_open(&Recipe::haproxy().with(closed, ""));
+    attack_open(&Recipe::patient_haproxy().with(closed, ""));
 }
 
 #[test]

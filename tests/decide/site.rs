@@ -92,6 +92,19 @@ impl Recipe {
         Recipe { text: block("HAProxy", "haproxy"), port: "8002", launch: launch_haproxy }
     }
 
+    /// HAProxy that waits longer for an answer than in the recipe: on a busy machine, it takes longer.
+    pub fn patient_haproxy() -> Recipe {
+        let launch = |dir: &Path, text: &str| {
+            let command = launch_haproxy(dir, text);
+            let script = dir.join("limits.lua");
+            let text = fs::read_to_string(&script).unwrap();
+            assert!(text.contains("timeout = 250"));
+            fs::write(&script, text.replace("timeout = 250", "timeout = 30000")).unwrap();
+            command
+        };
+        Recipe { launch, ..Recipe::haproxy() }
+    }
+
     pub fn envoy() -> Recipe {
         Recipe { text: block("Envoy", "yaml"), port: "8003", launch: launch_envoy }
     }
@@ -143,7 +156,9 @@ impl Site {
             .replace("port_value: 3000", &format!("port_value: {}", app.addr.port()))
             .replace(&format!("port_value: {port}"), &format!("port_value: {}", addr.port()))
             .replace(&format!("http://:{port}"), &format!("http://:{}", addr.port()))
-            .replace(&format!("127.0.0.1:{port}"), &addr.to_string());
+            .replace(&format!("127.0.0.1:{port}"), &addr.to_string())
+            // On a busy machine, an answer takes longer than Envoy waits in the recipe.
+            .replace("timeout: 0.2s", "timeout: 30s");
         drop(reserved);
         let log = fs::File::create(dir.path().join("proxy.log")).unwrap();
         let mut command = (recipe.launch)(dir.path(), &text);

@@ -251,11 +251,11 @@ fn no_addresses_get_more_than_the_contract_states() {
     let mut seeded = seeded();
     let rng = &mut seeded.rng;
     let mut admitted = std::collections::BTreeMap::<u64, i64>::new();
-    // The first attack is on one /56 alone, the others on all.
-    for parts in [1, 8, 8] {
+    // The first attack is on one /64 of each provider alone, the second on one /56, the others on all.
+    for (parts, subnets) in [(1, 1), (1, 12), (8, 12), (8, 12)] {
         let mut net = || {
             let provider = 0x2001_0db8_0000 + rng.random_range(0..2);
-            provider << 16 | rng.random_range(0..parts) << 8 | rng.random_range(0..12)
+            provider << 16 | rng.random_range(0..parts) << 8 | rng.random_range(0..subnets)
         };
         let nets: Vec<u64> = (0..1000).map(|_| net()).collect();
         let decisions: Vec<Value> = nets

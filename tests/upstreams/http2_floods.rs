@@ -3,8 +3,9 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::header::ETAG;
@@ -14,12 +15,11 @@ use tokio::sync::Notify;
 use crate::support::frames::*;
 use crate::support::gateway::Gateway;
 use crate::support::h2_server::{Http2Server, send_all};
-use crate::support::wait_until;
+use crate::support::{WAIT_MAX, wait_until};
 
-/// Starts a server that sends `first` and then `flood` again and again on each connection, and counts the bytes that
-/// the gateway reads. If `waits_for_request`, it begins with the first request, otherwise as soon as the connection is
-/// open.
-fn flooding(first: Vec<u8>, flood: &[u8], waits_for_request: bool) -> (SocketAddr, Arc<AtomicUsize>) {
+/// Starts a server that sends `first` and then `flood` again and again on each connection from its first request on, and
+/// counts the bytes that the gateway reads.
+fn flooding(first: Vec<u8>, flood: &[u8]) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (addr, sent) = (listener.local_addr().unwrap(), Arc::<AtomicUsize>::default());
     let (many, count) = (flood.repeat(1000), sent.clone());
@@ -32,7 +32,7 @@ fn flooding(first: Vec<u8>, flood: &[u8], waits_for_request: bool) -> (SocketAdd
                 let mut preface = vec![0; PREFACE.len()];
                 stream.read_exact(&mut preface).unwrap();
                 let mut head = [0; 9];
-                while waits_for_request && head[3] != HEADERS {
+                while head[3] != HEADERS {
                     stream.read_exact(&mut head).unwrap();
                     let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
                     stream.read_exact(&mut payload).unwrap();
@@ -97,7 +97,7 @@ fn floods_of_frames_end_the_connection_and_are_the_fault_of_the_server() {
         ("interims", vec![], interim),
         ("empty data", head.clone(), frame(DATA, 0, 1, &[])),
     ] {
-        let (server, sent) = flooding(first.clone(), &flood, true);
+        let (server, sent) = flooding(first.clone(), &flood);
         let gateway = in_front_of(server);
         let mut client = gateway.client();
         client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
@@ -118,16 +118,25 @@ fn floods_of_frames_end_the_connection_and_are_the_fault_of_the_server() {
 
 #[test]
 fn a_flood_on_an_idle_connection_is_logged_once_and_ends_it() {
-    let (server, sent) = flooding(vec![], &frame(0x42, 0, 0, &[]), false);
+    let (begin, begins) = channel::<()>();
+    let (ended, ends) = channel();
+    let begins = Mutex::new(begins);
+    let (server, _) = responding(move |stream, _, id| {
+        stream.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, id, &[0x88])).unwrap();
+        // A flood during the exchange would be the fault of its request.
+        begins.lock().unwrap().recv().unwrap();
+        let flood = frame(0x42, 0, 0, &[]).repeat(1000);
+        while stream.write_all(&flood).is_ok() {}
+        ended.send(()).unwrap();
+    });
     let gateway = in_front_of(server);
-    (0..5).for_each(|_| drop(gateway.get("/")));
+    for _ in 0..5 {
+        assert_eq!(gateway.get("/").status(), 200);
+        begin.send(()).unwrap();
+        ends.recv_timeout(WAIT_MAX).expect("the connection ends");
+    }
     wait_until("the log says so", || gateway.log().contains("the server floods it with frames"));
     assert_eq!(gateway.log_lines(&["floods"]), 1);
-    wait_until("nothing is read any more", || {
-        let before = sent.load(Ordering::SeqCst);
-        std::thread::sleep(Duration::from_millis(300));
-        sent.load(Ordering::SeqCst) == before
-    });
 }
 
 /// The library ignores DATA for a stream that the gateway has reset.

@@ -11,7 +11,7 @@ use crate::config::schema::limit;
 use crate::config::schema::lookup::locate_value;
 use crate::config::schema::row::ClientData;
 
-/// Values nested more deeply are masked without a look at their keys.
+/// Values nested more deeply, and those with more keys, are masked without a look at their keys.
 const MAX_DEPTH: usize = 32;
 /// Characters that end a URL.
 const URL_END: [char; 5] = ['"', '\'', ' ', '\t', '\n'];
@@ -111,7 +111,7 @@ impl<'t> Masker<'t> {
 
     /// Returns whether the value at a path is masked as a whole.
     fn is_secret(&self, path: &[&str]) -> bool {
-        is_secret_path(path) || (self.hides_client_data && is_override_key(path))
+        path.len() > MAX_DEPTH || is_secret_path(path) || (self.hides_client_data && is_override_key(path))
     }
 
     fn mask_statements(&mut self) {
@@ -144,9 +144,10 @@ impl<'t> Masker<'t> {
 
     /// Masks a key and its value, and leaves the keys of the entry in `path`.
     fn mask_entry(&mut self, path: &mut Vec<&'t str>) {
-        let outer = path.len();
+        self.skip_blanks(b" \t");
+        let start = self.at;
         self.read_key(path);
-        let is_empty = path.len() == outer;
+        let is_empty = self.at == start;
         self.skip_blanks(b" \t");
         if self.rest().starts_with('=') || is_empty {
             self.at += self.rest().chars().next().map_or(0, char::len_utf8);
@@ -256,7 +257,8 @@ impl<'t> Masker<'t> {
         self.mask(from..range.end);
     }
 
-    /// Reads a dotted key, and appends its parts to `path`. Masks names that are values of clients.
+    /// Reads a dotted key, and appends its parts to `path`, but not more than tell that it is too deep: each look at
+    /// the path would take as long as it is. Masks names that are values of clients.
     fn read_key(&mut self, path: &mut Vec<&'t str>) {
         loop {
             self.skip_blanks(b" \t");
@@ -277,11 +279,14 @@ impl<'t> Masker<'t> {
             if length == 0 {
                 return;
             }
-            if self.hides_client_data && has_client_names(path) {
+            let is_too_deep = path.len() > MAX_DEPTH;
+            if self.hides_client_data && (is_too_deep || has_client_names(path)) {
                 let start = self.at + usize::from(key.len() < length);
                 self.mask(start..start + key.len());
             }
-            path.push(key);
+            if !is_too_deep {
+                path.push(key);
+            }
             self.at += length;
             self.skip_blanks(b" \t");
             if !self.rest().starts_with('.') {
@@ -474,9 +479,19 @@ mod tests {
     }
 
     #[test]
+    fn values_with_more_keys_than_any_option_has_are_masked() {
+        let (shown, hidden) = ("x.".repeat(31), "x.".repeat(32));
+        assert_eq!(mask_secrets(&format!("{shown}y = \"b\"")), format!("{shown}y = \"b\""));
+        assert_eq!(mask_secrets(&format!("{hidden}yy = \"bc\"")), format!("{hidden}yy = \"**\""));
+        assert_eq!(mask_secrets(&format!("{hidden}x.zz = {{ aa = 1 }}")), format!("{hidden}x.** = {{ ** = * }}"));
+    }
+
+    #[test]
     fn any_text_is_masked_in_time_that_its_length_bounds() {
         let long = ["[", "{", "[{a=", "\"\"\"", "'", "\\", "é=", "a.", "token=", "\n", "é\"", "[["];
-        for text in long.map(|part| part.repeat(100_000 / part.len())) {
+        let texts = long.map(|part| part.repeat(100_000 / part.len()));
+        let values = format!("{}a = [{}]", "a.".repeat(25_000), "1,".repeat(25_000));
+        for text in texts.into_iter().chain([values]) {
             assert_eq!(mask_secrets(&text).len(), text.len(), "{}", &text[..20]);
             assert_eq!(split_secrets(&text).concat(), text);
         }

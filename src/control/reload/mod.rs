@@ -92,7 +92,7 @@ impl Reloader {
         let outcome = match result {
             Err(failure) => ReloadOutcome::Failed { generation, failure },
             Ok(config) if config.hash == self.current.load().config.hash => {
-                if !dry_run {
+                if !dry_run || verify {
                     self.end_pin();
                 }
                 ReloadOutcome::Unchanged { generation, warnings: warnings_json(&config) }
@@ -110,8 +110,12 @@ impl Reloader {
             }
         };
         let is_broken = self.metrics.reload_successful.get() == 0;
-        let is_silent = verify && !is_broken && matches!(outcome, ReloadOutcome::Unchanged { .. });
-        if !dry_run && !is_silent {
+        let is_recorded = match outcome {
+            // The watcher has looked whether it missed an edit, and found none.
+            ReloadOutcome::Unchanged { .. } if verify => is_broken,
+            _ => !dry_run,
+        };
+        if is_recorded {
             self.record_outcome(&outcome, trigger);
         }
         if is_announced {
@@ -156,6 +160,11 @@ impl Reloader {
             if writer.is_none() {
                 let result = self.load_files(order).await;
                 if matches!(result.0, Err(ReloadFailure::Hung(_))) {
+                    return result;
+                }
+                // Nobody asked for a reload, and there is none if the files contain what is active.
+                let is_active = |config: &Config| config.hash == self.current.load().config.hash;
+                if order.trigger == Trigger::File && result.0.as_ref().is_ok_and(is_active) {
                     return result;
                 }
                 let files = result.0.as_ref().map_or(files, |config| config.files.clone());

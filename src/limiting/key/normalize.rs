@@ -227,8 +227,13 @@ mod tests {
     fn no_character_needs_more_rounds() {
         let orders = [[Lowercase, Trim, Nfkc, Email], [Email, Nfkc, Trim, Lowercase], [Nfkc, Lowercase, Email, Trim]];
         for character in '\0'..=char::MAX {
+            let value = format!("x{character}@a");
+            // Neither does any order of steps that change nothing.
+            if orders[0].iter().all(|step| step.apply(value.as_bytes()).is_none()) {
+                continue;
+            }
             for steps in &orders {
-                let once = text(&format!("x{character}@a"), steps);
+                let once = text(&value, steps);
                 assert_eq!(text(&once, steps), once, "{character:?} {steps:?}");
             }
         }

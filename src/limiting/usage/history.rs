@@ -342,14 +342,13 @@ mod tests {
         let (recorders, mut now) = (UsageRecorders::default(), Instant::now());
         let mut history = UsageHistory::new(now);
         for collection in 0..12 {
+            // As long as keys of several headers.
+            let key = |place| format!("sg:{{n={collection}-{place}{}}}:l:gcra", "x".repeat(600));
+            let keys: Vec<String> = (0..CAPACITY).map(key).collect();
             // One recorder for each limit, as the bound of a recorder would apply before that of the history.
             for limit in 0..200 {
                 let thread = recorders.register();
-                for place in 0..CAPACITY {
-                    // As long as a key of several headers.
-                    let key = format!("sg:{{n={collection}-{place}{}}}:l:gcra", "x".repeat(600));
-                    thread.record(limit, KeyOutcome::WouldRefuse, &key, 1);
-                }
+                keys.iter().for_each(|key| thread.record(limit, KeyOutcome::WouldRefuse, key, 1));
             }
             now += COLLECT_EVERY;
             history.add(&recorders.collect(), now);
