@@ -31,11 +31,13 @@ const LOCAL: [u64; 11] = [
 /// The beginning of the time that [`LocalLook`] counts.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// When the folder was last seen on a file system of this machine.
+/// What the last look has found.
 #[derive(Debug, Default)]
 pub struct LocalLook {
-    /// Milliseconds since [`START`], plus 1. 0: it was not.
-    seen: AtomicU64,
+    /// Milliseconds since [`START`] until the look, plus 1, if the folder was on a file system of this machine, or if it was
+    /// not. 0: there was no such look.
+    local: AtomicU64,
+    other: AtomicU64,
 }
 
 /// It is no part of the option: two folders are equal, whatever has been seen of them.
@@ -48,17 +50,28 @@ impl PartialEq for LocalLook {
 impl Eq for LocalLook {}
 
 impl LocalLook {
-    /// Looks at the file system of the open folder, which may wait.
+    /// Looks at the file system of the open folder, which may wait. The server of a network file system is not asked for
+    /// each request.
     pub fn look(&self, folder: &OwnedFd) {
+        if is_recent(&self.other) {
+            return;
+        }
         let is_local = fstatfs(folder).is_ok_and(|stat| is_local(stat.f_type));
-        self.seen.store(if is_local { now_ms() + 1 } else { 0 }, Ordering::Relaxed);
+        let (now, never) = (now_ms() + 1, 0);
+        let (local, other) = if is_local { (now, never) } else { (never, now) };
+        self.local.store(local, Ordering::Relaxed);
+        self.other.store(other, Ordering::Relaxed);
     }
 
     /// Returns whether the folder has lately been on a file system of this machine.
     pub fn is_local(&self) -> bool {
-        let seen = self.seen.load(Ordering::Relaxed);
-        seen > 0 && u128::from(now_ms().saturating_sub(seen)) < LOOK_LIFETIME.as_millis()
+        is_recent(&self.local)
     }
+}
+
+fn is_recent(look: &AtomicU64) -> bool {
+    let at = look.load(Ordering::Relaxed);
+    at > 0 && u128::from(now_ms().saturating_sub(at)) < LOOK_LIFETIME.as_millis()
 }
 
 /// Returns whether a file system with this number is one of this machine. The type of the number is not the same
@@ -79,7 +92,7 @@ mod tests {
     #[test]
     fn disks_and_memory_are_of_this_machine_and_the_network_is_not() {
         for (number, expected) in
-            [(0xef53, true), (0x9123_683e, true), (0x6969, false), (0x6573_5546, false), (0, false)]
+            [(0xef53_i64, true), (0x9123_683e, true), (0x6969, false), (0x6573_5546, false), (0, false)]
         {
             assert_eq!(is_local(number), expected, "{number:#x}");
         }
@@ -91,9 +104,12 @@ mod tests {
     fn a_look_counts_for_a_while() {
         let (look, proc) = (LocalLook::default(), open_folder("/proc".as_ref(), ResolveFlags::empty()).unwrap());
         assert!(!look.is_local(), "nobody has looked");
-        look.seen.store(now_ms() + 1, Ordering::Relaxed);
+        look.local.store(now_ms() + 1, Ordering::Relaxed);
         assert!(look.is_local());
         look.look(&proc);
         assert!(!look.is_local(), "the kernel makes the files of /proc when they are read");
+        let temporary = open_folder(&std::env::temp_dir(), ResolveFlags::empty()).unwrap();
+        look.look(&temporary);
+        assert!(!look.is_local(), "the other file system was seen just now");
     }
 }
