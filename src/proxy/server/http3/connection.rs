@@ -32,7 +32,7 @@ use crate::telemetry::metrics::Protocol;
 /// Time that a client has to react to GOAWAY, after which further requests are rejected.
 const LAST_CALL: Duration = Duration::from_millis(500);
 /// A client that holds up the end of its connection is asked for a sign of life. One that gives none for so long has
-/// vanished: by then at least three probes were lost.
+/// vanished: by then the library has asked several times.
 const VANISHED_AFTER: Duration = Duration::from_secs(3);
 const VANISHED_ROUND_TRIPS: u32 = 10;
 /// GOAWAY with this number rejects no request yet.
