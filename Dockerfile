@@ -47,7 +47,8 @@ COPY --from=build /image/ /
 
 # A number, so that an orchestrator can see that it is not root. Any other works as well: nothing is written.
 USER 65532:65532
-EXPOSE 8080 9900
+# 8443 is for HTTPS, and for HTTP/3 over UDP, if the config has them.
+EXPOSE 8080 8443 8443/udp 9900
 HEALTHCHECK --interval=5s --timeout=3s --start-period=10s --retries=3 \
     CMD ["/usr/local/bin/sluicegate", "healthcheck", "-c", "/etc/sluicegate/sluicegate.toml"]
 

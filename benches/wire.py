@@ -39,6 +39,8 @@ ROWS = {
     "get-1m-tls-h2": ("1 MB responses over HTTP/2 and TLS", "tls", "h2load /1m", "cpu"),
     "h3": ("HTTP/3 requests, a connection x 100", "h3", "h3 / 10000", "cpu"),
     "get-1m-h3": ("1 MB responses over HTTP/3", "h3", "h3 /1m 100", "cpu"),
+    "get-100m-h3": ("100 MB responses over HTTP/3", "h3", "h3 /100m 2", "cpu"),
+    "handshake-h3": ("connections over HTTP/3, full handshake, a request", "h3", "h3 / 1", "cpu"),
     "put-1m": ("1 MB uploads", "plain", "put 1", "cpu"),
     "put-100m": ("100 MB uploads", "plain", "put 100", "cpu"),
     "idle": (f"{IDLE} idle connections, HTTP/1.1, bytes each", "plain", "h1", "each"),

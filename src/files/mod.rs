@@ -4,17 +4,18 @@
 //! response has. Nothing here knows routes or responses: `proxy::steps::serve_file` joins the parts.
 //!
 //! - `name`: from the path of a request to the names of candidates
-//! - `open`: opens the first candidate that exists, beneath the folder
+//! - `open`: opens the first candidate that exists, beneath the folder; `local`: whether that can be done without waiting
 //! - `conditions`: `If-None-Match` and its like; `ranges`: which bytes a client asks for
 //! - `media_type`: the `Content-Type` by the extension
 //! - `body`: reads the file while the client takes it; `job`: work that may wait for the file system
 //!
-//! The file system may be slow, so `open` and most reads run on threads of their own, of which each worker has
-//! [`THREADS`].
+//! The file system may be slow. What the kernel has in memory is opened and read at once; all else is left to threads of
+//! their own, of which each worker has [`THREADS`].
 
 pub mod body;
 pub mod conditions;
 pub mod job;
+pub mod local;
 pub mod media_type;
 pub mod name;
 pub mod open;
@@ -24,6 +25,7 @@ use std::path::PathBuf;
 
 use http::HeaderValue;
 
+use crate::files::local::LocalLook;
 use crate::files::name::Candidate;
 use crate::template::TextTemplate;
 
@@ -39,6 +41,8 @@ pub struct FileFolder {
     pub candidates: Vec<TextTemplate<RequestPath>>,
     /// `Cache-Control` of all files but HTML.
     pub cache_control: HeaderValue,
+    /// Whether its files can be opened without waiting.
+    pub look: LocalLook,
 }
 
 /// The placeholder `{path}`: the path of the request, as `rewrite` leaves it.

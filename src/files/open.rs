@@ -1,4 +1,5 @@
-//! Opens the file of a request. These functions wait for the file system.
+//! Opens the file of a request. These functions wait for the file system, unless they are told to find only what the
+//! kernel has in memory ([`Reach::Cached`]).
 //!
 //! The kernel resolves each name beneath the folder (openat2 with `RESOLVE_BENEATH`): no `..` and no link leads out of
 //! it, also if somebody changes folders at the same moment. Links within the folder are followed, because deployments
@@ -17,6 +18,8 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::io::Errno;
 
+use crate::files::FileFolder;
+use crate::files::local::CACHED;
 use crate::files::name::Candidate;
 
 /// The file that stands for a folder.
@@ -48,9 +51,20 @@ pub struct OpenedFile {
     pub suffix: Option<usize>,
 }
 
+/// How far a search goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// It does not wait: where the kernel would, the result is [`OpenFault::Uncached`].
+    Cached,
+    /// It may wait for the file system.
+    Whole,
+}
+
 /// Why no file was opened.
 #[derive(Debug)]
 pub enum OpenFault {
+    /// The kernel does not have in memory what the search needs, or cannot tell.
+    Uncached,
     /// No candidate is a file that may be served. The path of a link that leads out of the folder, if there was one.
     Absent(Option<PathBuf>),
     /// The folder itself cannot be opened.
@@ -69,12 +83,13 @@ enum Entry {
 /// with a slash, or the client cannot be led to one that does. `suffixes`: those of compressed copies for a file name,
 /// the preferred one first.
 pub fn find_file(
-    folder: &Path,
+    folder: &FileFolder,
+    reach: Reach,
     candidates: &[Candidate],
     has_slash: bool,
     suffixes: impl Fn(&Path) -> Vec<&'static str>,
 ) -> Result<Found, OpenFault> {
-    let root = open_folder(folder).map_err(OpenFault::Folder)?;
+    let root = open_root(folder, reach)?;
     let mut link = None;
     for candidate in candidates {
         let name = match candidate.is_folder {
@@ -82,10 +97,10 @@ pub fn find_file(
             false => candidate.name.clone(),
         };
         let mut is_index = candidate.is_folder;
-        let mut entry = open_entry(&root, &name, &mut link)?;
+        let mut entry = open_entry(&root, reach, &name, &mut link)?;
         if matches!(entry, Some(Entry::Folder)) && !is_index {
             is_index = true;
-            entry = open_entry(&root, &name.join(INDEX), &mut link)?;
+            entry = open_entry(&root, reach, &name.join(INDEX), &mut link)?;
         }
         match entry {
             Some(Entry::File(_)) if is_index && candidate.is_requested && !has_slash => {
@@ -93,7 +108,7 @@ pub fn find_file(
             }
             Some(Entry::File(file)) => {
                 let suffixes = suffixes(&file.name);
-                return Ok(Found::File(open_compressed(&root, file, &suffixes)));
+                return open_compressed(&root, reach, file, &suffixes).map(Found::File);
             }
             Some(Entry::Folder) | None => {}
         }
@@ -101,13 +116,26 @@ pub fn find_file(
     Err(OpenFault::Absent(link))
 }
 
+/// Opens the folder, as far as `reach` allows. A search that may wait looks what file system it is on, too.
+fn open_root(folder: &FileFolder, reach: Reach) -> Result<OwnedFd, OpenFault> {
+    match reach {
+        Reach::Cached if !folder.look.is_local() => Err(OpenFault::Uncached),
+        Reach::Cached => open_folder(&folder.path, ResolveFlags::CACHED).map_err(|_| OpenFault::Uncached),
+        Reach::Whole => {
+            let root = open_folder(&folder.path, ResolveFlags::empty()).map_err(OpenFault::Folder)?;
+            folder.look.look(&root);
+            Ok(root)
+        }
+    }
+}
+
 /// Opens a folder, which may be a link.
 ///
 /// # Errors
 /// It does not exist, is not a folder or may not be entered, or the kernel lacks openat2.
-pub fn open_folder(path: &Path) -> io::Result<OwnedFd> {
+pub fn open_folder(path: &Path, resolve: ResolveFlags) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::empty()) {
+    match openat2(CWD, path, flags, Mode::empty(), resolve) {
         Err(Errno::NOSYS) => Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel lacks openat2 (Linux 5.6)")),
         opened => Ok(opened?),
     }
@@ -115,10 +143,18 @@ pub fn open_folder(path: &Path) -> io::Result<OwnedFd> {
 
 /// Opens a name beneath `root`. `None` if there is no such file, or none that may be served. `link` gets the name of a
 /// link that leads out of the folder.
-fn open_entry(root: &OwnedFd, name: &Path, link: &mut Option<PathBuf>) -> Result<Option<Entry>, OpenFault> {
+fn open_entry(
+    root: &OwnedFd,
+    reach: Reach,
+    name: &Path,
+    link: &mut Option<PathBuf>,
+) -> Result<Option<Entry>, OpenFault> {
     let fault = |errno: Errno| OpenFault::File(name.to_owned(), errno.into());
-    let file = match open_beneath(root, name) {
+    let file = match open_beneath(root, reach, name) {
         Ok(file) => file,
+        // The kernel remembers also which names do not exist. Everything else is left to a search that may wait.
+        Err(Errno::NOENT | Errno::NOTDIR) if reach == Reach::Cached => return Ok(None),
+        Err(_) if reach == Reach::Cached => return Err(OpenFault::Uncached),
         Err(Errno::XDEV) => {
             *link = Some(name.to_owned());
             return Ok(None);
@@ -140,11 +176,15 @@ fn open_entry(root: &OwnedFd, name: &Path, link: &mut Option<PathBuf>) -> Result
     })
 }
 
-fn open_beneath(root: &OwnedFd, name: &Path) -> Result<OwnedFd, Errno> {
+fn open_beneath(root: &OwnedFd, reach: Reach, name: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let (resolve, attempts) = match reach {
+        Reach::Cached => (beneath | CACHED, 1),
+        Reach::Whole => (beneath, ATTEMPTS),
+    };
     let mut file = Err(Errno::AGAIN);
-    for _ in 0..ATTEMPTS {
+    for _ in 0..attempts {
         file = openat2(root.as_fd(), name, flags, Mode::empty(), resolve);
         if !matches!(file, Err(Errno::AGAIN | Errno::INTR)) {
             break;
@@ -174,19 +214,26 @@ fn is_absence(errno: Errno) -> bool {
 
 /// Returns the compressed copy of a file with the first of `suffixes` that exists, or the file. A copy that is older
 /// than the file was made of another one.
-fn open_compressed(root: &OwnedFd, file: OpenedFile, suffixes: &[&'static str]) -> OpenedFile {
+fn open_compressed(
+    root: &OwnedFd,
+    reach: Reach,
+    file: OpenedFile,
+    suffixes: &[&'static str],
+) -> Result<OpenedFile, OpenFault> {
     for (index, suffix) in suffixes.iter().enumerate() {
         let mut name = file.name.clone().into_os_string().into_vec();
         name.push(b'.');
         name.extend_from_slice(suffix.as_bytes());
         let name = Path::new(std::ffi::OsStr::from_bytes(&name));
-        if let Ok(Some(Entry::File(copy))) = open_entry(root, name, &mut None)
-            && copy.modified >= file.modified
-        {
-            return OpenedFile { name: file.name, suffix: Some(index), ..copy };
+        match open_entry(root, reach, name, &mut None) {
+            Ok(Some(Entry::File(copy))) if copy.modified >= file.modified => {
+                return Ok(OpenedFile { name: file.name, suffix: Some(index), ..copy });
+            }
+            Err(OpenFault::Uncached) => return Err(OpenFault::Uncached),
+            _ => {}
         }
     }
-    file
+    Ok(file)
 }
 
 fn modification_time(seconds: i64, nanoseconds: u64) -> Option<SystemTime> {

@@ -251,3 +251,45 @@ fn a_time_that_says_nothing_is_no_validator() {
     file.write_all(b"!").unwrap();
     assert!(gateway.get("/LICENSE").get("etag").is_some());
 }
+
+/// The threads that may wait for the file system have nothing to do for a file that the kernel has in memory, and see
+/// at once what changes.
+#[test]
+fn a_file_in_memory_is_served_at_once_and_changes_are_seen() {
+    let gateway = site(ROUTES);
+    let (mut client, dist) = (gateway.client(), gateway.dir.path().join("dist"));
+    let mut fetch = |target: &str| client.fetch(&get(target, "accept-encoding: br\r\n"), "");
+    assert_eq!(fetch("/raw/assets/app.js").text(), script());
+    let wakes = || {
+        let threads = fs::read_dir(format!("/proc/{}/task", gateway.pid())).unwrap();
+        let statuses = threads.filter_map(|thread| fs::read_to_string(thread.unwrap().path().join("status")).ok());
+        let of_files = statuses.filter(|status| status.starts_with("Name:\ttokio-rt-worker"));
+        let switches = of_files.map(|status| {
+            let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:\t")).unwrap();
+            count.parse::<u64>().unwrap()
+        });
+        switches.sum::<u64>()
+    };
+    wait_until("the thread has done its work", || wakes() > 0);
+    let before = wakes();
+    for _ in 0..100 {
+        assert_eq!(fetch("/raw/assets/app.js").text(), script());
+        assert_eq!(fetch("/raw/nothing").status(), 404);
+    }
+    assert!(wakes() - before < 20, "{} times for 200 requests", wakes() - before);
+
+    fs::write(dist.join("assets/app.js.br"), "compressed").unwrap();
+    let copy = fetch("/raw/assets/app.js");
+    assert_eq!((copy.text(), copy.get("content-encoding")), ("compressed".to_owned(), Some("br")));
+    fs::write(dist.join("assets/new.js"), "new").unwrap();
+    fs::rename(dist.join("assets/new.js"), dist.join("assets/app.js")).unwrap();
+    fs::remove_file(dist.join("assets/app.js.br")).unwrap();
+    assert_eq!(fetch("/raw/assets/app.js").text(), "new");
+    fs::rename(&dist, dist.with_extension("old")).unwrap();
+    fs::create_dir_all(dist.join("assets")).unwrap();
+    fs::write(dist.join("assets/app.js"), "of another folder").unwrap();
+    assert_eq!(fetch("/raw/assets/app.js").text(), "of another folder");
+    fs::remove_file(dist.join("assets/app.js")).unwrap();
+    symlink(dist.with_extension("old").join("assets/app.js"), dist.join("assets/app.js")).unwrap();
+    assert_eq!(fetch("/raw/assets/app.js").status(), 404, "a link that leads out of the folder");
+}

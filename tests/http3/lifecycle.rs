@@ -1,6 +1,6 @@
 //! The end of connections: idle ones, a worker that drains, and a process that takes over.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{ECHO, Http3Gateway};
 use crate::support::h3::{GOAWAY, get, head, read_varint};
@@ -8,6 +8,17 @@ use crate::support::upstream::Upstream;
 use crate::support::{upstream::ok, wait_until};
 
 const NO_ERROR: u64 = 0x100;
+
+/// A server that answers so late.
+fn late_server(pause: Duration) -> Upstream {
+    Upstream::start(move |peer| {
+        while peer.request()?.is_some() {
+            std::thread::sleep(pause);
+            peer.send(ok("late"))?;
+        }
+        Ok(())
+    })
+}
 
 #[test]
 fn an_idle_connection_ends_with_goaway() {
@@ -34,13 +45,7 @@ fn an_idle_connection_ends_with_goaway() {
 
 #[test]
 fn a_process_that_stops_completes_its_requests() {
-    let upstream = Upstream::start(|peer| {
-        while peer.request()?.is_some() {
-            std::thread::sleep(Duration::from_secs(2));
-            peer.send(ok("late"))?;
-        }
-        Ok(())
-    });
+    let upstream = late_server(Duration::from_secs(2));
     let rest = format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url());
     let mut gateway = Http3Gateway::start("workers = 2\n", "http3 = true", &rest);
     let client = gateway.connect();
@@ -51,6 +56,49 @@ fn a_process_that_stops_completes_its_requests() {
     assert_eq!(exchange.response().unwrap().text(), "late");
     assert_eq!(client.close_code(), NO_ERROR);
     assert!(gateway.gateway.exit().success());
+}
+
+/// Longer than a client may take for a sign of life while the gateway waits for its connection.
+#[test]
+fn a_long_request_of_a_client_that_is_there_is_completed() {
+    let upstream = late_server(Duration::from_secs(6));
+    let rest = format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url());
+    let mut gateway = Http3Gateway::start("", "http3 = true", &rest);
+    let client = gateway.connect();
+    let mut exchange = client.open(&head(&get("/")));
+    exchange.finish();
+    wait_until("the request is at the server", || upstream.connections() == 1);
+    gateway.gateway.signal("TERM");
+    assert_eq!(exchange.response().unwrap().text(), "late");
+    assert!(gateway.gateway.exit().success());
+}
+
+/// The first has a request under way, and the second one has not acknowledged its response.
+#[test]
+fn clients_that_have_vanished_do_not_hold_up_the_end() {
+    let upstream = late_server(Duration::from_secs(1));
+    let slow = Upstream::silent();
+    let rest = format!(
+        "[[route]]\npath = \"/late\"\nupstream = \"{}\"\n[[route]]\npath = \"/never\"\nupstream = \"{}\"\n",
+        upstream.url(),
+        slow.url()
+    );
+    let mut gateway = Http3Gateway::start("shutdown_timeout = \"60s\"\n", "http3 = true", &rest);
+    for (path, server) in [("/late", &upstream), ("/never", &slow)] {
+        let client = gateway.connect();
+        let mut exchange = client.open(&head(&get(path)));
+        exchange.finish();
+        wait_until("the request is at the server", || server.connections() == 1);
+        // Its packets stop, and it says nothing.
+        std::mem::forget(exchange);
+        client.runtime.shutdown_background();
+        std::mem::forget((client.connection, client.endpoint));
+    }
+    let start = Instant::now();
+    gateway.gateway.signal("TERM");
+    assert!(gateway.gateway.exit().success());
+    let waited = start.elapsed();
+    assert!(waited > Duration::from_secs(3) && waited < Duration::from_secs(20), "{waited:?}");
 }
 
 #[test]
@@ -74,13 +122,7 @@ fn a_client_that_leaves_ends_its_request() {
 
 #[test]
 fn a_long_request_survives_the_silence_of_both_sides() {
-    let upstream = Upstream::start(|peer| {
-        while peer.request()?.is_some() {
-            std::thread::sleep(Duration::from_secs(6));
-            peer.send(ok("late"))?;
-        }
-        Ok(())
-    });
+    let upstream = late_server(Duration::from_secs(6));
     let rest = format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url());
     let gateway = Http3Gateway::start("keepalive_timeout = \"1s\"\n", "http3 = true", &rest);
     assert_eq!(gateway.connect().get("/").text(), "late");

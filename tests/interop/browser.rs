@@ -1,5 +1,5 @@
-//! Chromium: a page with its parts, an event stream, a WebSocket, an upload and a limit, over TLS; refused uploads over
-//! HTTP/3; and a page with a development certificate.
+//! Chromium: a page with its parts, an event stream, a WebSocket, an upload and a limit, over HTTP/2 and
+//! HTTP/3; refused uploads over HTTP/3; and a page with a development certificate.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -83,11 +83,34 @@ pub fn read_report(site: &Site) -> Value {
 
 #[test]
 fn a_page_is_loaded_and_alive_over_one_connection() {
-    let limited = "[[route]]\nname = \"limited\"\npath = \"/limited\"\nrespond = { body = \"once more\" }\nlimits = [\"two\"]\n\
-                   [limit.two]\nrate = \"2/day\"\nkey = \"ip\"\n";
-    let site = Site::start(limited);
+    let site = Site::start(LIMITED);
     let browser = Browser::open(&site.url("/page"));
-    let report = read_report(&site);
+    assert_alive(&site, browser, "h2", "HTTP/2.0");
+}
+
+#[test]
+fn a_page_is_loaded_and_alive_over_one_connection_of_http3() {
+    let site = Site::start_with("http3 = true\n", LIMITED);
+    let origin = format!("127.0.0.1:{}", site.gateway.addr.port());
+    let [force, trust] = force_http3(&origin, &site.digest);
+    // Chromium opens WebSockets over HTTP/2 or HTTP/1.1 otherwise.
+    let arguments = [&*force, &trust, "--enable-features=EnableWebsocketsOverHttp3"];
+    let browser = Browser::open_with(&format!("https://{origin}/page"), &arguments);
+    assert_alive(&site, browser, "h3", "HTTP/3.0");
+}
+
+/// Arguments by which a browser uses HTTP/3 from the first request, though no public CA has signed the certificate.
+fn force_http3(origin: &str, digest: &str) -> [String; 2] {
+    [format!("--origin-to-force-quic-on={origin}"), format!("--ignore-certificate-errors-spki-list={digest}")]
+}
+
+/// A route with a limit, beside the application.
+const LIMITED: &str = "[[route]]\nname = \"limited\"\npath = \"/limited\"\nrespond = { body = \"once more\" }\nlimits = [\"two\"]\n\
+                       [limit.two]\nrate = \"2/day\"\nkey = \"ip\"\n";
+
+/// Fails unless the page has all of its parts, over one connection of the protocol that the browser, and the log, call so.
+fn assert_alive(site: &Site, browser: Browser, protocol: &str, version: &str) {
+    let report = read_report(site);
     assert_eq!(report["error"], Value::Null);
     assert_eq!(report["parts"], serde_json::json!([1, 4, 7, 10]));
     assert_eq!(report["styles"], serde_json::json!([1, 1, 1, 1]));
@@ -104,12 +127,15 @@ fn a_page_is_loaded_and_alive_over_one_connection() {
     assert!(limited["retryAfter"].as_str().unwrap().parse::<u32>().unwrap() > 0, "{limited}");
     let protocols: Vec<&str> =
         report["protocols"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
-    assert!(protocols.len() > 20 && protocols.iter().all(|one| one.ends_with(" h2")), "{protocols:?}");
+    assert!(
+        protocols.len() > 20 && protocols.iter().all(|one| one.ends_with(&format!(" {protocol}"))),
+        "{protocols:?}"
+    );
     // The tunnel is a stream like the others, and a speculative connection is closed again.
     let log = site.gateway.stdout();
     let socket = log.lines().find(|line| line.contains("\"path\":\"/socket\"")).expect("the tunnel is logged");
-    assert!(socket.contains("\"protocol\":\"HTTP/2.0\""), "{socket}");
-    let [listener, open] = [("listener", "127.0.0.1:0"), ("protocol", "h2")];
+    assert!(socket.contains(&format!("\"protocol\":\"{version}\"")), "{socket}");
+    let [listener, open] = [("listener", "127.0.0.1:0"), ("protocol", protocol)];
     site.gateway.assert_metric("connections", &[listener, open], 1.0);
     drop(browser);
     site.gateway.assert_metric("tunnels", &[], 0.0);
@@ -150,8 +176,7 @@ fn a_page_sees_why_its_uploads_are_refused_over_http3() {
     let (gateway, digest) = secured_with("http3 = true\n", &rest);
     assert_eq!(fetch(gateway.listeners()[1], &get("/spend", "")).status(), 200);
     let origin = format!("127.0.0.1:{}", gateway.addr.port());
-    let arguments =
-        [format!("--origin-to-force-quic-on={origin}"), format!("--ignore-certificate-errors-spki-list={digest}")];
+    let arguments = force_http3(&origin, &digest);
     let _browser = Browser::open_with(&format!("https://{origin}/"), &arguments.each_ref().map(String::as_str));
     let report: Value = loop {
         if let Ok(report) = serde_json::from_str(&server.request().head) {

@@ -13,14 +13,22 @@ use crate::support::wait_until;
 
 pub struct Site {
     pub gateway: Gateway,
+    /// The digest of the key of its certificate.
+    pub digest: String,
     _app: App,
 }
 
 impl Site {
     /// `rest` are further lines of the one route, and sections.
     pub fn start(rest: &str) -> Site {
+        Site::start_with("", rest)
+    }
+
+    /// The same, with further lines of the listener for TLS.
+    pub fn start_with(listener: &str, rest: &str) -> Site {
         let app = App::script("express.js");
-        Site { gateway: secured(&route(&app.url(), rest)), _app: app }
+        let (gateway, digest) = secured_with(listener, &route(&app.url(), rest));
+        Site { gateway, digest, _app: app }
     }
 
     pub fn ca_file(&self) -> String {

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use http::header::{
     ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, LAST_MODIFIED,
@@ -22,7 +22,7 @@ use crate::files::conditions::{Judgement, Validators};
 use crate::files::job::FileJob;
 use crate::files::media_type::{find_media_type, is_html};
 use crate::files::name::Candidate;
-use crate::files::open::{Found, OpenFault, OpenedFile, find_file};
+use crate::files::open::{Found, OpenFault, OpenedFile, Reach, find_file};
 use crate::files::ranges::Selection;
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
@@ -69,7 +69,7 @@ impl FileQuestion {
     }
 }
 
-/// The search for the file of a request, which may wait for the file system.
+/// The search for the file of a request.
 struct FileSearch {
     folder: Arc<FileFolder>,
     question: FileQuestion,
@@ -85,13 +85,13 @@ impl FileSearch {
         FileSearch { folder: folder.clone(), question, copies }
     }
 
-    fn run(self) -> Result<FoundFile, OpenFault> {
+    fn run(&self, reach: Reach) -> Result<FoundFile, OpenFault> {
         let FileQuestion { candidates, has_slash } = &self.question;
         let suffixes = |name: &Path| match has_copies(&find_media_type(name)) {
             true => self.copies.iter().map(|(_, suffix)| *suffix).collect(),
             false => Vec::new(),
         };
-        Ok(match find_file(&self.folder.path, candidates, *has_slash, suffixes)? {
+        Ok(match find_file(&self.folder, reach, candidates, *has_slash, suffixes)? {
             Found::FolderWithoutSlash => FoundFile::FolderWithoutSlash,
             Found::File(file) => {
                 let copy = file.suffix.and_then(|index| self.copies.get(index)).copied();
@@ -124,19 +124,33 @@ pub async fn serve_file(
         return Err(End::FileShortage.into());
     };
     let search = FileSearch::new(folder, question, headers);
-    let job = FileJob::start(move || (search.run(), descriptor));
-    match timeout(routed.route.timeouts.response, job).await {
-        Ok(Ok((Ok(FoundFile::FolderWithoutSlash), _))) => Ok(redirect_to_folder(routed)),
-        Ok(Ok((Ok(FoundFile::File(file)), descriptor))) => Ok(file.build(headers, routed.head.method(), descriptor)),
-        Ok(Ok((Err(fault), _))) => {
+    let Some((found, descriptor)) = run_search(search, descriptor, routed.route.timeouts.response).await else {
+        failure_log.log_file_failure(&folder.path, format_args!("the file system does not respond"));
+        return Err(End::FileFailed.into());
+    };
+    match found {
+        Ok(FoundFile::FolderWithoutSlash) => Ok(redirect_to_folder(routed)),
+        Ok(FoundFile::File(file)) => Ok(file.build(headers, routed.head.method(), descriptor)),
+        Err(fault) => {
             log_fault(failure_log, folder, &fault);
             Err(end_of_fault(&fault).into())
         }
-        Ok(Err(_)) | Err(_) => {
-            failure_log.log_file_failure(&folder.path, format_args!("the file system does not respond"));
-            Err(End::FileFailed.into())
-        }
     }
+}
+
+/// Runs a search: at once if the kernel has in memory what it needs, else on a thread that may wait for the file system,
+/// no longer than `patience`. `None`: the file system does not respond.
+async fn run_search(
+    search: FileSearch,
+    descriptor: DescriptorPermit,
+    patience: Duration,
+) -> Option<(Result<FoundFile, OpenFault>, DescriptorPermit)> {
+    match search.run(Reach::Cached) {
+        Err(OpenFault::Uncached) => {}
+        found => return Some((found, descriptor)),
+    }
+    let job = FileJob::start(move || (search.run(Reach::Whole), descriptor));
+    timeout(patience, job).await.ok()?.ok()
 }
 
 /// The response that a request would get, for explanations.
@@ -161,13 +175,9 @@ pub async fn preview_file(
 ) -> Result<Option<FilePreview>, Refusal> {
     let search = FileSearch::new(folder, FileQuestion::new(folder, routed)?, headers);
     let descriptor = descriptors::acquire_server_descriptor().ok_or(End::FileShortage)?;
-    let work = move || (search.run(), descriptor);
     let (found, descriptor) = match may_block {
-        true => work(),
-        false => match timeout(routed.route.timeouts.response, FileJob::start(work)).await {
-            Ok(Ok(done)) => done,
-            Ok(Err(_)) | Err(_) => return Err(End::FileFailed.into()),
-        },
+        true => (search.run(Reach::Whole), descriptor),
+        false => run_search(search, descriptor, routed.route.timeouts.response).await.ok_or(End::FileFailed)?,
     };
     let (response, file) = match found {
         Ok(FoundFile::FolderWithoutSlash) => (redirect_to_folder(routed), None),
@@ -183,7 +193,7 @@ pub async fn preview_file(
 
 fn log_fault(failure_log: &FailureLog, folder: &FileFolder, fault: &OpenFault) {
     match fault {
-        OpenFault::Absent(None) => {}
+        OpenFault::Absent(None) | OpenFault::Uncached => {}
         OpenFault::Absent(Some(link)) => {
             let what = format_args!("{} is or is behind a link that leads out of it", link.display());
             failure_log.log_file_failure(&folder.path, what);
@@ -205,7 +215,7 @@ fn end_of_fault(fault: &OpenFault) -> End {
     match fault {
         OpenFault::Absent(_) => End::NoFile,
         OpenFault::Folder(error) | OpenFault::File(_, error) if descriptors::is_shortage(error) => End::FileShortage,
-        OpenFault::Folder(_) | OpenFault::File(..) => End::FileFailed,
+        OpenFault::Folder(_) | OpenFault::File(..) | OpenFault::Uncached => End::FileFailed,
     }
 }
 

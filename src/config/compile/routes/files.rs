@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use http::HeaderValue;
+use rustix::fs::ResolveFlags;
 
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::Diagnostic;
@@ -16,6 +17,7 @@ use crate::config::reader::{At, Section};
 use crate::config::schema::route;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
+use crate::files::local::LocalLook;
 use crate::files::name::Candidate;
 use crate::files::open::open_folder;
 use crate::files::{FileFolder, RequestPath};
@@ -40,7 +42,7 @@ pub fn compile_files(section: &Section, node: &Node) -> Option<Arc<FileFolder>> 
     record_reach(section, node, &path, &candidates);
     warn_of_missing_files(section, &path, &candidates);
     let candidates = candidates.into_iter().map(|at| at.value).collect();
-    Some(Arc::new(FileFolder { path, candidates, cache_control: cache_control? }))
+    Some(Arc::new(FileFolder { path, candidates, cache_control: cache_control?, look: LocalLook::default() }))
 }
 
 /// Reports options that have no meaning without `files`.
@@ -126,7 +128,7 @@ fn compile_cache_control(section: &Section) -> Option<HeaderValue> {
 
 /// Reports a folder from which no file can be served: its name in the config, and its path.
 fn check_folder(section: &Section, node: &Node, (shown, path): (&str, &Path)) -> Option<()> {
-    let Err(error) = open_folder(path).and_then(|_| fs::read_dir(path)) else { return Some(()) };
+    let Err(error) = open_folder(path, ResolveFlags::empty()).and_then(|_| fs::read_dir(path)) else { return Some(()) };
     let (what, help) = match error.kind() {
         ErrorKind::NotFound => (
             format!("there is no folder `{shown}`"),

@@ -31,6 +31,10 @@ use crate::telemetry::metrics::Protocol;
 
 /// Time that a client has to react to GOAWAY, after which further requests are rejected.
 const LAST_CALL: Duration = Duration::from_millis(500);
+/// A client that holds up the end of its connection is asked for a sign of life. One that gives none for so long has
+/// vanished: by then the library has asked several times.
+const VANISHED_AFTER: Duration = Duration::from_secs(3);
+const VANISHED_ROUND_TRIPS: u32 = 10;
 /// GOAWAY with this number rejects no request yet.
 const LARGEST_REQUEST: u64 = varint::MAX - 3;
 /// Bytes per second that a client acknowledges at least, if `min_response_rate` is less.
@@ -54,6 +58,13 @@ enum Leaving {
     },
 }
 
+/// A question to the client whether it is still there.
+struct Probe {
+    asked: Instant,
+    /// Acknowledgements until then.
+    acks: u64,
+}
+
 /// The task of a connection.
 struct Driver {
     shared: Rc<Http3Connection>,
@@ -68,6 +79,8 @@ struct Driver {
     timer: Pin<Box<Sleep>>,
     /// When something was last sent to keep the connection alive.
     pinged: Instant,
+    /// The last question to a client that holds up the end of the connection.
+    probe: Option<Probe>,
     /// Counts the open connection.
     open: Option<OpenGauge>,
     /// A packet for which the kernel has had no room.
@@ -112,6 +125,7 @@ pub fn serve_connection(
         remote,
         timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
         pinged: Instant::now(),
+        probe: None,
         unsent: None,
     };
     async move { poll_fn(|cx| driver.poll(cx)).await }
@@ -311,9 +325,27 @@ impl Driver {
             let streams = shared.streams.borrow();
             streams.requests.is_empty() && streams.finishing.is_empty()
         };
-        if self.leaving == (Leaving::Last { is_sent: true }) && is_done {
+        if self.leaving == (Leaving::Last { is_sent: true }) && (is_done || self.has_vanished(now)) {
             self.close(now, NO_ERROR);
         }
+    }
+
+    /// Returns whether the client has not answered the last question. Asks again when it has.
+    fn has_vanished(&mut self, now: Instant) -> bool {
+        let acks = self.shared.quic.borrow().stats().frame_rx.acks;
+        match &self.probe {
+            Some(probe) if now < probe.asked + self.probe_patience() => return false,
+            Some(probe) if probe.acks == acks => return true,
+            _ => {}
+        }
+        self.shared.quic.borrow_mut().ping();
+        self.probe = Some(Probe { asked: now, acks });
+        false
+    }
+
+    /// Returns how long the client may take for a sign of life.
+    fn probe_patience(&self) -> Duration {
+        VANISHED_AFTER.max(VANISHED_ROUND_TRIPS * self.shared.quic.borrow().rtt())
     }
 
     /// Passes what the library has for the endpoint. Returns whether the endpoint has something in turn.
@@ -330,7 +362,6 @@ impl Driver {
 
     /// Sends all pending packets, as far as the kernel has space.
     fn send(&mut self, now: Instant, cx: &mut Context<'_>) {
-        let max_segments = self.endpoint.socket.max_segments();
         if let Some((transmit, packets)) = &self.unsent {
             if !self.endpoint.send(transmit, packets, cx.waker()) {
                 return;
@@ -340,7 +371,10 @@ impl Driver {
         let mut packets = self.endpoint.send_buffer.borrow_mut();
         for _ in 0..SENDS_MAX {
             packets.clear();
-            let next = self.shared.quic.borrow_mut().poll_transmit(now, max_segments, &mut packets);
+            let mut quic = self.shared.quic.borrow_mut();
+            let max_segments = self.endpoint.socket.max_segments(quic.current_mtu());
+            let next = quic.poll_transmit(now, max_segments, &mut packets);
+            drop(quic);
             let Some(transmit) = next else { return };
             if !self.endpoint.send(&transmit, &packets, cx.waker()) {
                 self.unsent = Some((transmit, packets.as_slice().into()));
@@ -356,6 +390,9 @@ impl Driver {
         let mut bound = |at: Instant| due = Some(due.map_or(at, |due| due.min(at)));
         if let Leaving::Told(since) = self.leaving {
             bound(since + LAST_CALL);
+        }
+        if let (Some(probe), false) = (&self.probe, self.shared.is_closed()) {
+            bound(probe.asked + self.probe_patience());
         }
         if has_requests && !self.shared.is_closed() {
             let next = self.pinged + settings::ping_interval(&self.shared.settings);

@@ -9,6 +9,9 @@ use quinn_udp::{EcnCodepoint, RecvMeta, UdpSocketState};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
+/// The most bytes that the kernel takes in one call, over IPv6 as over IPv4. It refuses more, whatever their segments.
+const SEND_MAX: usize = 65_535 - 40 - 8;
+
 /// A socket in the runtime where it was made.
 pub struct QuicSocket {
     io: UdpSocket,
@@ -33,9 +36,9 @@ impl QuicSocket {
         self.local_addr
     }
 
-    /// Returns how many datagrams one call can send.
-    pub fn max_segments(&self) -> usize {
-        self.state.max_gso_segments()
+    /// Returns how many datagrams of `size` bytes one call can send.
+    pub fn max_segments(&self, size: u16) -> usize {
+        (SEND_MAX / usize::from(size).max(1)).clamp(1, self.state.max_gso_segments())
     }
 
     /// Receives into `buffer`: one datagram, or several of one client.
@@ -98,6 +101,34 @@ mod tests {
     impl Wake for CountingWaker {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn the_kernel_takes_as_many_datagrams_as_are_sent_at_once() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let _guard = runtime.enter();
+        for (addr, size) in [("127.0.0.1:0", 1200), ("127.0.0.1:0", 1452), ("[::1]:0", 1452)] {
+            let [receiver, sender] = [(); 2].map(|()| std::net::UdpSocket::bind(addr).unwrap());
+            receiver.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+            sender.set_nonblocking(true).unwrap();
+            let (destination, socket) = (receiver.local_addr().unwrap(), QuicSocket::new(sender).unwrap());
+            let count = socket.max_segments(size);
+            let bytes = vec![b'x'; count * usize::from(size)];
+            let transmit = quinn_proto::Transmit {
+                destination,
+                ecn: None,
+                size: bytes.len(),
+                segment_size: (count > 1).then(|| size.into()),
+                src_ip: None,
+            };
+            assert!(runtime.block_on(async {
+                socket.io.writable().await.unwrap();
+                socket.send(&transmit, &bytes)
+            }));
+            for number in 0..count {
+                assert_eq!(receiver.recv(&mut [0; 2000]).unwrap(), usize::from(size), "{number} of {count}");
+            }
         }
     }
 
