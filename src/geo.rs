@@ -5,6 +5,15 @@ use std::net::IpAddr;
 
 use maxminddb::{MaxMindDbError, PathElement, Reader};
 
+/// The codes of ISO 3166-1.
+const COUNTRY_CODES: &str = "AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB BD BE BF BG BH BI BJ BL BM BN BO BQ BR BS BT BV BW BY \
+     BZ CA CC CD CF CG CH CI CK CL CM CN CO CR CU CV CW CX CY CZ DE DJ DK DM DO DZ EC EE EG EH ER ES ET FI FJ FK \
+     FM FO FR GA GB GD GE GF GG GH GI GL GM GN GP GQ GR GS GT GU GW GY HK HM HN HR HT HU ID IE IL IM IN IO IQ IR \
+     IS IT JE JM JO JP KE KG KH KI KM KN KP KR KW KY KZ LA LB LC LI LK LR LS LT LU LV LY MA MC MD ME MF MG MH MK \
+     ML MM MN MO MP MQ MR MS MT MU MV MW MX MY MZ NA NC NE NF NG NI NL NO NP NR NU NZ OM PA PE PF PG PH PK PL PM \
+     PN PR PS PT PW PY QA RE RO RS RU RW SA SB SC SD SE SG SH SI SJ SK SL SM SN SO SR SS ST SV SX SY SZ TC TD TF \
+     TG TH TJ TK TL TM TN TO TR TT TV TW TZ UA UG UM US UY UZ VA VC VE VG VI VN VU WF WS YE YT ZA ZM ZW";
+
 /// The country of an address that the database does not list, such as a private one.
 const UNKNOWN_COUNTRY: &str = "XX";
 
@@ -55,6 +64,14 @@ fn is_code(value: Result<Option<&str>, MaxMindDbError>) -> bool {
     value.ok().flatten().is_some_and(is_country_code)
 }
 
+/// Returns whether the code is one of ISO 3166-1, or one that the standard leaves to its users: databases write `XK` for
+/// Kosovo, and the gateway [`UNKNOWN_COUNTRY`].
+pub fn is_known_country(code: &str) -> bool {
+    is_country_code(code)
+        && (COUNTRY_CODES.split(' ').any(|known| known == code)
+            || matches!(code.as_bytes(), b"AA" | b"ZZ" | [b'Q', b'M'..=b'Z'] | [b'X', _]))
+}
+
 /// Returns whether the text has the form of a code: two upper-case letters.
 pub fn is_country_code(text: &str) -> bool {
     text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_uppercase())
@@ -90,6 +107,22 @@ mod tests {
             ("fe80::1", "XX"),
         ] {
             assert_eq!(database.find_country(ip.parse().unwrap()), country, "{ip}");
+        }
+    }
+
+    #[test]
+    fn codes_of_countries_are_known() {
+        for (code, is_known) in [
+            ("DE", true),
+            ("GB", true),
+            ("UK", false),
+            ("EU", false),
+            ("XX", true),
+            ("XK", true),
+            ("QZ", true),
+            ("de", false),
+        ] {
+            assert_eq!(is_known_country(code), is_known, "{code}");
         }
     }
 

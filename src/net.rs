@@ -3,12 +3,13 @@
 //! requests look up addresses in them.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+use std::{fmt, io};
 
 use ipnet::{IpNet, Ipv6Net};
+use nix::unistd;
 use socket2::{SockRef, TcpKeepalive};
 
 /// TCP keepalive of clients and upstream servers: a peer that has vanished, such as a phone or a laptop that sleeps, is
@@ -44,6 +45,37 @@ impl SocketAccess {
     pub const ALL_USERS: SocketAccess = SocketAccess { mode: 0o666, owner: None, group: None };
     /// The user of the gateway.
     pub const OWN_USER: SocketAccess = SocketAccess { mode: 0o600, owner: None, group: None };
+
+    /// Returns the number of the owner, if there is a name.
+    ///
+    /// # Errors
+    /// This machine has no such user.
+    pub fn find_owner(&self) -> io::Result<Option<u32>> {
+        let find = |name: &str| Ok(unistd::User::from_name(name)?.map(|user| user.uid.as_raw()));
+        find_number("user", self.owner.as_deref(), find)
+    }
+
+    /// Returns the number of the group, if there is a name.
+    ///
+    /// # Errors
+    /// This machine has no such group.
+    pub fn find_group(&self) -> io::Result<Option<u32>> {
+        let find = |name: &str| Ok(unistd::Group::from_name(name)?.map(|group| group.gid.as_raw()));
+        find_number("group", self.group.as_deref(), find)
+    }
+}
+
+/// Returns the number that a text is or that `find` finds by it.
+fn find_number(
+    noun: &str,
+    name: Option<&str>,
+    find: impl Fn(&str) -> io::Result<Option<u32>>,
+) -> io::Result<Option<u32>> {
+    let Some(name) = name else { return Ok(None) };
+    if let Ok(number) = name.parse() {
+        return Ok(Some(number));
+    }
+    find(name)?.map(Some).ok_or_else(|| io::Error::other(format!("there is no {noun} `{name}`")))
 }
 
 impl fmt::Display for ListenAddr {

@@ -240,8 +240,13 @@ impl OrderClient<'_> {
             match kind {
                 ChallengeKind::Dns01 => {
                     let Some(publisher) = &self.settings.dns else { continue };
-                    let record = record.insert(DnsRecord::of_challenge(name, proof.dns_value()));
-                    dns::publish_record(publisher, record).await?;
+                    let published =
+                        dns::publish_record(publisher, record.insert(DnsRecord::of_challenge(name, proof.dns_value())));
+                    if let Err(fault) = published.await {
+                        // Then there is nothing to remove.
+                        record.take_if(|_| fault.is_refusal);
+                        return Err(fault.into());
+                    }
                 }
                 ChallengeKind::Http01 if is_token(&challenge.token) => {
                     self.state.write_challenge(self.lock, kind, &challenge.token, proof.as_str())?;

@@ -8,11 +8,11 @@ use crate::admin::page_request::PageRequest;
 use crate::admin::problem::Problem;
 use crate::admin::response::{AdminResponse, json_response};
 use crate::snapshot::Fleet;
-use crate::upstream::Server;
 use crate::upstream::breaker::{BreakerKind, CircuitBreaker};
 use crate::upstream::hostname::LookupOutcome;
 use crate::upstream::roster::{Member, UpstreamState};
 use crate::upstream::state::{Health, HealthReport};
+use crate::upstream::{SERVICE_PREFIX, Server};
 
 pub async fn show_upstreams(request: PageRequest) -> Result<AdminResponse, Problem> {
     let context = &request.context;
@@ -104,11 +104,13 @@ fn list_endpoints(upstream: &UpstreamState, roster: &[Member], server: &Server, 
             "for_ms": null,
         })];
     }
+    // SRV records give each of their hosts a weight.
+    let is_service = host_name.is_some_and(|name| name.starts_with(SERVICE_PREFIX));
     let place = |member: &Member| {
         let HealthReport { health, reason, ejection, since_ms } = member.state.report_health(now_ms);
         let mut place = json!({
             "server": server.origin.to_string(),
-            "weight": member.weight,
+            "weight": if is_service { round_thousandths(member.weight_part()) } else { member.weight.into() },
             "state": health.label(),
             "reason": reason,
             "returns_in_ms": ejection.map(|ejection| ejection.until_ms.saturating_sub(now_ms)),
@@ -129,4 +131,8 @@ fn list_endpoints(upstream: &UpstreamState, roster: &[Member], server: &Server, 
         place
     };
     its.into_iter().map(place).collect()
+}
+
+fn round_thousandths(number: f64) -> Value {
+    ((number * 1000.0).round() / 1000.0).into()
 }

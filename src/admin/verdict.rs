@@ -192,6 +192,12 @@ fn judge_config(event: &Value, problems: &mut Problems) {
         );
         problems.warn("reload_failed", text, "#/config");
     }
+    if reload["result"] == "success"
+        && let Some(failure) = reload["diagnostics"][0]["message"].as_str()
+    {
+        let text = format!("The last change of the config is active, but not all of it: {failure}.");
+        problems.bad("reload_incomplete", text, "#/config");
+    }
     if let Some(generation) = event["pinned"].as_u64() {
         let text = format!(
             "After a rollback, the config of generation {generation} is active in place of the files. To \
@@ -347,6 +353,12 @@ mod tests {
                     "bad store_down The limit store does not respond. #/limits",
                     "bad upstream_down No server is healthy in 1 upstream: app. #/upstreams",
                     "warn reload_failed The changed config was rejected (2 errors). Generation 3 stays active. #/config",
+                ],
+            ),
+            (
+                json!({ "last_reload": { "result": "success", "diagnostics": [{ "message": "cannot listen" }] } }),
+                vec![
+                    "bad reload_incomplete The last change of the config is active, but not all of it: cannot listen. #/config",
                 ],
             ),
             (

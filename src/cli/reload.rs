@@ -80,10 +80,12 @@ pub fn request_reload(file: &Path, dry_run: bool) -> ExitCode {
         for key in list("restart_needed_for") {
             eprintln!("warning: the change of {} needs a restart", key.as_str().unwrap_or_default());
         }
-        return ExitCode::SUCCESS;
     }
     let diagnostics = list("diagnostics");
     diagnostics.iter().for_each(|diagnostic| eprintln!("error: {}", format_diagnostic(diagnostic)));
+    if reply.status == 200 {
+        return if diagnostics.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(RUNTIME) };
+    }
     if diagnostics.is_empty() {
         eprintln!("error: {addr} answered {}: {}", reply.status, answer["detail"].as_str().unwrap_or(&reply.body));
     } else {

@@ -20,6 +20,7 @@ mod diagnostics;
 mod documents;
 mod effective;
 mod examples;
+mod expressions;
 mod habits;
 mod hints;
 mod origin;

@@ -1,7 +1,7 @@
 //! The texts that a config consists of: the file, its includes, and the files of sets and secrets. Collects their
 //! contents, their hash and every mistake of the load.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,6 +56,10 @@ pub struct SourceTexts {
     route_patterns: RefCell<Vec<(Place, Pattern)>>,
     /// Files and directories that no client may fetch.
     pub(in crate::config) private_files: RefCell<Vec<(PathBuf, PrivateFile)>>,
+    /// A route has `merge_slashes = false`.
+    keeps_slashes: Cell<bool>,
+    /// Values with repeated slashes, and how they are written without.
+    slashed_values: RefCell<Vec<(Place, String)>>,
     /// Folders that routes serve.
     pub(in crate::config) served_folders: RefCell<Vec<(Place, PathBuf)>>,
     /// `nat64` of the config.
@@ -96,6 +100,37 @@ impl SourceTexts {
             let help =
                 help.map_or_else(|| "write the `name` of a route".to_owned(), |name| format!("did you mean `{name}`?"));
             self.add_mistake(Diagnostic::new(place, "no route has such a name").with_help(help));
+        }
+    }
+
+    /// Remembers a value that only requests of a route with `merge_slashes = false` can have. `merged`: how it is written
+    /// for other routes; may be empty.
+    pub fn add_slashed_value(&self, place: Place, merged: String) {
+        self.slashed_values.borrow_mut().push((place, merged));
+    }
+
+    /// Accepts values with repeated slashes, because a route keeps them.
+    pub fn keep_slashes(&self) {
+        self.keeps_slashes.set(true);
+    }
+
+    /// Returns whether a route has `merge_slashes = false`.
+    pub fn keeps_slashes(&self) -> bool {
+        self.keeps_slashes.get()
+    }
+
+    /// Reports the values with repeated slashes if every route merges them.
+    pub fn report_slashed_values(&self) {
+        if self.keeps_slashes() {
+            return;
+        }
+        for (place, merged) in self.slashed_values.take() {
+            let what = "no request has such a path, because every route merges repeated slashes".to_owned();
+            let written =
+                if merged.is_empty() { "write it without `//`".to_owned() } else { format!("write `{merged}`") };
+            let help = format!("{written}, or set merge_slashes = false on the route");
+            let TextFault { what, help } = self.hide_value(place, TextFault { what, help });
+            self.add_mistake(Diagnostic::new(place, what).with_help(help));
         }
     }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use http::HeaderValue;
 use http::uri::Authority;
 use ipnet::IpNet;
-use regex::{Regex, RegexBuilder};
 
+use crate::config::expressions::{ExpressionFlags, build_regex};
 use crate::config::habits;
 use crate::limiting::algorithm::params::{PERIOD_MAX_MS, Rate};
 use crate::limiting::key::{Key, KeyPart};
@@ -17,9 +17,6 @@ use crate::limiting::source::{Source, SourceKind, SourceOrigin};
 pub use crate::names::{TextFault, invalid_text, parse_header_name, parse_param_name};
 use crate::net::{ListenAddr, parse_network};
 use crate::text::{hex_byte, unit_ms};
-
-/// Memory limit of a compiled regular expression, in bytes.
-const REGEX_MAX: usize = 1024 * 1024;
 
 /// Decodes `%XX`; returns `None` if a `%` is not followed by two hex digits.
 pub fn percent_decode(text: &str) -> Option<Vec<u8>> {
@@ -189,21 +186,6 @@ pub fn is_name(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
 }
 
-/// Compiles a regular expression with bounded memory.
-pub fn build_regex(builder: &mut RegexBuilder) -> Result<Regex, TextFault> {
-    match builder.size_limit(REGEX_MAX).dfa_size_limit(REGEX_MAX).build() {
-        Ok(regex) => Ok(regex),
-        Err(regex::Error::CompiledTooBig(_)) => {
-            invalid_text("the regular expression is too large", "use smaller repetitions")
-        }
-        Err(error) => {
-            let text = error.to_string();
-            let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
-            invalid_text(format!("not a regular expression: {reason}"), "the syntax is that of the Rust crate regex")
-        }
-    }
-}
-
 /// Parses the regular expression after `~` in `text`.
 pub fn parse_expression(text: &str, rest: &str) -> Result<Expression, TextFault> {
     let (ignore_case, pattern) = match (rest.strip_prefix("i "), rest.strip_prefix(' ')) {
@@ -215,8 +197,7 @@ pub fn parse_expression(text: &str, rest: &str) -> Result<Expression, TextFault>
         }
     };
     // Values may contain line ends, at which matching must not stop.
-    let mut builder = RegexBuilder::new(pattern);
-    let regex = build_regex(builder.case_insensitive(ignore_case).dot_matches_new_line(true))?;
+    let regex = build_regex(pattern, ExpressionFlags { ignore_case, any_dot: true })?;
     Ok(Expression { regex, ignore_case })
 }
 

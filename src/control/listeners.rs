@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::limiting::store::settings::StoreSettings;
 use crate::net::{ListenAddr, SocketAccess};
 use crate::telemetry::access_log::AccessLog;
-use crate::worker::{BindError, InheritedSockets, Listener, QuicOpener, Workers};
+use crate::worker::{BindError, FileAccess, InheritedSockets, Listener, QuicOpener, Workers};
 
 pub struct Listeners {
     workers: Workers,
@@ -53,6 +53,11 @@ pub fn bind_all(
 ) -> Result<Prepared, BindError> {
     let mut bind =
         |addr: &ListenAddr, access: &SocketAccess| match received.iter().position(|listener| listener.addr() == addr) {
+            // The config of the old process may have had another mode, owner or group.
+            Some(place) if !inherited.has(addr) => {
+                let listener = received.swap_remove(place);
+                listener.set_access(access).map(|()| listener)
+            }
             Some(place) => Ok(received.swap_remove(place)),
             None => bind_listener(addr, access, inherited),
         };
@@ -160,11 +165,13 @@ impl Listeners {
         self.workers.connect_store(settings).await;
     }
 
-    /// Binds the addresses that `config` adds. On an error nothing changes.
-    pub async fn prepare_added(&mut self, config: &Config) -> Result<Prepared, BindError> {
+    /// Binds the addresses that `config` adds, and takes the right to connect to the Unix sockets that stay from those
+    /// who do not have it in `config`, if `old` lets others connect. On an error nothing changes.
+    pub async fn prepare_added(&mut self, config: &Config, old: &Config) -> Result<Prepared, BindError> {
         let mut bindings = Prepared { listeners: Vec::new(), admin: None };
         let mut old_addresses = Vec::new();
         let result = self.bind_added_listeners(config, &mut bindings, &mut old_addresses).await;
+        let result = result.and_then(|()| self.narrow_access(config, old));
         if let Err(error) = result {
             bindings.listeners.iter().for_each(|listener| self.remove_socket_file(listener));
             drop(bindings);
@@ -220,6 +227,29 @@ impl Listeners {
         Ok(())
     }
 
+    /// Narrows the access to every Unix socket for which it changes, or to none.
+    fn narrow_access(&self, config: &Config, old: &Config) -> Result<(), BindError> {
+        let mut narrowed: Vec<(&Listener, FileAccess)> = Vec::new();
+        let is_new =
+            |addr: &ListenAddr, access: &SocketAccess| old.listener(addr).is_none_or(|before| before.access != *access);
+        for (listener, access) in self.kept_listeners(config).filter(|(open, access)| is_new(open.addr(), access)) {
+            match listener.narrow_access(access) {
+                Ok(before) => narrowed.extend(before.map(|before| (listener, before))),
+                Err(error) => {
+                    narrowed.into_iter().for_each(|(listener, before)| listener.restore_access(before));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the open listeners that `config` keeps, with who may connect, but not inherited ones.
+    fn kept_listeners<'l>(&'l self, config: &'l Config) -> impl Iterator<Item = (&'l Listener, &'l SocketAccess)> {
+        let own = self.open.iter().filter(move |open| !self.inherited.has(open.addr()));
+        own.filter_map(move |open| Some((open, &config.listener(open.addr())?.access)))
+    }
+
     async fn restore_closed(&mut self, displaced: Vec<ListenAddr>) {
         for addr in displaced {
             let result = bind_with_retry(&addr).await.and_then(|listener| {
@@ -242,25 +272,22 @@ impl Listeners {
         }
     }
 
-    /// Serves the prepared sockets, then closes those that `config`, now active, does not name.
-    pub fn exchange_listeners(&mut self, prepared: Prepared, config: &Config) {
+    /// Serves the prepared sockets, then closes those that `config`, now active, does not name. Returns what failed,
+    /// which is not active.
+    pub fn exchange_listeners(&mut self, prepared: Prepared, config: &Config) -> Vec<BindError> {
+        let mut failures = Vec::new();
         for listener in prepared.listeners {
             let addr = listener.addr().clone();
             match self.workers.add_listener(&listener) {
                 Ok(()) => self.open.push(listener),
-                Err(error) => tracing::error!("{}", BindError { addr, error }),
+                Err(error) => failures.push(BindError { addr, error }),
             }
         }
         let open = std::mem::take(&mut self.open).into_iter();
         let (open, unused): (Vec<_>, Vec<_>) = open.partition(|open| config.listener(open.addr()).is_some());
         self.open = open;
         unused.iter().for_each(|listener| self.close(listener));
-        for listener in self.open.iter().filter(|open| !self.inherited.has(open.addr())) {
-            let access = config.listener(listener.addr()).map(|settings| listener.set_access(&settings.access));
-            if let Some(Err(error)) = access {
-                tracing::error!("{error}; `mode`, `owner` and `group` of the listener are not active");
-            }
-        }
+        failures.extend(self.kept_listeners(config).filter_map(|(open, access)| open.set_access(access).err()));
         self.exchange_quic(config);
         if let Some(listener) = prepared.admin {
             let (addr, old) = (listener.addr().clone(), self.admin_socket.take());
@@ -268,10 +295,11 @@ impl Listeners {
                 Ok(()) => old.iter().for_each(|old| self.remove_socket_file(old)),
                 Err(error) => {
                     self.admin_socket = old;
-                    tracing::error!("{}", BindError { addr, error });
+                    failures.push(BindError { addr, error });
                 }
             }
         }
+        failures
     }
 
     /// Returns the workers' access log.

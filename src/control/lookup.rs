@@ -10,10 +10,11 @@ use futures_util::stream::{self, StreamExt};
 use hickory_resolver::config::{
     ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts, ServerOrderingStrategy,
 };
+use hickory_resolver::lookup::Lookup;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::op::{Query, ResponseCode};
-use hickory_resolver::proto::rr::{Name, Record, RecordType};
+use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use hickory_resolver::system_conf::read_system_conf;
 use hickory_resolver::{Hosts, TokioResolver};
 use tokio::time::timeout;
@@ -37,6 +38,8 @@ const SYSTEM_QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 const ATTEMPTS: usize = 2;
 /// Hosts of a service that are looked up at once.
 const TARGETS_AT_ONCE: usize = 8;
+/// Aliases (CNAME) in a row that the name of a service may have.
+const ALIASES_MAX: usize = 8;
 /// Time to live of entries in local files, which may change at any time.
 const FILE_TTL: Duration = Duration::ZERO;
 
@@ -128,12 +131,8 @@ impl HostResolver {
         resolver.clear_cache();
         let mut failure = LookupOutcome::NoAddress;
         for name in self.candidate_names(parse_name(name).ok_or(LookupOutcome::Failed)?) {
-            let answer = match timeout(FAMILY_TIMEOUT, resolver.lookup(name, RecordType::SRV)).await {
-                Ok(answer) => answer.map_err(|error| classify_error(&error)),
-                Err(_) => Err(LookupOutcome::TimedOut),
-            };
-            match answer {
-                Ok(answer) => return self.resolve_targets(ServiceAnswer::new(answer.message().all_sections())).await,
+            match query_service(resolver, name).await {
+                Ok(answer) => return self.resolve_targets(answer).await,
                 Err(LookupOutcome::NoAddress) => {}
                 Err(outcome) => failure = outcome,
             }
@@ -214,6 +213,37 @@ fn parse_name(text: &str) -> Option<Name> {
     let mut name = Name::from_labels(labels.split('.').map(str::as_bytes)).ok()?;
     name.set_fqdn(is_complete);
     Some(name)
+}
+
+/// Queries the SRV records of a name, and of the names that it is an alias of. The resolver itself does not follow such
+/// aliases: it takes the host in an SRV record for the next name.
+async fn query_service(resolver: &TokioResolver, name: Name) -> Result<ServiceAnswer, LookupOutcome> {
+    let (mut name, mut ttl) = (name, Duration::MAX);
+    for _ in 0..=ALIASES_MAX {
+        let failure = match query_records(resolver, &name, RecordType::SRV).await {
+            Ok(lookup) => {
+                let mut answer = ServiceAnswer::new(lookup.message().all_sections());
+                answer.ttl = answer.ttl.min(ttl);
+                return Ok(answer);
+            }
+            Err(failure) => failure,
+        };
+        let aliases = query_records(resolver, &name, RecordType::CNAME).await;
+        let alias = aliases.iter().flat_map(|lookup| lookup.answers()).find_map(|record| match &record.data {
+            RData::CNAME(alias) => Some((alias.0.clone(), record.ttl)),
+            _ => None,
+        });
+        let Some((target, its_ttl)) = alias else { return Err(failure) };
+        (name, ttl) = (target, ttl.min(Duration::from_secs(its_ttl.into())));
+    }
+    Err(LookupOutcome::NoAddress)
+}
+
+async fn query_records(resolver: &TokioResolver, name: &Name, kind: RecordType) -> Result<Lookup, LookupOutcome> {
+    match timeout(FAMILY_TIMEOUT, resolver.lookup(name.clone(), kind)).await {
+        Ok(answer) => answer.map_err(|error| classify_error(&error)),
+        Err(_) => Err(LookupOutcome::TimedOut),
+    }
 }
 
 /// Queries both families concurrently; a missing response of one does not delay the other for long.

@@ -111,7 +111,7 @@ pub fn order_routes(
                     }
                 };
                 let Some((expression, ignores)) = found else { continue };
-                if !Source::Path.has_match(&expression, ignores) {
+                if !Source::Path.has_common_match(&[(&expression, ignores, true)]) {
                     out.remarks.add_text(format!("{origin}: no request has such a path, so it never matches"));
                     continue;
                 }

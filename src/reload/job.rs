@@ -72,6 +72,8 @@ pub struct AppliedReload {
     pub restart: Vec<&'static str>,
     /// Warnings of the config, as diagnostics.
     pub warnings: Value,
+    /// Listeners that are not as the active config says.
+    pub failures: Vec<BindError>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -115,6 +117,7 @@ impl ReloadOutcome {
     pub fn to_json(&self) -> Value {
         match self {
             ReloadOutcome::Applied(applied) | ReloadOutcome::Valid(applied) => json!({
+                "diagnostics": applied.failures.iter().map(describe_bind_error).collect::<Value>(),
                 "result": self.result().label(),
                 "generation": applied.generation,
                 "changed": true,
@@ -146,7 +149,7 @@ impl ReloadFailure {
     pub fn diagnostics(&self) -> Value {
         match self {
             ReloadFailure::Config(report) => report.to_json(),
-            ReloadFailure::Bind(error) => json!([{ "message": error.to_string() }]),
+            ReloadFailure::Bind(error) => json!([describe_bind_error(error)]),
             ReloadFailure::LocalCa(error) => json!([{ "message": error.to_string() }]),
             ReloadFailure::Hung(error) => json!([{ "message": error.to_string() }]),
             ReloadFailure::BeingWritten { path, writer } => json!([{
@@ -155,4 +158,8 @@ impl ReloadFailure {
             }]),
         }
     }
+}
+
+fn describe_bind_error(error: &BindError) -> Value {
+    json!({ "message": error.to_string() })
 }

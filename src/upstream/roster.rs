@@ -50,6 +50,13 @@ pub struct Member {
     pub state: Arc<ServerState>,
 }
 
+impl Member {
+    /// Returns the part of its server's weight that this address has: less than all if DNS gives it a weight.
+    pub fn weight_part(&self) -> f64 {
+        f64::from(self.share) / f64::from(WHOLE_SHARE)
+    }
+}
+
 /// The share of weight 1. All numbers of addresses up to 16 divide it.
 const WHOLE_SHARE: u32 = 720_720;
 

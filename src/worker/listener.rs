@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::{fmt, io};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -9,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::net::{ListenAddr, SocketAccess, enable_keepalive};
 use crate::proxy::connection::stream::Stream;
-use crate::worker::socket_file::{BACKLOG, SocketFile};
+use crate::worker::socket_file::{BACKLOG, FileAccess, SocketFile};
 
 /// A socket that is bound and listens.
 #[derive(Debug)]
@@ -123,7 +124,7 @@ impl Listener {
     /// Removes the file of a Unix socket, which outlives the socket. A file that another process has put in its place
     /// stays.
     pub fn remove_file(&self) {
-        if let (ListenAddr::Unix(path), BoundSocket::Unix(_, Some(file))) = (&self.addr, &self.socket)
+        if let Some((path, file)) = self.file()
             && let Err(error) = file.remove(path)
         {
             tracing::warn!(path = %path.display(), %error, "cannot remove the socket file");
@@ -135,11 +136,35 @@ impl Listener {
     /// # Errors
     /// The error of the system, with the address.
     pub fn set_access(&self, access: &SocketAccess) -> Result<(), BindError> {
+        let Some((path, file)) = self.file() else { return Ok(()) };
+        file.set_access(path, access).map_err(|error| BindError { addr: self.addr.clone(), error })
+    }
+
+    /// Takes the right to connect to a Unix socket from those who do not have it by `access`, see
+    /// [`SocketFile::narrow_access`]. Returns who had it; `None` if the listener has no file.
+    ///
+    /// # Errors
+    /// The error of the system, with the address; nothing has changed.
+    pub fn narrow_access(&self, access: &SocketAccess) -> Result<Option<FileAccess>, BindError> {
+        let Some((path, file)) = self.file() else { return Ok(None) };
+        let narrowed = file.narrow_access(path, access);
+        narrowed.map(Some).map_err(|error| BindError { addr: self.addr.clone(), error })
+    }
+
+    /// Undoes [`Listener::narrow_access`].
+    pub fn restore_access(&self, before: FileAccess) {
+        if let Some((path, file)) = self.file()
+            && let Err(error) = file.restore_access(path, before)
+        {
+            tracing::error!(path = %path.display(), %error, "the socket does not get back its owner, group and mode");
+        }
+    }
+
+    /// Returns the file of a Unix socket.
+    fn file(&self) -> Option<(&Path, SocketFile)> {
         match (&self.addr, &self.socket) {
-            (ListenAddr::Unix(path), BoundSocket::Unix(_, Some(file))) => {
-                file.set_access(path, access).map_err(|error| BindError { addr: self.addr.clone(), error })
-            }
-            _ => Ok(()),
+            (ListenAddr::Unix(path), BoundSocket::Unix(_, Some(file))) => Some((path, *file)),
+            _ => None,
         }
     }
 

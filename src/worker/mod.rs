@@ -54,6 +54,7 @@ pub use crate::worker::inherited::InheritedSockets;
 pub use crate::worker::listener::{Accepted, Acceptor, BindError, Listener};
 pub use crate::worker::quic::QuicOpener;
 use crate::worker::quic::WorkerSocket;
+pub use crate::worker::socket_file::FileAccess;
 
 /// The running worker threads.
 pub struct Workers {

@@ -9,12 +9,19 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use nix::unistd;
 use rustix::fs::{AtFlags, CWD, Gid, Mode, RenameFlags, Uid, chmod, chownat, fchmod, renameat_with};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
 
 use crate::net::SocketAccess;
+
+/// Owner, group and mode of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileAccess {
+    mode: Mode,
+    owner: Uid,
+    group: Gid,
+}
 
 /// Identity of a socket's file: its device and inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,23 +74,60 @@ impl SocketFile {
     /// # Errors
     /// Another file is at `path`, the user or group does not exist, or the system refuses.
     pub fn set_access(self, path: &Path, access: &SocketAccess) -> io::Result<()> {
-        let SocketAccess { mode, owner, group } = access;
-        let owner_id = owner.as_deref().map(find_user).transpose()?;
-        let group_id = group.as_deref().map(find_group).transpose()?;
+        let owners = find_owners(access)?;
+        self.read_access(path)?;
+        set_owners(path, access, owners)?;
+        Ok(chmod(path, Mode::from_raw_mode(access.mode))?)
+    }
+
+    /// Gives the file its owner and group, and of the mode only the permissions that it has already. Then
+    /// [`SocketFile::set_access`] has nothing left that could fail, but to grant the others. Returns what the file had,
+    /// for [`SocketFile::restore_access`].
+    ///
+    /// # Errors
+    /// As for [`SocketFile::set_access`]; the file has what it had.
+    pub fn narrow_access(self, path: &Path, access: &SocketAccess) -> io::Result<FileAccess> {
+        let owners = find_owners(access)?;
+        let before = self.read_access(path)?;
+        let mode = Mode::from_raw_mode(access.mode) & before.mode;
+        let narrow = || {
+            chmod(path, mode)?;
+            set_owners(path, access, owners)?;
+            // Whether the mode can still be set now that the file has another owner.
+            Ok(chmod(path, mode)?)
+        };
+        match narrow() {
+            Ok(()) => Ok(before),
+            Err(error) => {
+                let _ = self.restore_access(path, before);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives the file the owner, group and mode that it had.
+    ///
+    /// # Errors
+    /// Another file is at `path`, or the system refuses.
+    pub fn restore_access(self, path: &Path, before: FileAccess) -> io::Result<()> {
+        let now = self.read_access(path)?;
+        if (now.owner, now.group) != (before.owner, before.group) {
+            chownat(CWD, path, Some(before.owner), Some(before.group), AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        Ok(chmod(path, before.mode)?)
+    }
+
+    /// Reads who may connect. Fails if another file is at `path`.
+    fn read_access(self, path: &Path) -> io::Result<FileAccess> {
         if SocketFile::from_path(path)? != Some(self) {
             return Err(foreign_file_error());
         }
-        if owner_id.is_some() || group_id.is_some() {
-            chownat(CWD, path, owner_id, group_id, AtFlags::SYMLINK_NOFOLLOW).map_err(|error| {
-                let names = [("owner", owner), ("group", group)];
-                let named = names.iter().filter_map(|(key, name)| Some(format!("{key} `{}`", name.as_ref()?)));
-                let named = named.collect::<Vec<_>>().join(" and ");
-                io::Error::other(format!(
-                    "the socket cannot get the {named}: {error}; a user without privileges can only choose a group of its own"
-                ))
-            })?;
-        }
-        Ok(chmod(path, Mode::from_raw_mode(*mode))?)
+        let file = std::fs::symlink_metadata(path)?;
+        Ok(FileAccess {
+            mode: Mode::from_raw_mode(file.mode() & 0o777),
+            owner: Uid::from_raw(file.uid()),
+            group: Gid::from_raw(file.gid()),
+        })
     }
 
     /// Removes this socket from `path`, and nothing else that may be there by now. The file is first moved aside, so
@@ -133,23 +177,27 @@ impl SocketFile {
     }
 }
 
-/// Returns the number of a user.
-fn find_user(name: &str) -> io::Result<Uid> {
-    if let Ok(number) = name.parse() {
-        return Ok(Uid::from_raw(number));
+/// Gives a file the owner and group that `access` names.
+fn set_owners(path: &Path, access: &SocketAccess, (owner, group): (Option<Uid>, Option<Gid>)) -> io::Result<()> {
+    if owner.is_none() && group.is_none() {
+        return Ok(());
     }
-    let user = unistd::User::from_name(name)?.ok_or_else(|| io::Error::other(format!("there is no user `{name}`")))?;
-    Ok(Uid::from_raw(user.uid.as_raw()))
+    chownat(CWD, path, owner, group, AtFlags::SYMLINK_NOFOLLOW).map_err(|error| {
+        let names = [("owner", &access.owner), ("group", &access.group)];
+        let named = names.iter().filter_map(|(key, name)| Some(format!("{key} `{}`", name.as_ref()?)));
+        let named = named.collect::<Vec<_>>().join(" and ");
+        io::Error::other(format!(
+            "the socket cannot get the {named}: {error}; a user without privileges can only choose a group of its own"
+        ))
+    })
 }
 
-/// Returns the number of a group.
-fn find_group(name: &str) -> io::Result<Gid> {
-    if let Ok(number) = name.parse() {
-        return Ok(Gid::from_raw(number));
-    }
-    let group =
-        unistd::Group::from_name(name)?.ok_or_else(|| io::Error::other(format!("there is no group `{name}`")))?;
-    Ok(Gid::from_raw(group.gid.as_raw()))
+/// Returns the numbers of the owner and group that `access` names.
+///
+/// # Errors
+/// The machine has no such user or group.
+fn find_owners(access: &SocketAccess) -> io::Result<(Option<Uid>, Option<Gid>)> {
+    Ok((access.find_owner()?.map(Uid::from_raw), access.find_group()?.map(Gid::from_raw)))
 }
 
 /// Connections that may wait in the kernel until a worker is free.

@@ -49,6 +49,8 @@ const CASES: &[(&str, &[&str])] = &[
         &["SG0242"],
     ),
     ("[[route]]\nfiles = \"/\"", &["SG0243"]),
+    ("[[listener]]\naddress = \"unix:/nowhere/x.sock\"\nowner = \"no-such-user\"", &["SG0251"]),
+    ("[[route]]\npath = \"~ x.{500}y\"\nupstream = \"echo:\"", &["SG0252"]),
     (
         "[[listener]]\naddress = \"127.0.0.1:1\"\nhsts = \"1d\"\ntls = { internal = { state = \"/var/lib/x\" } }",
         &["SG0206"],

@@ -476,3 +476,28 @@ fn ten_thousand_routes_load_in_moments() {
     let took = cpu_time() - before;
     assert!(took > Duration::ZERO && took < Duration::from_secs(20), "{took:?}");
 }
+
+#[test]
+fn values_with_repeated_slashes_need_a_route_that_keeps_them() {
+    let load = |merges: bool, option: &str| {
+        let text = format!(
+            "[[route]]\npath = \"/c/\"\nmerge_slashes = {merges}\nupstream = \"echo:\"\nlimits = [\"p\"]\n[limit.p]\n\
+             rate = \"2/h\"\nkey = \"path\"\n{option}"
+        );
+        config::load_text("test", &text).map(|_| ()).map_err(|report| report.to_string())
+    };
+    for (option, help) in [
+        ("overrides = [{ key = \"/c//x\", rate = \"9/h\" }]", "write `/c/x`"),
+        ("when = { path = \"/c//x\" }", "write `/c/x`"),
+        ("when = { target = \"/c//x?y=//\" }", "write `/c/x?y=//`"),
+        ("when = { path = \"/c/a//*\" }", "write it without `//`"),
+        ("when = { path = \"~ ^/c/a//\" }", "write it without `//`"),
+    ] {
+        assert_eq!(load(false, option), Ok(()), "{option}");
+        let report = load(true, option).unwrap_err();
+        assert!(report.contains("every route merges repeated slashes") && report.contains(help), "{report}");
+    }
+    for option in ["when = { path = \"~ ^/c/+a\" }", "when = { target = \"*//*\" }", "when = { path = \"*/a\" }"] {
+        assert_eq!([true, false].map(|merges| load(merges, option)), [Ok(()), Ok(())], "{option}");
+    }
+}

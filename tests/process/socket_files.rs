@@ -328,9 +328,18 @@ fn the_config_says_who_may_connect_to_a_socket_and_a_reload_changes_it() {
         wait_until("owner and group change", || access(&own) == (0o620, 65534));
         assert_eq!(std::fs::symlink_metadata(&own).unwrap().uid(), 65534);
     }
-    gateway.write_config(&with("group = \"no-such-group\"\n"));
+    // A config that cannot be applied is not active, and the socket keeps all of its permissions.
+    let before = access(&own);
+    gateway.write_config(&with("mode = \"0600\"\ngroup = \"no-such-group\"\n"));
     until_said(&gateway, "there is no group `no-such-group`");
+    wait_until("it is reported", || gateway.admin("/-/status").json()["last_reload"]["result"] == "failure");
+    assert_eq!(access(&own), before);
     assert!(UnixStream::connect(&own).is_ok());
+    // What fails once the config is active is a problem, not a success.
+    std::fs::remove_file(&plain).unwrap();
+    gateway.write_config(&(with("mode = \"0600\"\n") + "[limit.new]\nrate = \"1/s\"\n"));
+    wait_until("the mode changes", || access(&own).0 == 0o600);
+    wait_until("it is a problem", || gateway.admin("/-/status").json()["problems"][0]["kind"] == "reload_incomplete");
 }
 
 #[test]

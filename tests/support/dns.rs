@@ -29,6 +29,7 @@ pub enum Reply {
     /// Depends on the number of the query.
     Flapping(fn(usize) -> Vec<IpAddr>),
     /// Responds to queries for SRV records with the first list, and to those for addresses with the second.
+    /// `_http._tcp.alias.test` is an alias of `_http._tcp.app.test`.
     Service(Vec<SrvRecord>, Vec<(&'static str, IpAddr)>),
     NoSuchName,
     Empty,
@@ -117,6 +118,10 @@ impl Zone {
         let kind = u16::from_be_bytes([query[end - 4], query[end - 3]]);
         self.queries.push(format!("{} {kind}", name(query)));
         if let Reply::Service(services, hosts) = &self.reply {
+            if [SRV, CNAME].contains(&kind) && name(query).starts_with("_http._tcp.alias.") {
+                let services = if kind == SRV { services.as_slice() } else { &[] };
+                return Some(answer_alias(&query[..end], "_http._tcp.app.test", services));
+            }
             let its = hosts.iter().filter(|(host, _)| format!("{host}.") == name(query)).map(|(_, ip)| *ip);
             let answers = match kind {
                 SRV => services.iter().map(encode_srv).collect(),
@@ -150,8 +155,9 @@ impl Zone {
     }
 }
 
-/// The type of SRV records.
+/// The types of SRV records and of aliases.
 const SRV: u16 = 33;
+const CNAME: u16 = 5;
 
 fn encode_ip(address: IpAddr) -> Vec<u8> {
     match address {
@@ -162,12 +168,32 @@ fn encode_ip(address: IpAddr) -> Vec<u8> {
 
 fn encode_srv((priority, weight, port, host): &SrvRecord) -> Vec<u8> {
     let mut bytes = [priority, weight, port].map(|number| number.to_be_bytes()).concat();
-    for label in host.split('.').filter(|label| !label.is_empty()) {
+    bytes.extend(encode_name(host));
+    bytes
+}
+
+fn encode_name(name: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for label in name.split('.').filter(|label| !label.is_empty()) {
         bytes.push(u8::try_from(label.len()).unwrap());
         bytes.extend(label.as_bytes());
     }
     bytes.push(0);
     bytes
+}
+
+/// Returns the query without additional records, then an alias of its name, and SRV records of that.
+fn answer_alias(query: &[u8], target: &str, services: &[SrvRecord]) -> Vec<u8> {
+    let mut response = answer_query(query, 0, Vec::new(), 0);
+    response[6..8].copy_from_slice(&two_bytes(1 + services.len()));
+    let mut add = |owner: usize, kind: u16, bytes: Vec<u8>| {
+        response.extend(two_bytes(0xc000 | owner));
+        response.extend([kind.to_be_bytes(), [0, 1], [0, 0], [0, 0], two_bytes(bytes.len())].concat());
+        response.extend(bytes);
+    };
+    add(12, CNAME, encode_name(target));
+    services.iter().for_each(|service| add(query.len() + 12, SRV, encode_srv(service)));
+    response
 }
 
 /// Returns the query without additional records, then the answers, each with a pointer to the name.

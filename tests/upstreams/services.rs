@@ -44,6 +44,9 @@ fn hosts_ports_and_weights_come_from_dns_and_the_best_priority_counts() {
     let dns = DnsServer::start(service(records((3, 1))));
     let gateway = gateway(&dns, "balance = \"round_robin\"");
     assert_eq!(count(&gateway, 40), [30, 10, 0]);
+    let listed = gateway.admin("/-/upstreams").json();
+    let weights = [0, 1].map(|place| listed["upstreams"][0]["servers"][place]["weight"].clone());
+    assert_eq!(weights, [0.75, 0.25]);
     let server = "srv:_http._tcp.app.test";
     gateway.assert_metric("upstream_addresses", &[("server", server), ("upstream", "app")], 2.0);
     gateway.assert_metric("dns_lookups_total", &[("name", server), ("result", "found")], 1.0);
@@ -57,6 +60,15 @@ fn hosts_ports_and_weights_come_from_dns_and_the_best_priority_counts() {
     let before = dns.queries().len();
     wait_until("it was asked", || dns.queries().len() > before + 1);
     assert_eq!(count(&gateway, 5), [0, 0, 5]);
+}
+
+#[test]
+fn the_name_of_a_service_may_be_an_alias() {
+    let port = ReservedPort::new();
+    let _server = server(ip(1), port.port());
+    let dns = DnsServer::start(service(vec![(0, 80, port.port(), "one.test")]));
+    let gateway = Gateway::with(&dns.line(), &app(&["srv:_http._tcp.alias.test".to_owned()], ""));
+    assert_eq!(gateway.get("/").text(), "127.0.0.1");
 }
 
 #[test]

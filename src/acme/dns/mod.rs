@@ -33,6 +33,8 @@ pub struct DnsFault {
     what: String,
     /// The remedy, as an instruction to the operator.
     pub remedy: String,
+    /// The name server says that it changed nothing.
+    pub is_refusal: bool,
 }
 
 impl DnsRecord {
@@ -52,7 +54,7 @@ impl DnsRecord {
 impl DnsFault {
     /// Makes a fault of the option `dns`.
     fn new(what: impl std::fmt::Display, remedy: impl Into<String>) -> DnsFault {
-        DnsFault { what: format!("`dns` of [acme]: {what}"), remedy: remedy.into() }
+        DnsFault { what: format!("`dns` of [acme]: {what}"), remedy: remedy.into(), is_refusal: false }
     }
 }
 

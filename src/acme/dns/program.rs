@@ -15,7 +15,11 @@ const REMEDY: &str = "call the program by hand with the same arguments";
 /// Calls the program with the same arguments as the `exec` providers of other ACME clients, so that their scripts work.
 pub async fn call(command: &[String], action: &str, record: &DnsRecord) -> Result<(), DnsFault> {
     let Some((path, first)) = command.split_first() else { return Ok(()) };
-    let fault = |what: String| DnsFault { what: format!("`dns_program` of [acme] {what}"), remedy: REMEDY.to_owned() };
+    let fault = |what: String| DnsFault {
+        what: format!("`dns_program` of [acme] {what}"),
+        remedy: REMEDY.to_owned(),
+        is_refusal: false,
+    };
     let mut command = Command::new(path);
     command.args(first).args([action, &record.name, &record.text]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);

@@ -93,7 +93,7 @@ async fn send_update(
     let parsed = parse_response(&response, &message, &settings.server)?;
     let tsig_error = parsed.signature().and_then(|signature| signature.data.error);
     if let Some(fault) = describe_failure(settings, zone, record, (parsed.response_code, tsig_error)) {
-        return Err(fault);
+        return Err(DnsFault { is_refusal: true, ..fault });
     }
     match verifier.map(|mut verifier| verifier.verify(&response)) {
         Some(Ok(_)) => Ok(()),

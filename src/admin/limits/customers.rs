@@ -293,7 +293,7 @@ fn match_limits<'c>(
         let Some(source) = part.find_source(source) else { continue };
         let refuse = |why: String| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, format!("`value`: {why}"));
         refuse_pasted(&part.state_name(), value).map_err(refuse)?;
-        let values = NamedValues::of_source(source, value.to_vec()).map_err(refuse)?;
+        let values = NamedValues::of_source(limit, source, value.to_vec()).map_err(refuse)?;
         if limit.is_tier_without(&values) {
             continue;
         }

@@ -99,8 +99,8 @@ impl NamedValues {
     }
 
     /// Returns the value of one source, as a client of the admin API writes it.
-    pub fn of_source(source: &Source, value: Vec<u8>) -> Result<NamedValues, String> {
-        let value = to_request_value(source, value)?;
+    pub fn of_source(limit: &Limit, source: &Source, value: Vec<u8>) -> Result<NamedValues, String> {
+        let value = to_request_value(limit.keeps_slashes, source, value)?;
         Ok(NamedValues { given: vec![(source.to_string(), value)], ..NamedValues::default() })
     }
 
@@ -113,9 +113,13 @@ impl NamedValues {
 }
 
 /// Converts a value to what a request of its owner would contain.
-fn to_request_value(source: &Source, bytes: Vec<u8>) -> Result<SourceValue<'static>, String> {
+fn to_request_value(keeps_slashes: bool, source: &Source, bytes: Vec<u8>) -> Result<SourceValue<'static>, String> {
     if bytes.len() > VALUE_MAX {
         return Err(format!("it is longer than {VALUE_MAX} bytes"));
+    }
+    let merged = source.merge_written(&String::from_utf8_lossy(&bytes)).filter(|_| !keeps_slashes);
+    if let Some(merged) = merged {
+        return Err(format!("no request has it, because every route merges repeated slashes; write `{merged}`"));
     }
     source.parse_written(bytes).map_err(|fault| fault.to_string())
 }
@@ -225,11 +229,12 @@ fn add_tiers(named: Vec<Arc<Limit>>, config: &Config) -> Vec<Arc<Limit>> {
 /// Rejects a name that no listed limit uses in its key: ignored, it would leave a part missing.
 fn parse_key_values(node: &JsonNode, limits: &[Arc<Limit>]) -> Option<NamedValues> {
     let mut values = NamedValues::default();
+    let keeps_slashes = limits.iter().any(|limit| limit.keeps_slashes);
     let parts = || limits.iter().flat_map(|limit| &limit.counted_key().0);
     for (name, value) in node.entries()?.into_iter().take_while(|_| !node.has_enough_faults()) {
         let mut stated_sources = limits.iter().flat_map(|limit| limit.stated_sources());
         if let Some(source) = stated_sources.find(|source| source.is_called(name)) {
-            match value.text().map(|text| to_request_value(source, text.as_bytes().to_vec())) {
+            match value.text().map(|text| to_request_value(keeps_slashes, source, text.as_bytes().to_vec())) {
                 Some(Ok(given)) => values.given.push((name.to_owned(), given)),
                 Some(Err(why)) => drop(value.add_fault::<()>(why)),
                 None => {}
@@ -264,7 +269,7 @@ fn parse_key_values(node: &JsonNode, limits: &[Arc<Limit>]) -> Option<NamedValue
             }
             None => continue,
         };
-        match to_request_value(source, bytes) {
+        match to_request_value(keeps_slashes, source, bytes) {
             Ok(given) if source.is_called(name) => values.given.push((name.to_owned(), given)),
             Ok(given) => values.given.push((source.to_string(), given)),
             Err(why) => drop(value.add_fault::<()>(why)),
@@ -374,7 +379,8 @@ pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i6
                 };
                 let what = || bad(format!("`{}` has no `{name}` that requests state: leave it out", limit.name));
                 let source = source.ok_or_else(what)?;
-                let value = to_request_value(source, value).map_err(|why| bad(format!("`{name}`: {why}")))?;
+                let value = to_request_value(limit.keeps_slashes, source, value)
+                    .map_err(|why| bad(format!("`{name}`: {why}")))?;
                 key_values.given.push((source.to_string(), value));
             }
             _ => {
@@ -394,7 +400,7 @@ pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i6
         }));
     }
     for (part, (name, value)) in parts.into_iter().zip(values) {
-        add_query_value(part, (name, value), ["key", "hash"], &mut key_values).map_err(bad)?;
+        add_query_value(limit, part, (name, value), ["key", "hash"], &mut key_values).map_err(bad)?;
     }
     add_tenant(limit, tenant, &mut key_values).map_err(bad)?;
     Ok((key_values, cost))
@@ -402,6 +408,7 @@ pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i6
 
 /// Adds a value of a query. `known`: the names of the parameter for the value itself, and for its hash.
 fn add_query_value(
+    limit: &Limit,
     part: &KeyPart,
     (name, value): (&str, Vec<u8>),
     known: [&str; 2],
@@ -416,7 +423,8 @@ fn add_query_value(
     check_pasted(&state_name, &value, &format!("{by_hash}="), "").map_err(|why| format!("`{plain}`: {why}"))?;
     // Alternatives are different places of one value, so any of them can carry it.
     if let Some(source) = part.sources().first() {
-        let value = to_request_value(source, value).map_err(|why| format!("{plain} {source}: {why}"))?;
+        let value =
+            to_request_value(limit.keeps_slashes, source, value).map_err(|why| format!("{plain} {source}: {why}"))?;
         named.given.push((source.to_string(), value));
     }
     Ok(())
@@ -438,7 +446,7 @@ fn add_tenant(limit: &Limit, values: Vec<(&str, Vec<u8>)>, named: &mut NamedValu
     }
     named.has_tenant = true;
     for (part, value) in parts.iter().zip(values) {
-        add_query_value(part, value, ["tenant", "tenant_hash"], named)?;
+        add_query_value(limit, part, value, ["tenant", "tenant_hash"], named)?;
     }
     Ok(())
 }

@@ -4,20 +4,19 @@ use std::time::Duration;
 
 use http::header::ACCESS_CONTROL_ALLOW_ORIGIN;
 use http::{HeaderValue, Method};
-use regex::RegexBuilder;
 
 use crate::config::compile::matcher::parse_method;
 use crate::config::compile::wide_origins::warn_of_wide_origins;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::Diagnostic;
+use crate::config::expressions::{ExpressionFlags, build_regex, warn_if_slow};
 use crate::config::reader::Section;
 use crate::config::schema::cors;
 use crate::config::schema::row::ConfigOption;
 use crate::config::schema::value_type::ValueType;
 use crate::config::schema::{route, server};
 use crate::config::tree::{Node, Value};
-use crate::config::values;
-use crate::config::values::{TextFault, invalid_text};
+use crate::config::values::{TextFault, invalid_text, parse_header_name};
 use crate::route::cors::{AllowedOrigins, CORS_HEADERS, CorsPolicy, OriginPattern, canonicalize_origin};
 use crate::route::{Dialect, ResponseEdit};
 
@@ -74,7 +73,7 @@ fn read_table(table: &Section) -> Option<CorsOption> {
         Some(None) => MethodList::Every,
         Some(Some(methods)) => MethodList::Listed(methods),
     };
-    let name = |text: &str| values::parse_header_name(text).map(|name| name.as_str().to_owned());
+    let name = |text: &str| parse_header_name(text).map(|name| name.as_str().to_owned());
     let headers = read_list(table, &cors::HEADERS, name)
         .unwrap_or_else(|| Some(vec!["authorization".to_owned(), "content-type".to_owned()]));
     let expose = match read_list(table, &cors::EXPOSE, name) {
@@ -121,6 +120,11 @@ fn read_origins(table: &Section) -> Option<AllowedOrigins> {
         return table.report_missing(what, "list the origins of the pages: origins = [\"https://app.example.com\"]");
     }
     let origins = read_list(table, &cors::ORIGINS, parse_origin)?;
+    for pattern in origins.iter().flatten() {
+        if let (OriginPattern::Regex(regex), Some(node)) = (pattern, table.node(&cors::ORIGINS)) {
+            warn_if_slow(table.sources, node.place, regex.as_str(), ExpressionFlags::default());
+        }
+    }
     Some(origins.map_or(AllowedOrigins::Any, AllowedOrigins::Listed))
 }
 
@@ -146,9 +150,9 @@ fn check_credentials(table: &Section, origins: &AllowedOrigins) -> Option<()> {
 fn parse_origin(text: &str) -> Result<OriginPattern, TextFault> {
     if let Some(pattern) = text.strip_prefix('~') {
         // Checked alone first, because a parenthesis could close the group.
-        values::build_regex(&mut RegexBuilder::new(pattern.trim_start()))?;
+        build_regex(pattern.trim_start(), ExpressionFlags::default())?;
         let anchored = format!("^(?:{})$", pattern.trim_start());
-        return values::build_regex(&mut RegexBuilder::new(&anchored)).map(OriginPattern::Regex);
+        return build_regex(&anchored, ExpressionFlags::default()).map(OriginPattern::Regex);
     }
     // A name without a scheme means a page over HTTPS.
     let origin_text = if text.starts_with("*.") { format!("https://{text}") } else { text.to_owned() };

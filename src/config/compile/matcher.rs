@@ -4,10 +4,10 @@
 use std::net::Ipv6Addr;
 
 use http::{HeaderName, Method};
-use regex::RegexBuilder;
 
 use crate::canonical::is_segment_byte;
 use crate::config::compile::edit::read_pairs;
+use crate::config::expressions::{ExpressionFlags, build_regex, warn_if_slow};
 use crate::config::reader::Section;
 use crate::config::schema::route;
 use crate::config::values;
@@ -44,6 +44,19 @@ pub fn compile_matcher(section: &Section) -> Option<Matcher> {
             .and_then(|headers| check_forwarded(section, headers)),
         None => Some(Vec::new()),
     };
+    if let (Some(PathPattern::Regex(regex)), Some(node)) = (&path, section.node(&route::PATH)) {
+        warn_if_slow(section.sources, node.place, regex.as_str(), ExpressionFlags::default());
+    }
+    for (_, pattern) in headers.iter().flatten() {
+        if let (HeaderPattern::Regex(expression), Some(node)) = (pattern, section.node(&route::HEADER)) {
+            warn_if_slow(
+                section.sources,
+                node.place,
+                expression.regex.as_str(),
+                ExpressionFlags { ignore_case: expression.ignore_case, any_dot: true },
+            );
+        }
+    }
     for (option, empty) in [
         (&route::HOST, hosts.as_ref().is_some_and(Vec::is_empty)),
         (&route::METHODS, methods.as_ref().is_some_and(Vec::is_empty)),
@@ -196,8 +209,15 @@ fn parse_path_pattern(text: &str) -> Result<PathPattern, TextFault> {
 fn parse_own_path(text: &str) -> Result<PathPattern, TextFault> {
     if let Some(pattern) = text.strip_prefix('~') {
         let pattern = pattern.trim_start();
-        let regex = values::build_regex(&mut RegexBuilder::new(pattern))?;
-        return Source::Path.check_written_expression(pattern, false).map(|()| PathPattern::Regex(regex));
+        let regex = build_regex(pattern, ExpressionFlags::default())?;
+        Source::Path.check_written_expression(pattern, false)?;
+        if Source::Path.needs_repeated_slashes(pattern, false) {
+            return invalid_text(
+                format!("`{pattern}` matches no path: the route is found by the path without repeated slashes"),
+                "write one slash; with merge_slashes = false, the server still gets all of them",
+            );
+        }
+        return Ok(PathPattern::Regex(regex));
     }
     if let Some(path) = text.strip_prefix('=') {
         let path = path.trim_start();

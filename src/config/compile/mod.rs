@@ -184,6 +184,10 @@ fn read_top<'a>(sources: &'a SourceTexts, documents: &'a [Table]) -> TopLevel<'a
         has_route: !roots.iter().all(has_no_route),
     };
     report_root_keys(roots);
+    // Known before limits are compiled, whose values may have them.
+    if top.lists[0].iter().any(routes::keeps_repeated_slashes) {
+        sources.keep_slashes();
+    }
     top
 }
 
@@ -203,8 +207,8 @@ fn report_root_keys(roots: Vec<Section>) {
     }
 }
 
-/// Reports names that no route has, and whether there is no route. Returns the files of sets with the rows that are
-/// skipped.
+/// Reports names that no route has, paths with repeated slashes that no route keeps, and whether there is no route.
+/// Returns the files of sets with the rows that are skipped.
 fn check_routes(
     sources: &SourceTexts,
     has_none: bool,
@@ -214,6 +218,7 @@ fn check_routes(
     report_no_route(sources, has_none);
     let names: Vec<&str> = routes.into_iter().flatten().map(|route| route.name.as_str()).collect();
     sources.report_unknown_routes(&names);
+    sources.report_slashed_values();
     named_set::collect_files(sources, sets, &names)
 }
 

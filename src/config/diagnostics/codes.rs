@@ -57,6 +57,10 @@ labels! {
     UnissuedName = "SG0242",
     /// `files` of a route serves a folder that is not made for that, or a file that the config uses.
     ExposedFolder = "SG0243",
+    /// `owner` or `group` of a listener is unknown here.
+    UnknownOwner = "SG0251",
+    /// A long value can keep a regular expression busy for a long time.
+    SlowExpression = "SG0252",
     /// A key that clients choose.
     ForgeableKey = "SG0301",
     /// A limit that never decides.

@@ -246,6 +246,7 @@ impl Reloader {
             diff,
             restart,
             warnings: warnings_json(&config),
+            failures: Vec::new(),
         })
     }
 
@@ -259,7 +260,7 @@ impl Reloader {
             Ok(cas) => cas,
             Err(failure) => return ReloadOutcome::Failed { generation: old.generation, failure },
         };
-        let bindings = match self.listeners.prepare_added(&config).await {
+        let bindings = match self.listeners.prepare_added(&config, &old.config).await {
             Ok(bindings) => bindings,
             Err(error) => {
                 return ReloadOutcome::Failed { generation: old.generation, failure: ReloadFailure::Bind(error) };
@@ -297,7 +298,7 @@ impl Reloader {
             self.listeners.access_log().open_target(settings);
         }
         self.listeners.open_audit_log();
-        self.listeners.exchange_listeners(bindings, &snapshot.config);
+        let failures = self.listeners.exchange_listeners(bindings, &snapshot.config);
         self.fetchers.update(&self.current);
         self.certs.start_renewal(&self.current, &self.metrics);
         self.metrics.record_config(&snapshot.config.hash, generation, snapshot.loaded_at);
@@ -306,7 +307,7 @@ impl Reloader {
         // Only after the swap, because until then requests counted on the series of the old config.
         self.state.drop_unused(&snapshot);
         self.dns.forget_unused(&snapshot.config);
-        ReloadOutcome::Applied(AppliedReload { generation, diff, restart, warnings })
+        ReloadOutcome::Applied(AppliedReload { generation, diff, restart, warnings, failures })
     }
 
     /// Opens the CAs of development certificates on the loader's thread.
@@ -336,6 +337,9 @@ impl Reloader {
                 super::log_warnings(&self.current.load().config);
                 for key in &applied.restart {
                     tracing::warn!("the change of {key} needs a restart; until then the old value stays active");
+                }
+                for failure in &applied.failures {
+                    tracing::error!("{failure}; the rest of the config is active");
                 }
             }
             ReloadOutcome::Unchanged { generation, .. } => {

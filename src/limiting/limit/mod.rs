@@ -97,6 +97,8 @@ pub struct Limit {
     pub rule: Arc<Rule>,
     pub key: Key,
     pub missing: Missing,
+    /// Paths in the key may have repeated slashes, because a route of the config keeps them.
+    pub keeps_slashes: bool,
     /// Which value counts if the request repeats a header, parameter or field that the limit reads.
     pub repeated: Repeated,
     /// Handling of a request if the limit reads an integer and the request contains something else.
@@ -498,6 +500,7 @@ impl Limit {
             store_ref: LimitRef::new(name, &Cost::Fixed(1), None, None),
             rule: Arc::new(rule),
             key: Key(vec![crate::limiting::key::KeyPart::All]),
+            keeps_slashes: false,
             missing: Missing::Skip,
             repeated: Repeated::default(),
             not_integer: NotInteger::default(),

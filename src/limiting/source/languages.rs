@@ -20,17 +20,25 @@ const STATES_MAX: usize = 500;
 /// The largest machine that is compared, in bytes.
 const MACHINE_MAX: usize = 100_000;
 
-static PATH: LazyLock<String> = LazyLock::new(|| {
+static PATH: LazyLock<String> = LazyLock::new(|| write_path_language(false));
+static KEPT_PATH: LazyLock<String> = LazyLock::new(|| write_path_language(true));
+
+/// Returns the expression of all paths, with repeated slashes or without.
+fn write_path_language(keeps_slashes: bool) -> String {
     // A byte that is not a character of a segment is encoded, with upper-case digits.
     let escape = "%(?:[01][0-9A-F]|2[0235F]|3[CEF]|5[B-E]|60|7[BCDF]|[89A-F][0-9A-F])";
     let no_dot = format!("(?:[!$&-\\-0-;=@-Z_a-z~]|{escape})");
     let any = format!("(?:[!$&-.0-;=@-Z_a-z~]|{escape})");
     // Segments of one or two dots are resolved, and empty ones removed.
     let segment = format!("(?:{no_dot}{any}*|\\.{no_dot}{any}*|\\.\\.{any}+)");
-    format!("/(?:{segment}(?:/{segment})*/?)?|\\*")
-});
+    match keeps_slashes {
+        false => format!("/(?:{segment}(?:/{segment})*/?)?|\\*"),
+        true => format!("(?:/+{segment})*/*|\\*"),
+    }
+}
 const QUERY: &str = "[!$-;=?-~]*";
 static TARGET: LazyLock<String> = LazyLock::new(|| format!("(?:{})(?:\\?{QUERY})?", *PATH));
+static KEPT_TARGET: LazyLock<String> = LazyLock::new(|| format!("(?:{})(?:\\?{QUERY})?", *KEPT_PATH));
 const HOST_NAME: &str = "[-0-9a-z._~!$&'()*+,;=%]+|\\[[0-9a-f:.]+\\]";
 static AUTHORITY: LazyLock<String> = LazyLock::new(|| format!("(?:{HOST_NAME})(?::[0-9]+)?"));
 /// Schemes begin with an upper-case letter, and one space is between words.
@@ -54,9 +62,12 @@ fn take_cached(language: &str) -> Option<Automaton> {
 
 impl Source {
     /// Returns an expression that matches every value that requests can have, and one for values that they cannot have
-    /// nevertheless, which may be empty. `None` if any text can be a value.
-    fn value_language(&self) -> Option<(&str, &str)> {
+    /// nevertheless, which may be empty. `None` if any text can be a value. `keeps_slashes`: those that requests of a
+    /// route with `merge_slashes = false` can have.
+    fn value_language(&self, keeps_slashes: bool) -> Option<(&str, &str)> {
         Some(match self {
+            Source::Path if keeps_slashes => (&KEPT_PATH, ""),
+            Source::Target if keeps_slashes => (&KEPT_TARGET, ""),
             Source::Path => (&PATH, ""),
             Source::Target => (&TARGET, ""),
             Source::QueryString => (QUERY, ""),
@@ -79,13 +90,23 @@ impl Source {
     /// Returns whether an expression matches a value that requests can have. If that takes too long to find out, it
     /// returns true.
     pub fn has_match(&self, expression: &str, ignore_case: bool) -> bool {
-        self.has_common_match(&[(expression, ignore_case, true)])
+        self.has_common_value(&[(expression, ignore_case, true)], true)
+    }
+
+    /// Returns whether an expression that matches a value only matches values with repeated slashes, which requests
+    /// have on routes with `merge_slashes = false` alone.
+    pub fn needs_repeated_slashes(&self, expression: &str, ignore_case: bool) -> bool {
+        matches!(self, Source::Path | Source::Target) && !self.has_common_match(&[(expression, ignore_case, true)])
     }
 
     /// Returns whether a value that requests can have is one that each expression matches or, with false as its last
     /// part, does not match. The first boolean ignores case. If that takes too long to find out, it returns true.
     pub fn has_common_match(&self, expressions: &[(&str, bool, bool)]) -> bool {
-        let Some((all, none)) = self.value_language() else { return true };
+        self.has_common_value(expressions, false)
+    }
+
+    fn has_common_value(&self, expressions: &[(&str, bool, bool)], keeps_slashes: bool) -> bool {
+        let Some((all, none)) = self.value_language(keeps_slashes) else { return true };
         // Without the classes of Unicode, machines are much smaller.
         let is_unicode = matches!(self, Source::Header(_) | Source::Cookie(_));
         let syntax = syntax::Config::new().dot_matches_new_line(true).unicode(is_unicode).utf8(false);
@@ -226,7 +247,7 @@ mod tests {
     fn expressions_that_match_no_request_are_found() {
         for (name, expression, expected) in [
             ("path", "^api/", false),
-            ("path", "//", false),
+            ("path", "//", true),
             ("path", r"/\.\./", false),
             ("path", r"\.\.", true),
             ("path", "^/(api|x)(/|$)", true),
@@ -268,7 +289,11 @@ mod tests {
             ])
         };
         assert!(below("^/a/.+$", "^/b") && !below("^/a/.+$", "^/a") && !below("[.]php$", "^/b"));
-        assert!(source("path").has_wildcard_match("*%*") && !source("path").has_wildcard_match("*//*"));
+        assert!(source("path").has_wildcard_match("*%*") && source("path").has_wildcard_match("*//*"));
+        for (expression, needs) in [("//", true), ("^/a/?/b", false), ("^/a//[bc]$", true), ("/", false)] {
+            assert_eq!(source("path").needs_repeated_slashes(expression, false), needs, "{expression}");
+        }
+        assert!(!source("target").needs_repeated_slashes("//", false), "a query may have them");
     }
 
     proptest! {
@@ -278,9 +303,14 @@ mod tests {
             path in "/[/.%a-cA-C0-9@:; ~{}?é-]{0,12}",
             expression in r"(\^|)([/ab.%]|\\\.|[(]a|/[)]|\[ab/\]|%2F|\.\*){1,6}(\$|)",
         ) {
-            let path = canonical::repair_path(&path).to_read(&path).to_owned();
-            let language = Regex::new(&format!("(?s)^(?:{})$", *PATH)).unwrap();
-            prop_assert!(language.is_match(&path), "{}", path);
+            for (form, language) in [
+                (canonical::repair_path(&path), &*PATH),
+                (canonical::keep_repeated_slashes(&path), &*KEPT_PATH),
+            ] {
+                let language = Regex::new(&format!("(?s)^(?:{language})$")).unwrap();
+                prop_assert!(language.is_match(form.to_read(&path)), "{}", form.to_read(&path));
+            }
+            let path = canonical::keep_repeated_slashes(&path).to_read(&path).to_owned();
             if let Ok(regex) = Regex::new(&expression) && regex.is_match(&path) {
                 prop_assert!(Source::Path.has_match(&expression, false), "{} matches {}", expression, path);
             }

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::canonical;
-use crate::geo::is_country_code;
+use crate::geo::is_known_country;
 use crate::limiting::source::canonical::{Ambiguous, canonicalize_credential, canonicalize_scheme, title_scheme};
 use crate::limiting::source::inputs::trim_quotes;
 use crate::limiting::source::{Prefixes, Source, SourceValue};
@@ -92,6 +92,15 @@ impl Source {
         }
     }
 
+    /// Returns how a written value with repeated slashes is written for routes that merge them. `None` if it has none.
+    pub fn merge_written(&self, value: &str) -> Option<String> {
+        if !matches!(self, Source::Path | Source::Target) {
+            return None;
+        }
+        let path = value.split('?').next().unwrap_or_default();
+        path.contains("//").then(|| canonical::repair_path(path).to_read(path).to_owned() + &value[path.len()..])
+    }
+
     /// Checks that requests can have an integer as the value.
     ///
     /// # Errors
@@ -108,7 +117,7 @@ impl Source {
     pub(super) fn describe_values(&self) -> String {
         match self {
             Source::Path | Source::Target => {
-                "a path begins with `/`, has no `//`, `/./` or `/../`, and ends before the `?` (`query` tests parameters); \
+                "a path begins with `/`, has no `/./` or `/../`, and ends before the `?` (`query` tests parameters); \
                  what is not plain ASCII is encoded, like %C3%A9"
             }
             Source::Host => HOST_HELP,
@@ -136,13 +145,15 @@ fn check_spelling(written: &str, canonical: &str) -> Result<(), TextFault> {
 }
 
 fn check_country(text: &str) -> Result<(), TextFault> {
-    if is_country_code(text) {
+    if is_known_country(text) {
         return Ok(());
     }
     let upper = text.to_ascii_uppercase();
-    match is_country_code(&upper) {
-        true => invalid_text(format!("no country is `{text}`"), format!("write `{upper}`")),
-        false => invalid_text(format!("`{text}` is not the code of a country"), COUNTRY_HELP),
+    match upper.as_str() {
+        "UK" => invalid_text(format!("no country is `{text}`"), "write `GB`"),
+        "EU" => invalid_text(format!("no country is `{text}`"), "list the countries: [\"AT\", \"BE\", ...]"),
+        known if is_known_country(known) => invalid_text(format!("no country is `{text}`"), format!("write `{known}`")),
+        _ => invalid_text(format!("`{text}` is not the code of a country"), COUNTRY_HELP),
     }
 }
 
@@ -284,7 +295,8 @@ fn canonicalize_path(text: &str) -> Result<String, TextFault> {
             format!("write `/{}`", path.trim_start_matches(['*', '/'])),
         );
     }
-    let canonical = canonical::repair_path(path);
+    // A route with `merge_slashes = false` keeps repeated slashes.
+    let canonical = canonical::keep_repeated_slashes(path);
     match path.len() == text.len() && !canonical.is_sent_rewritten() {
         true => Ok(canonical.to_read(path).to_owned()),
         false => invalid_text(format!("no request has `{text}`"), format!("write `{}`", canonical.to_read(path))),
@@ -365,7 +377,8 @@ mod tests {
             ("path", "/a/b", Ok("/a/b")),
             ("path", "/a/", Ok("/a/")),
             ("path", "/caf%C3%A9", Ok("/caf%C3%A9")),
-            ("path", "/a//b", Err("write `/a/b`")),
+            ("path", "/a//b", Ok("/a//b")),
+            ("path", "/%61//b", Err("write `/a//b`")),
             ("path", "/a/../b/.", Err("write `/b/`")),
             ("path", "/%61%2f", Err("write `/a%2F`")),
             ("path", "/café", Err("write `/caf%C3%A9`")),
@@ -380,7 +393,7 @@ mod tests {
             ("path", "*", Ok("*")),
             ("target", "/a?b=%22", Ok("/a?b=%22")),
             ("target", "/a%40?b=%40", Ok("/a@?b=%40")),
-            ("target", "/a//b?x", Err("write `/a/b`")),
+            ("target", "/a//b?x", Ok("/a//b?x")),
             ("target", "/x?q=<1>", Err("write it as %3C")),
             ("target", "/caf%c3%a9", Err("write `/caf%C3%A9`")),
             ("target", "/x?q=é", Err("write it as %C3%A9")),
@@ -388,6 +401,11 @@ mod tests {
             ("query_string", "q=1&r={a}?%zz", Ok("q=1&r={a}?%zz")),
             ("query_string", "?q=1", Err("leave out")),
             ("query_string", "q=\"1 2\"", Err("write it as %22")),
+            ("country", "GB", Ok("GB")),
+            ("country", "uk", Err("write `GB`")),
+            ("country", "EU", Err("list the countries")),
+            ("country", "de", Err("write `DE`")),
+            ("country", "GER", Err("not the code")),
             ("method", "GET", Ok("GET")),
             ("method", "A B", Err("not a method")),
             ("method", "get", Err("write `GET`")),
@@ -434,6 +452,19 @@ mod tests {
     }
 
     #[test]
+    fn repeated_slashes_are_merged_in_paths_alone() {
+        for (name, written, merged) in [
+            ("path", "/a//b///", Some("/a/b/")),
+            ("path", "/a/b", None),
+            ("target", "/a//b?x=//", Some("/a/b?x=//")),
+            ("target", "/a?x=//", None),
+            ("header:x-a", "//", None),
+        ] {
+            assert_eq!(source(name).merge_written(written).as_deref(), merged, "{name} {written}");
+        }
+    }
+
+    #[test]
     fn wildcards_that_match_nothing_are_refused() {
         for (name, written, result) in [
             ("path", "/a*", Ok("/a*")),
@@ -444,7 +475,7 @@ mod tests {
             ("path", "*é", Err("write `*%C3%A9`")),
             ("path", "/a b*", Err("write `/a%20b*`")),
             ("path", "/%61*", Err("write `/a*`")),
-            ("path", "/a//*", Err("write `/a/*`")),
+            ("path", "/a//*", Ok("/a//*")),
             ("path", "/a/*/../b", Err("write `/a/b`")),
             ("path", "/a?*", Err("write `/a`")),
             ("path", "a*", Err("write `/a*`")),

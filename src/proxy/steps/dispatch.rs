@@ -9,6 +9,7 @@ use http::header::{ACCEPT, EXPECT, HOST, UPGRADE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
+use crate::canonical::authority::parse_authority;
 use crate::config::{ForwardedHeader, TraceParent};
 use crate::ends::End;
 use crate::files::FileFolder;
@@ -354,7 +355,10 @@ fn map_locations(
     let text = |host: &HeaderValue| host.to_str().unwrap_or_default().to_owned();
     let own = text(&server.pool.host);
     let sent_host = if route.rewrite.upstream_host { None } else { request_headers.get(HOST).map(text) };
-    let client = text(head.authority());
+    // A trusted proxy that sends another `Host` states that of the client.
+    let stated = request_headers.get("x-forwarded-host").filter(|_| identity.trusted_peer);
+    let stated = stated.filter(|host| parse_authority(host.as_bytes()).is_some());
+    let client = text(stated.unwrap_or(head.authority()));
     let map = LocationMap {
         server: UrlOrigin { is_https: server.pool.is_https(), authority: &own },
         sent_host: sent_host.as_ref().unwrap_or(&own),

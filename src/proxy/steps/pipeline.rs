@@ -93,7 +93,8 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
     if !door.covers_host(head) {
         return Err(End::Misdirected.into());
     }
-    if let Some(port) = door.redirect_port() {
+    // Browsers fail a preflight that is redirected, so it is answered here, and the request is redirected.
+    if let Some(port) = door.redirect_port().filter(|_| preflight.is_none()) {
         return local_responses::redirect_to_https(head, port).map(Passage::HttpsRedirect).ok_or(End::NoRoute.into());
     }
     let entered = match index {

@@ -80,6 +80,7 @@ pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
         store_ref: LimitRef::new(name, &Cost::Fixed(1), None, None),
         rule: Arc::new(rule),
         key: Key(vec![KeyPart::All]),
+        keeps_slashes: false,
         missing: Missing::Skip,
         repeated: Default::default(),
         not_integer: Default::default(),

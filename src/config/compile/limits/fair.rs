@@ -108,7 +108,12 @@ fn compile_weights(fair: &Section, table: &Tree, key: &Key) -> Option<HashMap<Bo
             continue;
         }
         match tenant_values(&entry.key, key) {
-            Ok(values) => drop(weights.insert(values, weight)),
+            Ok(values) => {
+                let sources = key.0.iter().flat_map(|part| part.sources());
+                let merged = sources.filter(|_| key.0.len() == 1).find_map(|source| source.merge_written(&values));
+                merged.into_iter().for_each(|merged| fair.sources.add_slashed_value(entry.place, merged));
+                weights.insert(values, weight);
+            }
             Err(what) => {
                 let help = "write the value of the tenant; `,`, `%` and bytes other than visible ASCII as %XX";
                 whole = fair.report_fault_at::<()>(&name, entry.place, &what, help).is_some();

@@ -266,6 +266,7 @@ fn compile_limit(
         name: name.to_owned(),
         store_ref: if is_repriced { store_ref.to_refundable() } else { store_ref },
         rule,
+        keeps_slashes: section.sources.keeps_slashes(),
         key,
         missing,
         repeated,

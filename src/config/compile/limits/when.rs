@@ -26,6 +26,7 @@ use crate::config::compile::named_set::ListedItem;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::pattern_look::PatternLook;
 use crate::config::diagnostics::report::{Diagnostic, Place};
+use crate::config::expressions::{ExpressionFlags, warn_if_slow};
 use crate::config::reader::Section;
 use crate::config::schema::limit;
 use crate::config::source::SourceTexts;
@@ -148,15 +149,22 @@ fn compile_text_condition(
                 is_compared_later = source == Source::Route && entry.compare_with_routes();
                 canonicalize_set(when.sources, &source, name, &entry).map(Pattern::Set)
             }
-            WrittenPattern::Regex(expression) => source
-                .check_written_expression(expression.regex.as_str(), expression.ignore_case)
-                .map(|()| Pattern::Regex(expression)),
+            WrittenPattern::Regex(expression) => {
+                let flags = ExpressionFlags { ignore_case: expression.ignore_case, any_dot: true };
+                warn_if_slow(when.sources, node.place, expression.regex.as_str(), flags);
+                source
+                    .check_written_expression(expression.regex.as_str(), expression.ignore_case)
+                    .map(|()| Pattern::Regex(expression))
+            }
         };
         let report = |fault| {
             let TextFault { what, help } = when.sources.hide_value(node.place, fault);
             when.report_fault(key, node, &what, &help)
         };
         let pattern = pattern.map_or_else(report, Some)?;
+        find_slashed(&source, &pattern)
+            .into_iter()
+            .for_each(|merged| when.sources.add_slashed_value(node.place, merged));
         if source == Source::Route && !is_compared_later {
             add_route_patterns(when.sources, node.place, &pattern);
         }
@@ -165,6 +173,28 @@ fn compile_text_condition(
     let (negated, patterns) = parse_patterns(when, key, node, read)?;
     let test = if negated { Test::None(patterns) } else { Test::Any(patterns) };
     Some(Condition::Text { source, test })
+}
+
+/// Returns what a pattern that needs repeated slashes is without them, which may be empty. `None` if it needs none.
+fn find_slashed(source: &Source, pattern: &Pattern) -> Option<String> {
+    match pattern {
+        Pattern::Text(text) => source.merge_written(text),
+        // A set may have items for several conditions.
+        Pattern::Set(set) => {
+            let mut items = set.strings.iter().map(|item| source.merge_written(item));
+            items.next()?.filter(|_| items.all(|item| item.is_some()))
+        }
+        Pattern::Wildcard(wildcard) => {
+            let pattern = wildcard.to_string();
+            let parts: Vec<String> = pattern.split('*').map(regex::escape).collect();
+            source.needs_repeated_slashes(&format!("^{}$", parts.join(".*")), false).then(String::new)
+        }
+        Pattern::Regex(expression) => {
+            let needs = source.needs_repeated_slashes(expression.regex.as_str(), expression.ignore_case);
+            needs.then(String::new)
+        }
+        Pattern::Integer(..) | Pattern::NotEmpty => None,
+    }
 }
 
 /// Has the names of routes in a condition compared with those of the config, once these are known.

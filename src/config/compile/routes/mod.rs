@@ -51,6 +51,7 @@ use crate::config::reader::{At, Section};
 use crate::config::schema::route;
 use crate::config::schema::row::ConfigOption;
 use crate::config::source::SourceTexts;
+use crate::config::tree::Value;
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::key::Missing;
 use crate::limiting::limit::Limit;
@@ -251,6 +252,11 @@ fn compile_parsing(section: &Section, inherited: Strictness, matcher: Option<&Ma
     let rules = ParsingRules::new(strictness, section.read(&route::ENCODED_SLASHES));
     let accepts_trace = matcher.is_some_and(|matcher| matcher.methods.contains(&Method::TRACE));
     ParsingRules { keeps_repeated_slashes: !section.get(&route::MERGE_SLASHES), accepts_trace, ..rules }
+}
+
+/// Returns whether a route has `merge_slashes = false`.
+pub fn keeps_repeated_slashes(section: &Section) -> bool {
+    section.node(&route::MERGE_SLASHES).is_some_and(|node| matches!(node.value, Value::Bool(false)))
 }
 
 /// Compiles the timeouts of a route, which inherits those that it does not set.

@@ -1,5 +1,6 @@
 //! Addresses in `[server]`, sections `[[listener]]`, and their TLS. Called by `compile`.
 
+use std::io;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -212,10 +213,23 @@ fn read_access(section: &Section, address: Option<&ListenAddr>) -> SocketAccess 
         "" => invalid_text("the name is empty", "write the name or the number, like \"www-data\""),
         name => Ok(name.to_owned()),
     };
-    SocketAccess {
+    let access = SocketAccess {
         mode: section.parse_string(&listener::MODE, parse_mode).unwrap_or(SocketAccess::ALL_USERS.mode),
         owner: section.parse_string(&listener::OWNER, parse_name),
         group: section.parse_string(&listener::GROUP, parse_name),
+    };
+    warn_about_owner(section, &listener::OWNER, access.find_owner());
+    warn_about_owner(section, &listener::GROUP, access.find_group());
+    access
+}
+
+/// Warns of a user or group that this machine does not have. The config may be for another machine, so that is no
+/// error; the gateway does not serve the socket without it.
+fn warn_about_owner(section: &Section, option: &ConfigOption, found: io::Result<Option<u32>>) {
+    if let (Some(node), Err(error)) = (section.node(option), found) {
+        let warning = Diagnostic::new(node.place, format!("{error}, so the gateway cannot serve this socket here"))
+            .with_help("create it, or write the name or number of one that exists");
+        section.sources.add_warning(DiagnosticCode::UnknownOwner, warning);
     }
 }
 

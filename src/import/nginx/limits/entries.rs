@@ -111,5 +111,9 @@ fn check_values((group, name): (&str, &str), regex: &str, ignores: bool) -> Resu
         "header" => Source::Header(HeaderName::from_bytes(name.as_bytes()).map_err(|_| "no header has this name")?),
         _ => return Ok(()),
     };
-    source.check_written_expression(regex, ignores).map_err(|fault| fault.what)
+    source.check_written_expression(regex, ignores).map_err(|fault| fault.what)?;
+    match source.needs_repeated_slashes(regex, ignores) {
+        true => Err("no request has such a path".to_owned()),
+        false => Ok(()),
+    }
 }

@@ -50,16 +50,24 @@ impl LocationMap<'_> {
     }
 
     fn replace_value(&self, headers: &mut HeaderMap, name: HeaderName, map: impl Fn(&str) -> Option<String>) {
-        let mapped = headers.get(&name).and_then(|value| map(value.to_str().ok()?));
-        if let Some(value) = mapped.and_then(|mapped| HeaderValue::try_from(mapped).ok()) {
+        let mapped = headers.get(&name).and_then(|value| match str::from_utf8(value.as_bytes()) {
+            Ok(text) => HeaderValue::try_from(map(text)?).ok(),
+            // Each byte stays as it is.
+            Err(_) => {
+                let text: String = value.as_bytes().iter().map(|byte| char::from(*byte)).collect();
+                let bytes: Option<Vec<u8>> = map(&text)?.chars().map(|c| u8::try_from(c).ok()).collect();
+                HeaderValue::try_from(bytes?).ok()
+            }
+        });
+        if let Some(value) = mapped {
             headers.insert(name, value);
         }
     }
 
     /// Returns a URL for the client. `None` leaves the URL: it has another origin, or is relative to the client's path.
     fn map_url(&self, url: &str) -> Option<String> {
-        // Browsers repair other characters in their own ways.
-        if !url.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\') {
+        // Browsers remove tabs, and spaces at the start, and take a `\` for a slash.
+        if url.starts_with(' ') || url.bytes().any(|byte| byte.is_ascii_control() || byte == b'\\') {
             return None;
         }
         if url.starts_with('/') && !url.starts_with("//") {
@@ -202,7 +210,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(name, HeaderValue::from_str(value).unwrap());
         map.map_response(&mut headers);
-        headers.get(name).unwrap().to_str().unwrap().to_owned()
+        str::from_utf8(headers.get(name).unwrap().as_bytes()).unwrap().to_owned()
     }
 
     #[test]
@@ -235,7 +243,12 @@ mod tests {
             ("?page=2", "?page=2"),
             ("mailto:a@example.com", "mailto:a@example.com"),
             ("/\\evil.com", "/\\evil.com"),
-            ("/a b", "/a b"),
+            ("/a b", "/app/a b"),
+            ("/café", "/app/café"),
+            ("http://10.0.0.7:3000/café?q=ü", "https://www.example.com/app/café?q=ü"),
+            ("http://10.0.0.7:3000é/", "http://10.0.0.7:3000é/"),
+            ("/\tb", "/\tb"),
+            (" /b", " /b"),
         ] {
             for name in ["location", "content-location"] {
                 assert_eq!(mapped(&rewrite, client, name, url), expected, "{url}");
@@ -247,6 +260,17 @@ mod tests {
                 }
             }
         }
+        // Bytes that are no UTF-8.
+        let latin = |path: &[u8]| HeaderValue::from_bytes(path).unwrap();
+        let mut headers = HeaderMap::from_iter([(LOCATION, latin(b"/caf\xe9"))]);
+        LocationMap {
+            server: UrlOrigin { is_https: false, authority: "10.0.0.7:3000" },
+            sent_host: "10.0.0.7:3000",
+            client,
+            paths: PathMap::new(&rewrite, &PATTERN, "/app/x", "/app/x"),
+        }
+        .map_response(&mut headers);
+        assert_eq!(headers.get(LOCATION), Some(&latin(b"/app/caf\xe9")));
         // A server that is reached with TLS gets the client's host, and redirects a client without TLS to HTTPS.
         for (authority, url) in [
             ("www.example.com", "https://www.example.com/app/login"),

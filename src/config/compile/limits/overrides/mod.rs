@@ -279,6 +279,8 @@ fn match_key_values(
                 if *part == KeyPart::Source(Source::Route) {
                     own.sources.add_route_pattern(place, Pattern::Text(text.clone().into_owned()));
                 }
+                let merged = part.sources().iter().find_map(|source| source.merge_written(&text));
+                merged.into_iter().for_each(|merged| own.sources.add_slashed_value(place, merged));
                 if let Some(look) = find_look(part, &text) {
                     let what = match look {
                         PatternLook::Wildcard => {
