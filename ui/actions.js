@@ -31,10 +31,11 @@ async function perform(result, action, work, done) {
 
 // What a reset leaves as it is. `override`: that of the key, if any.
 function resetEffect({ about, parts }, override) {
-  if (override && override.blocked) return `The key stays ${describeOverride(override)}: only an end of the block admits its requests.`;
-  return keyNames(about, parts).length > keyNames(about, []).length ? "The shared budget stays as it is."
+  const block = override && override.blocked ? `The key stays ${describeOverride(override)}: only an end of the block admits its requests.` : "";
+  const others = keyNames(about, parts).length > keyNames(about, []).length ? "The shared budget stays as it is."
     : about.tier_of ? "It counts IPv6 clients in networks of other sizes too. These are not reset, and may still refuse the next request."
-      : `The next request of this key has the full budget${about.ban ? ", and a ban of it ends" : ""}.`;
+      : block ? "" : `The next request of this key has the full budget${about.ban ? ", and a ban of it ends" : ""}.`;
+  return [others, block].filter(Boolean).join(" ");
 }
 
 async function resetKey(result, target, refresh) {
@@ -64,7 +65,7 @@ async function removeOverride(result, { override, name, shown }, refresh) {
   refresh();
 }
 
-// How many requests of the last minute the change is about, where that is known.
+// How many requests of the last minute the change is about, where that is known: the list has the most frequent keys.
 async function recentRequests(about, key) {
   const { keys } = await getJson(`/-/top?limit=${encodeURIComponent(about.limit)}&by=admitted&window=1m&n=100`);
   const own = keys.find((one) => one.key === key);
@@ -86,7 +87,7 @@ async function changeBudget(result, target, refresh, blocks) {
   const now = await getJson(target.state).catch(() => ({}));
   if (hasLeft(result)) return;
   const recent = el("p", { class: "quiet" });
-  if (blocks) recentRequests(about, now.key).then((found) => setText(recent, found ? `In the last minute, the limit admitted about ${count(found, "request")} of this key.` : "The limit admitted no request of this key in the last minute."), () => {});
+  if (blocks) recentRequests(about, now.key).then((found) => setText(recent, found ? `In the last minute, the limit admitted about ${count(found, "request")} of this key.` : ""), () => {});
   const text = el("p", {}, blocks ? `The limit ${name} refuses every request of ${shown}.` : `The limit ${name} gives ${shown} a budget of its own. What the key has used counts already; reset it too if it shall start anew.`);
   const replaced = now.override && now.override.source === "live" ? el("p", {}, `It replaces the override ${describeOverride(now.override)}, which does not return.`) : null;
   if (!(await confirmAction(`${word} this key?`, [text, ...(replaced ? [replaced] : []), recent, el("div", { class: "stack" }, size, time, note, place)], word))) return;

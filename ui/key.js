@@ -95,16 +95,16 @@ function keyScreen(main, [limit, ...parts]) {
   const problem = outcome();
   let stop = () => {};
   main.replaceChildren(trail(["Limits", "#/limits"], [showText(limit, 80), limitLink(limit)]), el("h1", { tabindex: "-1" }, `Key ${shown}`), under, first, refused);
-  // Loads the refusals of the key, as logs show it: the address may have another spelling.
-  const loadRefused = (about, key) => loadWithRetry(refused, async () => {
-    const own = withoutAll(key.split(",")).join(",");
+  // Loads the refusals of the key. The gateway finds them by each spelling of it.
+  const loadRefused = (about) => loadWithRetry(refused, async () => {
+    const own = parts.join(",");
     // Refusals name the tenants too, which share the budget.
     const isOneKey = !about.fair || parts.length > keyNames(about, []).length;
     const { refusals, gateways } = await getJson(`/-/refusals?limit=${encodeURIComponent(limit)}${isOneKey ? `&key=${encodeURIComponent(own || "all")}` : ""}&n=200`);
-    const isOwn = (one) => one === own || (!isOneKey && (own === "" || one.startsWith(`${own},`)));
+    const isOwn = (one) => isOneKey || own === "" || one.startsWith(`${own},`);
     const grid = refusalTable("Last refusals of this key", describeNoRefusal(gateways));
     grid.update(checksOf(refusals).filter(({ check }) => check.limit === limit && isOwn(withoutAll((check.key || "").split(",")).join(","))));
-    refused.replaceChildren(section(null, problem.node, grid.node));
+    refused.replaceChildren(section(null, grid.node));
   }, (error) => {
     problem.show("bad", `The last refusals cannot be loaded: ${error.message}`);
     refused.replaceChildren(problem.node);
@@ -116,10 +116,9 @@ function keyScreen(main, [limit, ...parts]) {
     known = about;
     describe(about);
     const why = whyUnknown(about, parts);
-    if (why) {
-      first.replaceChildren(el("p", {}, why));
-      loadRefused(about, parts.join(","));
-    } else if (first.isConnected) stop = showKey(first, keyTarget(about, parts), (key) => loadRefused(about, key));
+    if (why) first.replaceChildren(el("p", {}, why));
+    else if (first.isConnected) stop = showKey(first, keyTarget(about, parts));
+    loadRefused(about);
   }, (error) => first.replaceChildren(el("p", { role: "alert" }, `The limit cannot be loaded: ${error.message}`)));
   // The limit may change while its key is shown.
   const follow = followConfig(() => known && loadWithRetry(under, async () => describe(Object.assign(known, await getJson(`/-/limits/${encodeURIComponent(limit)}`))), () => {}));
@@ -143,9 +142,8 @@ const OVERRIDE_SOURCES = { live: "store", config: "config", file: "file of overr
 // Whether a key has used something, or something is special about it.
 const hasUsed = ({ policy, remaining, override, ban }) => !policy || remaining < policy.quota || Boolean(override) || Boolean(ban && (ban.banned || ban.bans));
 
-// Shows the numbers of a key and what can be done about them, from the section `first`. Calls `onFound(key)` once, with the
-// key as logs show it. Returns a function that stops it.
-function showKey(first, target, onFound) {
+// Shows the numbers of a key and what can be done about them, from the section `first`. Returns a function that stops it.
+function showKey(first, target) {
   const { about, parts, state: path } = target;
   const result = outcome();
   const problem = el("p", { role: "alert" });
@@ -153,14 +151,10 @@ function showKey(first, target, onFound) {
   const meter = el("div", { class: "meter" });
   const numbers = facts("cards plain", [["left", "Left"], ["budget", "Budget"], ["reset", "Full again"], ["override", "Override"], ...(about.ban ? [["ban", "Ban"]] : [])]);
   const technical = facts("facts", [["name", "State key"]]);
-  let isFound = false;
   const load = async (signal) => {
     try {
-      const state = await getJson(path, { signal });
-      showState(state);
+      showState(await getJson(path, { signal }));
       setText(problem, "");
-      if (!isFound) onFound(state.key || parts.join(","));
-      isFound = true;
     } catch (error) {
       if (error.name !== "AbortError") setText(problem, `The numbers cannot be loaded: ${error.message}`);
     }

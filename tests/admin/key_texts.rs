@@ -108,6 +108,11 @@ fn names_before_values_are_accepted_in_any_case_and_digests_of_reports_too() {
     let (code, _, stderr) = output(&gateway, &["key", "block", "daily", &digest]);
     assert!(code == 2 && stderr.contains("give the value itself"), "{stderr}");
     assert!(run(&gateway, &["key", "reset", "daily", &digest]).contains("reset: nothing is used"));
+    // The refusals of a key are found by its value, in each spelling.
+    for value in ["%253Cimg%20src=x%20onerror=alert(1)%253E", "%253Cimg%2520src%253Dx%2520onerror%253Dalert(1)%253E"] {
+        let path = format!("/-/refusals?limit=watched&key=header:x-api-key={value}");
+        assert_eq!(fetch(&gateway, "GET", &path, "").json()["refusals"].as_array().unwrap().len(), 1, "{value}");
+    }
     // What a limit in shadow mode would have refused was not refused.
     let text = run(&gateway, &["customer", &format!("header:x-api-key={LONG}")]);
     assert!(text.contains("would be: 1"), "{text}");
@@ -123,20 +128,20 @@ fn a_command_tells_what_it_replaces_and_names_its_own_options() {
     assert!(run(&gateway, &["key", "unblock", "daily", "acme"]).contains("the limit's own budget applies again"));
     for (arguments, words) in [
         (&["key", "refund", "daily", "acme", "--units", "0"][..], "error: --units: it must be an integer from 1"),
-        (&["rollback", "0", "--yes"], "error: GENERATION: "),
         (&["usage", "daily", "--from", "soon"], "it is not a day; write for example 2026-11-01, today or yesterday"),
         (&["usage", "nosuch"], "there is no limit `nosuch`; there are daily, watched"),
     ] {
         let (code, _, stderr) = output(&gateway, arguments);
         assert!(code != 0 && stderr.contains(words), "{arguments:?}: {stderr}");
     }
-    assert_eq!(run(&gateway, &["usage", "daily", "--from", "yesterday"]).lines().count() > 0, true);
+    assert!(run(&gateway, &["usage", "daily", "--from", "yesterday"]).contains("no key used anything"));
 }
 
 #[test]
 fn what_another_gateway_has_just_blocked_is_unblocked() {
     let redis = RedisServer::start(&[]);
-    let config = format!("{}{LIMITS}", redis.store());
+    // A busy machine may need longer than the default deadline.
+    let config = format!("[store]\nurl = \"{}\"\ndeadline = \"1s\"\n{LIMITS}", redis.url());
     let (here, there) = (Gateway::start(&config), Gateway::start(&config));
     here.wait_for_store();
     there.wait_for_store();

@@ -221,8 +221,7 @@ fn keys_and_customers_are_found_by_what_people_type() {
         ("/", "x-secret: secret key"),
         ("/net", "x-forwarded-for: 2001:db8::7"),
     ] {
-        let statuses: Vec<u16> =
-            (0..3).map(|_| gateway.fetch(&get(path, &format!("{header}\r\n"))).status()).collect();
+        let statuses: Vec<u16> = (0..3).map(|_| gateway.fetch(&get(path, &format!("{header}\r\n"))).status()).collect();
         assert_eq!(statuses[2], 429, "{header}: {statuses:?}");
     }
     run_script("finders.js", &[&address(&gateway)]);

@@ -7,7 +7,8 @@ const [, , url] = process.argv;
 run(async (open) => {
   const page = await open({});
   await page.goto(url);
-  const main = () => page.textContent("#main");
+  // What is visible.
+  const main = () => page.innerText("#main");
   const waitFor = (words) => page.waitForFunction((wanted) => document.querySelector("#main").textContent.includes(wanted), words);
   const goTo = (hash) => page.evaluate((wanted) => { location.hash = wanted; }, hash);
   const findKey = async (limit, text) => {

@@ -120,7 +120,6 @@ fn detail_of(body: &str) -> Option<String> {
 fn name_argument(detail: &str) -> String {
     match detail.strip_prefix("#/").and_then(|detail| detail.split_once(": ")) {
         Some(("cost", what)) => format!("--units: {what}"),
-        Some(("generation", what)) => format!("GENERATION: {what}"),
         Some((member, what)) if !member.contains('/') => format!("--{}: {what}", member.replace('_', "-")),
         _ => detail.to_owned(),
     }

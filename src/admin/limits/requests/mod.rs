@@ -1,5 +1,9 @@
 //! Parses the bodies and queries of requests about limits, and checks them against the config. `part_text` recognizes
 //! hashes, and texts that are no values. Called by `mod.rs` of `limits`.
+//!
+//! Input: a body or a query, and the config. Output: the values of keys by source (`NamedValues`) and what to do with
+//! them, or a problem that names each error with its place. To add a parameter or a member, parse it here, and describe
+//! it in `admin/openapi`.
 
 mod part_text;
 
