@@ -8,7 +8,8 @@ use maxminddb::{MaxMindDbError, PathElement, Reader};
 /// The country of an address that the database does not list, such as a private one.
 const UNKNOWN_COUNTRY: &str = "XX";
 
-/// The fields in which databases have the code of a country: those of MaxMind and DB-IP, then the two forms of IPinfo.
+/// The fields in which databases have the code of a country: first the field of MaxMind and DB-IP, then the two forms
+/// of IPinfo.
 const CODE_PATHS: [&[PathElement<'static>]; 3] = [
     &[PathElement::Key("country"), PathElement::Key("iso_code")],
     &[PathElement::Key("country_code")],

@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::hint::black_box;
 
 /// 2 MiB less than 2^48 bytes: more than the address space of a process on x86-64 or arm64, so that the system refuses.
-/// From `MI_MAX_ALLOC_SIZE` on, which is 2^48 bytes less 128 KiB, mimalloc would refuse by itself and not collect.
+/// From `MI_MAX_ALLOC_SIZE` on, which is 2^48 bytes less 128 KiB, mimalloc itself would refuse, and not collect.
 const TOO_MUCH: usize = (1 << 48) - (1 << 21);
 
 /// Turns transparent huge pages off for this process. With them, the kernel backs the first byte of a buffer with 2

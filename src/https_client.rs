@@ -29,7 +29,7 @@ pub enum Schemes {
     HttpsOrHttp,
 }
 
-/// Creates a client that trusts the CAs in PEM, or those of the system, and connects within `connect`.
+/// Creates a client that trusts the CAs in PEM, or the CAs of the system. It connects within `connect`.
 ///
 /// # Errors
 /// What is wrong with the CAs.

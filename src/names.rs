@@ -39,7 +39,7 @@ pub fn parse_header_name(text: &str) -> Result<HeaderName, TextFault> {
 /// Parses the name of a header of requests that limits, conditions or tokens read.
 ///
 /// # Errors
-/// It is no name of a header, or the gateway removes such headers before anything reads them.
+/// It is not the name of a header, or the gateway removes such headers before anything reads them.
 pub fn parse_forwarded_header(text: &str) -> Result<HeaderName, TextFault> {
     let name = parse_header_name(text)?;
     let is_removed = find_visibility(name.as_str()) == Visibility::Never;

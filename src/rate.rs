@@ -149,7 +149,7 @@ mod tests {
         let mut bucket = Bucket::new((3, 10), 100, 0);
         let mut count = |now_ms: u64| (0..1000).take_while(|_| bucket.take_at(|| now_ms)).count();
         assert_eq!([count(0), count(99), count(100), count(350), count(60_000)], [3, 0, 1, 2, 3]);
-        // What is earned while the bucket is full is kept.
+        // Tokens that are earned while the bucket is full are kept.
         let mut bucket = Bucket::new((3, 0), 100, 0);
         bucket.earn(5);
         assert_eq!((0..1000).take_while(|_| bucket.take()).count(), 8);

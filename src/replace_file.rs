@@ -40,7 +40,8 @@ pub fn remove_leftovers(path: &Path, temporary: &str) {
     let Some(dir) = path.parent() else { return };
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let is_left = || {
-            // Not of the target of a link, and no pipe, which would block.
+            // The metadata describes the entry itself, not the target of a link. Only regular files count, because
+            // opening a pipe would block.
             let metadata = entry.metadata().ok().filter(|metadata| metadata.is_file());
             let age = metadata.and_then(|metadata| SystemTime::now().duration_since(metadata.modified().ok()?).ok());
             age.is_some_and(|age| age >= LEFTOVER_AGE)

@@ -15,7 +15,7 @@ function showDiff(diff) {
 
 const diffList = (lines) => el("ul", {}, ...firstOf(lines, 50, (line) => line).map((line) => el("li", {}, line)));
 
-// Lists mistakes. `jump(found)` returns what goes to the place of a mistake, if that is shown.
+// Lists errors. `jump(found)` returns what goes to the place of an error, if that is shown.
 function diagnosticList(list, jump = () => null) {
   return el("ul", {}, ...firstOf(list, 20, (found) => {
     const go = jump(found);
@@ -81,7 +81,7 @@ function showOutcome(result, done, answer) {
 
 function showProblem(result, error, jump) {
   const { diagnostics, text_diff: diff } = error.problem || {};
-  result.show("bad", diagnostics && diagnostics.length ? "The config has mistakes and was not applied." : error.message,
+  result.show("bad", diagnostics && diagnostics.length ? "The config has errors and was not applied." : error.message,
     ...(diagnostics && diagnostics.length ? [diagnosticList(diagnostics, jump)] : []),
     // The lines of the file are in it as they are.
     ...(diff ? [el("details", {}, el("summary", {}, "Show the difference, with secrets"), el("pre", { tabindex: "0" }, showLines(diff)))] : []));
@@ -90,7 +90,7 @@ function showProblem(result, error, jump) {
 // What the files have to do with the active config.
 function describeFiles({ pinned, generation, last_reload: reload }) {
   if (isNumber(pinned)) return `not active: after a rollback, the config of generation ${pinned} is active in place of them. To activate the files, save a change of one, or return to their generation`;
-  if (reload && reload.result === "failure") return `have mistakes, which are below, so generation ${generation} stays active`;
+  if (reload && reload.result === "failure") return `have errors, which are below, so generation ${generation} stays active`;
   return "have the active config";
 }
 
@@ -110,7 +110,7 @@ function reloadPanel(refresh) {
   const node = section("Active config", status.node, mistakes, el("div", { class: "row" }, ...withRole("edit", "A reload",
     el("button", { type: "button", onclick: () => run(true) }, "Check the files"),
     el("button", { type: "button", onclick: async () => {
-      if (await confirmAction("Reload the config?", "The gateway loads its files and applies them if they have no mistake.", "Reload")) run(false);
+      if (await confirmAction("Reload the config?", "The gateway loads its files and applies them if they have no error.", "Reload")) run(false);
     } }, "Reload"))), result.node);
   return { node, update(found) {
     const reload = found.last_reload;
@@ -206,10 +206,10 @@ function filePanel(refresh) {
   const jump = (found) => (found.file && found.line && found.file.split("/").pop() === select.value.split("/").pop() ? () => editor.jump(found.line) : null);
   async function save(dry) {
     try {
-      // What would change is known before the question, and a mistake prevents it.
+      // What would change is known before the question, and an error prevents it.
       const checked = await (await put(true)).json();
       if (dry) {
-        showOutcome(result, "No mistakes.", checked);
+        showOutcome(result, "No errors.", checked);
         return;
       }
       const lines = showDiff(checked.changes && checked.changes.length ? checked.changes : checked.diff);
@@ -251,7 +251,7 @@ function historyPanel(refresh) {
   const roll = async (generation) => {
     try {
       const headers = { "content-type": "application/json", ...(tag ? { "if-match": tag } : {}) };
-      // What would change is known before the question, and a mistake prevents it.
+      // What would change is known before the question, and an error prevents it.
       const preview = await sendJson("POST", "/-/rollback?dry_run=1", { generation }, { headers });
       const lines = showDiff(preview.changes && preview.changes.length ? preview.changes : preview.diff);
       const effect = [el("p", {}, `The gateway applies the config of generation ${generation} in place of the active one. ${lines.length ? "This changes:" : "Both have the same settings."}`), diffList(lines)];

@@ -33,7 +33,7 @@ const withRole = (role, action, ...nodes) => (session.allows(role) ? nodes : [ne
 // A response other than success: the problem document that the gateway sent.
 class Refused extends Error {
   constructor(status, problem) {
-    // A mistake in a body begins with its place, such as `#/note: `.
+    // An error in a body begins with its place, such as `#/note: `.
     super(showText(((problem && problem.detail) || `the gateway responded ${status}`).replace(/^#\/([a-z_]+): /, "$1: "), 400));
     this.status = status;
     this.problem = problem || {};

@@ -146,7 +146,7 @@ impl CertCache {
 
     fn insert_certificate(&mut self, name: &str, certificate: StoredCertificate, copy: FileCopy) {
         let renewal_s = renewal_time_s(&certificate);
-        // One that is the same again, from its file, keeps what is known.
+        // A certificate that is read again from its file and has not changed keeps its renewal information.
         let (suggested_s, ask_at) = match self.held.get(name) {
             None => (None, Instant::now()),
             Some(held) if held.certificate.pem == certificate.pem => (held.suggested_s, held.ask_at),

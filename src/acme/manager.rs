@@ -239,7 +239,7 @@ impl AcmeAccountState {
         if self.ordering.is_none() { self.start_due_order(names) } else { Ok(()) }
     }
 
-    /// Takes the renewal information that has arrived, and asks for that of the next certificate.
+    /// Takes the renewal information that has arrived, and requests the information for the next certificate.
     fn ask_for_advice(&mut self) {
         if let Some(asking) = self.asking.take_if(|asking| asking.is_finished())
             && let Some(Ok(AdviceReport { name, certificate, advice })) = futures_util::FutureExt::now_or_never(asking)

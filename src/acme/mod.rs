@@ -35,7 +35,7 @@ use crate::tls::IssuedCertificates;
 /// Certificates of the listeners by name, so that nothing else has to read them from disk.
 type PublishedCerts = Arc<ArcSwap<IssuedCertificates>>;
 
-/// How long a start or reload waits for a disk that may be remote and unavailable.
+/// How long a start or reload waits for the state directory, whose disk may be remote and unavailable.
 const DISK: Duration = Duration::from_secs(2);
 
 /// Handle of the thread; it starts with the first config that has `[acme]` and ends with this value.

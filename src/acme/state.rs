@@ -185,7 +185,7 @@ impl StateDirectory {
         list_entries(&self.root.join("challenges"))?.iter().try_for_each(|path| remove_file(path))
     }
 
-    /// Returns the open challenges of all gateways; other files, and files removed meanwhile, are skipped.
+    /// Returns the open challenges of all gateways; other files, and files removed in the meantime, are skipped.
     pub fn read_challenges(&self) -> Result<Arc<OpenChallenges>, StateError> {
         let mut open = OpenChallenges::default();
         for path in list_entries(&self.root.join("challenges"))?.into_iter().take(CHALLENGES_MAX) {

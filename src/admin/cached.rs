@@ -1,5 +1,5 @@
-//! Limits the time spent on expensive responses: they are computed per request until so many are requested that the
-//! control thread would be blocked. Called by `pages`, `metrics_text` and `limits`.
+//! Limits the time spent on expensive responses: they are computed per request until there are so many requests that
+//! they would block the control thread. Called by `pages`, `metrics_text` and `limits`.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};

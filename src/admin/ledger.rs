@@ -91,7 +91,7 @@ const LOCAL_KEYS_MAX: usize = 200_000;
 const FILE_MAX: u64 = 64 * 1024 * 1024;
 /// Number of keys on a page.
 const PAGE: usize = 1000;
-/// A round ends after so many failures in a row.
+/// A round ends after this many failures in a row.
 const FAILURES_MAX: u32 = 3;
 
 impl UsageLedger {
@@ -180,7 +180,7 @@ impl UsageLedger {
                         failures += 1;
                         break;
                     }
-                    // The store was replaced meanwhile.
+                    // The store was replaced in the meantime.
                     None => return,
                 }
             }

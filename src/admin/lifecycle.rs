@@ -16,7 +16,7 @@ use crate::reload::open_files::OpenFiles;
 pub struct SharedState {
     lifecycle: AtomicU8,
     polling: AtomicBool,
-    /// A reload that the watcher did not request happened meanwhile.
+    /// A reload that the watcher did not request happened in the meantime.
     overtaken: AtomicBool,
     started: Instant,
     last_reload: Mutex<Value>,
@@ -107,7 +107,7 @@ impl SharedState {
         *self.admin.lock().unwrap_or_else(PoisonError::into_inner) = Some(addr);
     }
 
-    /// Records the digest of files that a change over HTTP wrote and loads, or that another reload came after it.
+    /// Records the digest of the files that a change over HTTP wrote and loads. `None`: another reload came after it.
     pub fn set_written(&self, digest: Option<ContentDigest>) {
         *self.written.lock().unwrap_or_else(PoisonError::into_inner) = digest;
     }

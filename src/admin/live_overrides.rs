@@ -79,21 +79,22 @@ struct KnownOverrides {
     good: BTreeMap<String, RawOverrides>,
     /// The overrides that have the entries in `good`, by limit. Those of a new config get them when it is loaded.
     tables: BTreeMap<String, Weak<Overrides>>,
-    /// Entries that were changed since the reading under way began, by limit. What it finds of them is outdated.
+    /// Entries that were changed since the reading under way began, by limit. The values that it finds for them are
+    /// outdated.
     changed: BTreeMap<String, BTreeSet<String>>,
     /// How many entries of a limit were left when those that had ended were last removed.
     left: BTreeMap<String, usize>,
     /// Incremented with each change of `good`.
     revision: u64,
-    /// Current mistakes by limit; each is logged once.
+    /// Current errors by limit; each is logged once.
     logged: BTreeMap<String, String>,
-    /// When mistakes of a limit were last logged.
+    /// When errors of a limit were last logged.
     logged_at: BTreeMap<String, Instant>,
     /// `good` is about the memory store, not about Redis.
     are_local: bool,
 }
 
-/// Result of one reading: hashes or their mistakes, by limit. A limit whose server did not respond is missing.
+/// Result of one reading: hashes or their errors, by limit. A limit whose server did not respond is missing.
 #[derive(Default)]
 struct OverrideReading {
     found: BTreeMap<String, Result<RawOverrides, String>>,
@@ -105,9 +106,9 @@ const READ_INTERVAL: Duration = Duration::from_secs(2);
 const PAUSE_PER_FIELD: Duration = Duration::from_micros(20);
 /// How long a change waits for the state file: for a write that runs, the pause after it, and its own.
 const SAVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Number of entries from which those of a memory store that have ended are removed.
+/// Number of entries from which the memory store removes ended ones.
 const PRUNED_FROM: usize = 1000;
-/// Minimum interval between log lines about a hash whose mistakes keep changing.
+/// Minimum interval between log lines about a hash whose errors keep changing.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 impl LiveOverrides {
@@ -135,8 +136,8 @@ impl LiveOverrides {
         self.known.borrow_mut().good = good;
     }
 
-    /// Notes that the state file was written at a revision. `unsaved`: the limits whose overrides were left out, or could
-    /// not be written.
+    /// Notes that the state file was written at a revision. `unsaved` has the limits whose overrides were omitted or
+    /// could not be written.
     pub fn note_saved(&self, revision: u64, unsaved: BTreeSet<String>) {
         *self.unsaved.borrow_mut() = unsaved;
         self.saved.send_replace(revision);
@@ -213,7 +214,7 @@ impl LiveOverrides {
     /// reading reports them.
     pub fn apply_known(&self, config: &Config) {
         let KnownOverrides { good, tables, left, are_local, revision, .. } = &mut *self.known.borrow_mut();
-        // The entries of one store are not about another.
+        // Entries of one store do not apply to another store.
         if *are_local == config.store.is_shared() {
             *are_local = !config.store.is_shared();
             *revision += 1;
@@ -255,7 +256,7 @@ impl LiveOverrides {
         if let Some(value) = value {
             limit.overrides.check_entry(&limit.key, field, value).map_err(OverrideFault::Invalid)?;
         }
-        // Another spelling would count as a mistake beside the new entry.
+        // Another spelling would count as an error beside the new entry.
         let spelling = limit.overrides.find_spelling(field);
         let change = HashChange { field, value, spellings: spelling.into_iter().collect() };
         let Some(outcome) = store.change_hash(&override_key(config, limit), &change).await else {
@@ -359,7 +360,7 @@ impl LiveOverrides {
                 }
                 let spellings = limit.overrides.find_spelling(field).into_iter().collect();
                 let value = value.as_deref().map(String::from_utf8_lossy);
-                // A mistake is counted and logged by the next reading.
+                // An error is counted and logged by the next reading.
                 let _ = self.apply_change(limit, &HashChange { field, value: value.as_deref(), spellings });
             }
         }
@@ -399,7 +400,7 @@ impl LiveOverrides {
             let fields: usize = found.values().flatten().map(RawOverrides::len).sum();
             pause =
                 PAUSE_PER_FIELD.saturating_mul(u32::try_from(fields.saturating_sub(ENTRIES_MAX)).unwrap_or(u32::MAX));
-            // A reload may have happened meanwhile; new limits wait for the next reading.
+            // A reload may have happened in the meantime; new limits wait for the next reading.
             let now = current.load();
             if now.config.store == snapshot.config.store {
                 self.accept_reading(&now.config, found);
@@ -454,7 +455,7 @@ impl LiveOverrides {
             match mistakes {
                 None => drop(logged.remove(&limit.name)),
                 Some(mistakes) if logged.get(&limit.name) == Some(&mistakes) => {}
-                // The next reading finds the mistakes again.
+                // The next reading finds the errors again.
                 Some(_) if logged_at.get(&limit.name).is_some_and(|at| at.elapsed() < LOG_INTERVAL) => {}
                 Some(mistakes) => {
                     tracing::error!(limit = limit.name, "{mistakes}");

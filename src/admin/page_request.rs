@@ -134,7 +134,7 @@ impl PageRequest {
         let whole = async {
             let mut bytes = Vec::new();
             while let Some(frame) = body.frame().await {
-                let frame = frame.map_err(|_| Problem::new(StatusCode::BAD_REQUEST, "the body broke off"))?;
+                let frame = frame.map_err(|_| Problem::new(StatusCode::BAD_REQUEST, "the body is cut off"))?;
                 let Ok(piece) = frame.into_data() else { continue };
                 let length = bytes.len() + piece.len();
                 if length > most {

@@ -95,7 +95,7 @@ impl Problem {
     }
 }
 
-/// Returns the response to a query with a mistake.
+/// Returns the response to a query with an error.
 pub fn bad_query(detail: impl Into<String>) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, detail)
 }

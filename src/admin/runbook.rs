@@ -23,8 +23,8 @@ fn find_section(name: &str) -> Option<(&'static str, &'static str)> {
     list_sections().find(|(alert, _)| alert.eq_ignore_ascii_case(name))
 }
 
-/// Replaces the links of a section, which lead nowhere in a plain text: by the path of another alert, or the name of a page
-/// of the manual.
+/// Replaces the links of a section, which lead nowhere in a plain text: by the path of another alert, or the name of a
+/// page of the manual.
 fn resolve_links(text: &str) -> String {
     let mut resolved = String::with_capacity(text.len());
     let mut rest = text;

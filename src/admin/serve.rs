@@ -41,7 +41,7 @@ pub async fn serve_connection<S>(
 {
     let permit = Rc::new(permit);
     tokio::select! {
-        // The client left, stalled, or blocked others for long enough.
+        // The client disconnected, stalled, or blocked others for long enough.
         _ = lost => {}
         () = wait_for_end(&permit) => {}
         () = permit.wait_after_stream() => {}
@@ -49,8 +49,8 @@ pub async fn serve_connection<S>(
     }
 }
 
-/// Waits until the time limit of the connection. While its client reads a stream, there is no time limit: the task that
-/// makes the events ends it.
+/// Waits until the time limit of the connection has passed. A connection that streams events has no time limit: the
+/// task that produces the events ends it.
 async fn wait_for_end(permit: &AdminPermit) {
     loop {
         sleep(CONNECTION_TIMEOUT).await;

@@ -95,13 +95,13 @@ pub async fn show_status(request: PageRequest) -> Result<AdminResponse, Problem>
     Ok(json_response(status.to_string()))
 }
 
-/// Returns how many overrides are skipped because of a mistake, by limit, where there are any.
+/// Returns how many overrides are skipped because of an error, by limit, where there are any.
 fn count_rejected_overrides(config: &Config, metrics: &Metrics) -> Value {
     let counts = config.limits.iter().map(|limit| (limit.name.clone(), count_rejected(limit, metrics)));
     counts.filter(|(_, count)| *count > 0).map(|(name, count)| (name, Value::from(count))).collect()
 }
 
-/// Returns how many rows of the files of sets are skipped because of a mistake, by set, where there are any.
+/// Returns how many rows of the files of sets are skipped because of an error, by set, where there are any.
 fn count_rejected_set_rows(config: &Config) -> Value {
     let counts = config.set_files.iter().map(|file| (file.name.clone(), file.rejected.count));
     counts.filter(|(_, count)| *count > 0).map(|(name, count)| (name, Value::from(count))).collect()

@@ -121,7 +121,7 @@ fn judge_overrides(event: &Value, problems: &mut Problems) {
     let total = overrides["rejected"].as_u64().unwrap_or(0);
     if total > 0 {
         let names = join_all_names(&overrides["rejected_limits"]);
-        let what = if total == 1 { "has a mistake and is" } else { "have mistakes and are" };
+        let what = if total == 1 { "has an error and is" } else { "have errors and are" };
         let what =
             format!("{} {what} skipped ({names}): the log says which.", count(&overrides["rejected"], "override"));
         problems.warn("overrides_skipped", what, "#/limits");
@@ -187,7 +187,7 @@ fn judge_config(event: &Value, problems: &mut Problems) {
     if reload["result"] == "failure" {
         let text = format!(
             "The changed config was rejected ({}). Generation {} stays active.",
-            count(&reload["diagnostics_count"], "mistake"),
+            count(&reload["diagnostics_count"], "error"),
             event["generation"]
         );
         problems.warn("reload_failed", text, "#/config");
@@ -227,7 +227,7 @@ fn judge_requests(event: &Value, problems: &mut Problems) {
     }
 }
 
-/// Returns how many live overrides and rows of the file of a limit are skipped because of a mistake.
+/// Returns how many live overrides and rows of the file of a limit are skipped because of an error.
 pub fn count_rejected(limit: &Limit, metrics: &Metrics) -> i64 {
     let count = |gauges: &IntGaugeVec| gauges.with_label_values(&[&limit.name]).get();
     // Limits without a file have no series about it.
@@ -346,7 +346,7 @@ mod tests {
                 vec![
                     "bad store_down The limit store does not respond. #/limits",
                     "bad upstream_down No server is healthy in 1 upstream: app. #/upstreams",
-                    "warn reload_failed The changed config was rejected (2 mistakes). Generation 3 stays active. #/config",
+                    "warn reload_failed The changed config was rejected (2 errors). Generation 3 stays active. #/config",
                 ],
             ),
             (
@@ -377,7 +377,7 @@ mod tests {
             (json!({ "descriptors": { "open": 80, "max": null } }), vec![]),
             (
                 json!({ "overrides": { "rejected": 1, "rejected_limits": ["daily"] } }),
-                vec!["warn overrides_skipped 1 override has a mistake and is skipped (daily) #/limits"],
+                vec!["warn overrides_skipped 1 override has an error and is skipped (daily) #/limits"],
             ),
             (
                 json!({ "overrides": { "rejected_set_rows": 2, "rejected_sets": ["bad"] } }),

@@ -53,14 +53,14 @@ const STATING: [&str; 13] = [
     "x-method-override",
 ];
 
-/// Returns true for headers by which applications and auth servers replace host, method or target of a request.
+/// Returns true for headers that applications and auth servers read instead of the host, method or target of a request.
 pub fn states_request(name: &HeaderName) -> bool {
     let name = name.as_str();
     name.starts_with("x-") && (name.starts_with("x-original-") || STATING.contains(&name))
 }
 
 impl ForwardAuth {
-    /// Returns the headers that the upstream server trusts, so that it must not get those of the client.
+    /// Returns the headers that the upstream server trusts. It must never get them from the client.
     pub fn owned_headers(&self) -> impl Iterator<Item = &HeaderName> {
         self.copy_headers.iter().map(|copied| &copied.to)
     }

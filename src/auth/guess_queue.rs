@@ -15,7 +15,7 @@ const GENERATION: Duration = Duration::from_secs(60);
 /// Size of a generation of counts. There are at most twice as many.
 const GENERATION_MAX: usize = 8192;
 
-/// The client that sent a password, and the user whose password it is said to be.
+/// The client that sent a password, and the user that it claims to be.
 #[derive(Clone, Copy, Debug)]
 pub struct Guess {
     client: Party,

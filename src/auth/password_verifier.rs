@@ -96,7 +96,7 @@ struct PasswordJob {
     permit: VerificationPermit,
     hash: PasswordHash,
     password: Vec<u8>,
-    /// False for an unknown user: the password is tried against the hash of another one, and the result ignored.
+    /// False for an unknown user. The password is then compared with the hash of another user, and the result ignored.
     is_known: bool,
     queued: Instant,
 }
@@ -447,7 +447,7 @@ mod tests {
         for (place, id) in ids.iter().enumerate() {
             assert!(!ids[..place].contains(id), "{place}");
         }
-        // The password is no part of the login.
+        // The password is not part of the login.
         assert_eq!(ids.iter().filter(|id| id.login == ids[0].login).count(), 2);
         assert_eq!(identify(&verifier, "ab", "c", &hash, true, "::ffff:192.0.2.1"), ids[0]);
     }

@@ -104,7 +104,7 @@ impl fmt::Debug for UserTable {
 }
 
 fn parse_line(line: &str) -> Result<(&str, PasswordHash), HashFault> {
-    // What precedes a colon may be shown. Without a colon, the line may be a hash.
+    // The text before a colon may be shown. Without a colon, the line may be a hash.
     let Some((name, hash)) = line.split_once(':') else {
         return Err(HashFault { what: "the line has no colon".to_owned(), help: LINE_HELP });
     };

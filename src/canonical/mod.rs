@@ -101,7 +101,7 @@ fn rewrite_path<E>(
     slashes: RepeatedSlashes,
     mut report: impl FnMut(PathFault) -> Result<(), E>,
 ) -> Result<CanonicalPath, E> {
-    // The empty texts before the first slash and after the last are no segments.
+    // The empty texts before the first slash and after the last are not segments.
     let last = raw.split('/').count() - 1;
     let mut out = String::with_capacity(raw.len() + 8);
     let mut depth_exceeded = false;

@@ -88,7 +88,7 @@ impl DemoHome {
     }
 }
 
-/// Returns the demo config, with other ports in place of those that are in use.
+/// Returns the demo config, with other ports instead of those that are in use.
 fn write_config() -> io::Result<String> {
     let mut text = CONFIG.to_owned();
     // All stay open until the last is chosen, so that no port is chosen twice.
@@ -150,7 +150,7 @@ In another terminal:
       200 until the burst of 10 is used up, then 429.
 
   curl -i {http}/
-      While the limit refuses, Retry-After is the exact wait. One request becomes available every second.
+      While the limit refuses, retry-after-ms is the exact wait. One request becomes available every second.
 "
         )?;
     }

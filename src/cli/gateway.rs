@@ -48,7 +48,7 @@ pub enum AdminConnection {
 }
 
 const TOKEN_VARIABLE: &str = "SLUICEGATE_ADMIN_TOKEN";
-/// Time limit for a request that is not a stream. The screen of `top` does not respond meanwhile.
+/// Time limit for a request that is not a stream. The screen of `top` does not respond in the meantime.
 const TIMEOUT: Duration = Duration::from_secs(3);
 const ANSWER_MAX: usize = 16 * 1024 * 1024;
 /// Largest file with a token, in bytes.

@@ -91,7 +91,7 @@ enum Command {
         #[command(flatten)]
         config: NamedConfig,
     },
-    /// Check a config and report every mistake
+    /// Check a config and report every error
     Check {
         #[command(flatten)]
         config: NamedConfig,

@@ -59,7 +59,7 @@ impl PartialEq for TokenDigest {
     }
 }
 
-/// Hides the digest: a log is no place for it.
+/// Hides the digest: it does not belong in a log.
 impl fmt::Debug for TokenDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")

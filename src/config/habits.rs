@@ -4,7 +4,7 @@
 use crate::text::{format_duration, unit_ms};
 
 /// Names of key parts in other programs, in lower case.
-const KEY_NAMES: [(&[&str], &str); 8] = [
+const KEY_NAMES: [(&[&str], &str); 9] = [
     (
         &[
             "binary_remote_addr",
@@ -28,6 +28,17 @@ const KEY_NAMES: [(&[&str], &str); 8] = [
     (&["request_uri"], "target"),
     (&["args"], "query_string"),
     (&["request_method", "http_method", "verb"], "method"),
+    (
+        &[
+            "geoip_country",
+            "geoip_country_code",
+            "geoip2_country_code",
+            "geoip2_data_country_code",
+            "country_code",
+            "client_country",
+        ],
+        "country",
+    ),
     (&["global", "none", "everyone", "*", "any", "service"], "all"),
     (&["api_key", "apikey", "api-key", "consumer"], "header:x-api-key"),
 ];

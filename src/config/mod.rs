@@ -94,7 +94,7 @@ pub fn load_config(path: &Path) -> Result<Config, Report> {
     load_with_texts(path, TextOverlay::default())
 }
 
-/// Loads the config in the file at `path` and all its includes, with the texts of `overlay` in place of files.
+/// Loads the config in the file at `path` and all its includes, with the texts of `overlay` instead of files.
 ///
 /// # Errors
 /// A report of every mistake.
@@ -115,8 +115,8 @@ pub fn parse_listen_addr(text: &str) -> Option<ListenAddr> {
     values::parse_listen(text).ok()
 }
 
-/// Returns where the admin listener of a gateway with this file is, even if the file no longer loads: the gateway
-/// keeps running with its last config. `None` if the file does not contain it.
+/// Returns where a gateway with this file has its admin listener, even if the file no longer loads, because the gateway
+/// then keeps running with its last config. `None` if the file does not say.
 pub fn find_admin_contact(path: &Path) -> Option<AdminContact> {
     let sources = SourceTexts::default();
     let documents = sources.parse_documents(path);
@@ -176,8 +176,8 @@ pub struct Config {
     pub rls: RateLimitDomains,
     /// File and line of each route, indexed like `routes`.
     pub route_lines: Vec<SourceLine>,
-    /// Some route, or the setting for requests without a route, is `strict`; the bytes of every connection are
-    /// inspected then.
+    /// A route, or the setting for requests without a route, is `strict`. The bytes of every connection are then
+    /// inspected.
     pub is_strict_somewhere: bool,
     pub upstreams: Vec<Arc<Upstream>>,
     pub limits: Arc<LimitTable>,
@@ -212,7 +212,7 @@ labels! {
 /// HTTP/3 of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Http3Settings {
-    /// The port that clients are told. `None`: that of the listener.
+    /// The port to advertise to clients. `None`: the port of the listener.
     pub advertise: Option<u16>,
     /// How long clients remember it.
     pub max_age: Duration,

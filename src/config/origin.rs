@@ -23,7 +23,7 @@ pub fn is_url(text: &str) -> bool {
 /// Checks the URL of a server.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The text is not an origin. The error says why.
 pub fn check_origin(text: &str) -> Result<(), TextFault> {
     const NEEDS_TLS: &str = "what `https` needs is asked for later";
     match parse_origin(text, WireProtocol::Auto, || invalid_text(NEEDS_TLS, "")) {

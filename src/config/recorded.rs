@@ -1,5 +1,5 @@
 //! Texts of config files in memory: those that a load has read, for the history of configs, and those that a load uses
-//! in place of files, to check an edit before it is written.
+//! instead of files, to check an edit before it is written.
 //!
 //! Input: a `TextOverlay` (`texts`). Output: the files of a load with their texts, the lines of statements, and
 //! mistakes in texts of clients. To use texts for another purpose, add a variant to `OverlayKind`.
@@ -32,7 +32,7 @@ impl SourceTexts {
         files.iter().map(|(file, path)| LoadedFile::new(path.clone(), self.source(*file))).collect()
     }
 
-    /// Reports every masked value if a client has sent the text of `file`: a response shows `***` in place of secrets,
+    /// Reports every masked value if a client has sent the text of `file`: a response shows `***` instead of secrets,
     /// and writing that back would replace the secret.
     pub fn check_masked(&self, file: usize, table: &Table) {
         let is_sent = |path: &Path| self.overlay.is_edit() && self.overlay.text(path).is_some();

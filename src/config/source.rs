@@ -44,7 +44,7 @@ pub struct SourceTexts {
     files: RefCell<Vec<PathBuf>>,
     /// The main file and its includes: index of the text, and path.
     pub(super) config_files: RefCell<Vec<(usize, PathBuf)>>,
-    /// Texts to use in place of files.
+    /// Texts to use instead of files.
     pub(super) overlay: TextOverlay,
     hash: RefCell<Sha256>,
     mistakes: RefCell<Vec<Diagnostic>>,
@@ -65,7 +65,7 @@ pub struct SourceTexts {
 }
 
 impl SourceTexts {
-    /// Creates the texts of a load that uses those of `overlay` in place of files.
+    /// Creates the texts of a load that uses those of `overlay` instead of files.
     pub fn with_overlay(overlay: TextOverlay) -> SourceTexts {
         SourceTexts { overlay, ..SourceTexts::default() }
     }

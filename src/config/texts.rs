@@ -22,7 +22,7 @@ pub struct SourceLine {
     pub line: usize,
 }
 
-/// Texts that a load uses in place of files.
+/// Texts that a load uses instead of files.
 #[derive(Clone, Debug, Default)]
 pub struct TextOverlay {
     texts: BTreeMap<PathBuf, String>,

@@ -29,7 +29,7 @@ pub struct Unreadable {
 pub enum UnreadableKind {
     Missing,
     Directory,
-    /// The content is no text, or is too large.
+    /// The content is not text, or is too large.
     Content,
     Other,
 }
@@ -121,7 +121,7 @@ pub fn without_mark(text: String) -> String {
 /// Decodes a file in PEM, without a byte order mark.
 ///
 /// # Errors
-/// The file is no text, and has no PEM in it.
+/// The file is not text, and has no PEM in it.
 pub fn decode_pem(path: &Path, bytes: Vec<u8>) -> Result<String, Unreadable> {
     const BEGIN: &[u8] = b"-----BEGIN ";
     let text = String::from_utf8(bytes).or_else(|error| {

@@ -38,7 +38,7 @@ const RATE_HELP: &str = "write a count per period: \"10/s\", \"5/10s\", \"1000/m
 const DURATION_HELP: &str = "write a whole number and its unit: \"30ms\", \"2s\", \"1m\", \"1h\", \"1d\"";
 const SIZE_HELP: &str = "write a whole number of bytes, or with a unit: \"64KiB\", \"10MiB\", \"1GiB\", \"1MB\"";
 
-/// Returns the help for a text that is no rate: what it seems to mean, or what a rate looks like.
+/// Returns the help for a text that is not a rate: what it seems to mean, or what a rate looks like.
 fn rate_help(text: &str) -> String {
     habits::rewrite_rate(text).map_or_else(|| RATE_HELP.to_owned(), |better| format!("write \"{better}\""))
 }

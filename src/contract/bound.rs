@@ -56,7 +56,7 @@ impl Bound {
                 Bound::Steady { first: 1, rate: leaky.rate, per_ms: leaky.per_ms, ahead_ms: leaky.queue_ms }
             }
             Rule::Concurrency(slots) => Bound::Slots { count: slots.in_flight },
-            // Of values in place of units.
+            // Of values instead of units.
             Rule::Distinct(values) => match (values.calendar(), rule.policy().window_ms) {
                 (Some(calendar), _) => Bound::of_calendar(calendar, values.limit),
                 (None, window_ms) if values.is_sliding() => Bound::Rolling { count: values.limit, window_ms },

@@ -90,7 +90,7 @@ fn clause_json(clause: &Clause) -> Value {
     json!({ "kind": clause.kind.label(), "text": clause.text, "most": most.collect::<Vec<_>>() })
 }
 
-/// Writes a sentence beside its kind, in lines of bounded width.
+/// Writes a sentence to the right of its kind, in lines of bounded width.
 fn write_wrapped(text: &mut String, kind: &str, sentence: &str) {
     let mut column = INDENT;
     let _ = write!(text, "  {kind:<13} ");

@@ -1,6 +1,6 @@
-//! Hand-over: a new process takes over the listening sockets without a moment in which nobody listens. It requests
-//! them from the old process on a Unix socket and reports once it serves them; then the old process drains. The secrets
-//! of session tickets come along. Called by the control loop on both sides.
+//! Hand-over: a new process takes over the listening sockets, so that there is no moment in which nobody listens. It
+//! requests them from the old process on a Unix socket and reports once it serves them; then the old process drains.
+//! The secrets of session tickets come along. Called by the control loop on both sides.
 
 use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;

@@ -70,7 +70,7 @@ struct FamilyResult {
 }
 
 impl HostResolver {
-    /// Creates a resolver. `servers` replace those of the system unless the list is empty.
+    /// Creates a resolver. `servers` replace the system's DNS servers unless the list is empty.
     pub fn new(servers: &[SocketAddr]) -> HostResolver {
         // Read first, so that a concurrent change of the files is noticed.
         let stamps = read_stamps();
@@ -141,7 +141,7 @@ impl HostResolver {
         Err(failure)
     }
 
-    /// Returns the addresses of the hosts with the best priority that has any.
+    /// Returns the addresses of the hosts with the best priority for which there are addresses.
     async fn resolve_targets(&self, answer: ServiceAnswer) -> Result<(Vec<NamedAddress>, Duration), LookupOutcome> {
         let mut failure = LookupOutcome::NoAddress;
         for group in answer.groups() {
@@ -167,7 +167,7 @@ impl HostResolver {
         Err(failure)
     }
 
-    /// Looks in the hosts file, whose entries are complete for both families.
+    /// Searches the hosts file. If it has an entry for a name, DNS is asked for neither address family.
     fn find_in_hosts(&self, name: &str) -> Option<(Vec<IpAddr>, Duration)> {
         let name = parse_name(name)?;
         let of_type = |kind| self.hosts.lookup_static_host(&Query::query(name.clone(), kind));

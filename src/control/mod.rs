@@ -289,7 +289,7 @@ async fn start_gateway(
     Ok(ControlState { reloader, jobs, inbox, changes, handover, contact })
 }
 
-/// Makes the snapshot of the first config, and exports what it says about itself.
+/// Creates the snapshot of the first config, and exports the metrics about it.
 fn take_first_snapshot(
     mut config: Config,
     shared: &SharedState,

@@ -110,7 +110,7 @@ async fn run_check(
         if result != Err(CheckFault::NoResources) {
             member.state.record_check(&rule, result, fleet.now_ms());
         }
-        // Randomised, so that several gateways do not check at the same moment.
+        // The pause is random, so that several gateways do not check at the same moment.
         let pause = every.mul_f64(0.9 + rand::random::<f64>() / 5.0);
         sleep(pause.saturating_sub(start.elapsed())).await;
     }

@@ -38,7 +38,7 @@ impl ServiceAnswer {
         let (mut targets, mut addresses, mut ttl) = (Vec::new(), Vec::new(), u32::MAX);
         for record in records {
             match &record.data {
-                // A root name says that there is no server. Port 0 cannot be connected to.
+                // A root name means that there is no server, and nobody can connect to port 0.
                 RData::SRV(srv) if !srv.target.is_root() && srv.port > 0 && targets.len() < ADDRESSES_MAX => {
                     targets.push(Target {
                         host: srv.target.to_ascii(),

@@ -1,6 +1,6 @@
-//! Keeps in the state file what the next process needs to know of the store: how many gateways share the limits, the
-//! live overrides, and which starts happened during an outage. Files are written on a separate thread, and only when
-//! something changed. Run by the control thread.
+//! Keeps the facts about the store that the next process needs in the state file: how many gateways share the limits,
+//! the live overrides, and which starts happened during an outage. Files are written on a separate thread, and only
+//! when something changed. Run by the control thread.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -91,7 +91,7 @@ impl StoreState {
         if config.store.is_shared() {
             self.gateways.adopt_name(&saved.name);
             self.gateways.restore_peak(saved.gateways);
-            // An outage is written only after it has lasted a while, so one that has just begun counts as well.
+            // An outage is written only after it has lasted for some time, so one that had just begun counts as well.
             *self.previous_outage.borrow_mut() = Some(saved.outage.unwrap_or_default());
         }
         let raw = saved.overrides.into_iter().map(|(limit, text)| (limit, parse_overrides(text)));

@@ -54,7 +54,7 @@ type DirectoryId = (u64, u64, Option<SystemTime>);
 
 /// Bytes of a file that are read at once.
 const DIGEST_BUFFER: usize = 64 * 1024;
-/// A save is complete when no event occurred for this long.
+/// A save counts as complete when no event has occurred for this long.
 const QUIET_TIME: Duration = Duration::from_millis(100);
 /// Upper bound for waiting on a stream of events that never pauses.
 const QUIET_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -94,7 +94,7 @@ impl WatchHandle {
         WatchHandle { files: sender }
     }
 
-    /// Watches the files of the config loaded last, or of the one that failed to load.
+    /// Watches the files of the config that was loaded last, or that failed to load.
     pub fn watch_files(&self, files: WatchedFiles) {
         self.files.send_if_modified(|known| {
             let differs = *known != files;
@@ -226,7 +226,7 @@ impl Watcher {
     }
 
     /// Waits while a program that can be seen has a file open for writing. Events do not tell of all: it may write under
-    /// another name, and another program may have closed the file meanwhile. Returns whether there was one.
+    /// another name, and another program may have closed the file in the meantime. Returns whether there was one.
     async fn wait_for_writer(&mut self) -> bool {
         let files = self.files.borrow().config.clone();
         let report_at = Instant::now() + PAUSE_MAX;
@@ -371,7 +371,8 @@ fn digest_one(path: &Path, digest: &mut Sha256) -> io::Result<()> {
             digest.update([0]);
         }
     } else if kind.is_file() {
-        // Anything else, such as a pipe, could be read only once. What exceeds the bound is not read as config either.
+        // Anything else, such as a pipe, could be read only once. A file that exceeds the bound is not read as config
+        // either.
         let mut file = config::open_file(path)?.take(config::FILE_SIZE_MAX + 1);
         let mut buffer = vec![0; DIGEST_BUFFER];
         loop {

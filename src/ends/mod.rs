@@ -26,8 +26,8 @@ const REJECTION_INDEXES: [usize; End::ALL.len()] = index_rejections();
 pub const REJECTION_LABELS: usize = count_rejection_labels();
 
 impl End {
-    /// Returns the status of the response. 499 stands for a client that left, as in the log of nginx. `refuse` of a
-    /// limit may set another one than 429.
+    /// Returns the status of the response. 499 stands for a client that disconnected, as in the log of nginx. `refuse`
+    /// of a limit may set another one than 429.
     pub fn status(self) -> StatusCode {
         StatusCode::from_u16(self.row().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }

@@ -15,7 +15,7 @@ pub struct EndRow {
     pub grpc: Option<GrpcCode>,
     /// The `reason` in the access log and in metrics. Neighbours may share one.
     pub label: &'static str,
-    /// One sentence for the client: what is wrong and, if there is a remedy, what to do. Empty if nobody is told, or if
+    /// One sentence for the client: what is wrong and, if there is a remedy, what to do. Empty if nobody gets it, or if
     /// only the place that refuses can say it.
     pub text: &'static str,
     /// The text for the log, if it is another one.
@@ -76,7 +76,7 @@ pub enum Refund {
     Response,
     /// No server got the request: `connect_error` of `refund_on` applies.
     Unsent,
-    /// No server got the request: limits refund it unless they opt out.
+    /// No server got the request, so limits refund it unless they opt out.
     Overload,
     /// After a server got a part: `client_abort` of `refund_on` applies.
     Abort,
@@ -98,7 +98,7 @@ labels! {
     UpstreamOutcome:
     /// The response head arrived.
     Ok = "ok",
-    /// The client left before the response head arrived, or its connection was closed.
+    /// The client disconnected before the response head arrived, or its connection was closed.
     ClientLeft = "client_left",
     /// The client's body was too large, malformed or too slow.
     UploadFailed = "upload_failed",

@@ -455,7 +455,7 @@ const fn queue(label: &'static str, outcome: UpstreamOutcome, text: &'static str
         .unserved()
 }
 
-/// A server got the request and sent no valid response.
+/// A row for a server that got the request but sent no valid response.
 const fn broken(logged: &'static str) -> EndRow {
     let text = "the upstream server closed the connection or sent an invalid response";
     EndRow::new(Upstream, 502, "upstream_broken", text)

@@ -59,8 +59,8 @@ pub struct HttpAttributes {
     pub id: Bytes,
     #[prost(bytes = "bytes", tag = "2")]
     pub method: Bytes,
-    /// Headers by name; those of one name are joined by commas. The entries of the map are read one by one, because the
-    /// keys of a map would have to be UTF-8.
+    /// Headers by name. The values of one name are joined with commas. The entries of the map are read one by one,
+    /// because the keys of a map would have to be UTF-8.
     #[prost(message, repeated, tag = "3")]
     pub headers: Vec<HeaderPair>,
     /// Path with query.

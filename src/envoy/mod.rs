@@ -24,7 +24,7 @@ use crate::grpc::{CallError, GrpcCode, frame};
 /// Decodes a message.
 ///
 /// # Errors
-/// The bytes are no message of this type.
+/// The bytes are not a message of this type.
 pub fn decode_message<M: Message + Default>(bytes: Bytes) -> Result<M, CallError> {
     M::decode(bytes).map_err(|_| CallError::new(GrpcCode::Internal, "the message cannot be decoded"))
 }

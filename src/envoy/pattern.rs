@@ -5,7 +5,7 @@ use std::fmt;
 use crate::limiting::source::DescriptorEntry;
 use crate::text::Wildcard;
 
-/// Pattern for a whole descriptor. It matches a descriptor with exactly as many entries.
+/// Pattern for an entire descriptor. It matches only descriptors with the same number of entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DescriptorPattern {
     pub entries: Vec<EntryPattern>,

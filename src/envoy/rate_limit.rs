@@ -35,7 +35,7 @@ pub struct RateLimitRequest {
 pub struct RateLimitDescriptor {
     #[prost(message, repeated, tag = "1")]
     pub entries: Vec<DescriptorItem>,
-    /// Budget that Envoy requests in place of the configured one.
+    /// Budget that Envoy requests instead of the configured one.
     #[prost(message, optional, tag = "2")]
     pub limit: Option<RateLimitOverride>,
     /// Hits of this descriptor; 0 only looks.
@@ -66,7 +66,7 @@ pub struct RateLimitOverride {
 pub struct RateLimitResponse {
     #[prost(enumeration = "LimitCode", tag = "1")]
     pub overall_code: i32,
-    /// One for each descriptor, in the same order.
+    /// One status for each descriptor, in the same order.
     #[prost(message, repeated, tag = "2")]
     pub statuses: Vec<DescriptorStatus>,
     #[prost(message, repeated, tag = "3")]

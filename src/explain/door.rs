@@ -302,7 +302,8 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
         self.certificate.as_ref()
     }
 
-    /// The name of the client is that of the URL. The client and the gateway agree on the rest in a handshake.
+    /// The client sends the host of the URL as server name. The client and the gateway agree on the rest in a
+    /// handshake.
     fn connection(&self) -> ConnectionFacts<'_> {
         let of_tls = |text| Some(text).filter(|_| self.endpoint.is_https);
         ConnectionFacts {

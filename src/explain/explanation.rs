@@ -58,7 +58,7 @@ pub struct VerdictReport {
     pub decision: String,
     /// The status of the response, if the gateway makes it.
     pub status: Option<u16>,
-    /// The reason, as the access log has it.
+    /// The reason, as in the access log.
     pub reason: Option<String>,
     /// The option that governs a refusal.
     pub setting: Option<String>,
@@ -112,7 +112,7 @@ pub struct HopReport {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RouteReport {
     pub name: String,
-    /// The path as the config has it, without the mark of an exact path.
+    /// The path as in the config, without the `= ` of an exact path.
     pub path: String,
     pub hosts: Vec<String>,
 }
@@ -179,7 +179,7 @@ pub struct LimitReport {
     /// The option `over` of the limit.
     pub over: String,
     pub algorithm: String,
-    /// The rule of the key: that of its override, if it has one.
+    /// The rule that applies to the key: its override if it has one, otherwise the rule of the limit.
     pub rule: String,
     /// The key has an override: its rule, `blocked` or `unlimited`.
     pub overridden: Option<String>,
@@ -207,7 +207,7 @@ pub struct LimitReport {
     /// The key as `[admin] keys` shows it.
     pub key: Option<String>,
     pub cost: Option<i64>,
-    /// How the cost was estimated; null if it is no estimate.
+    /// How the cost was estimated; null if it is not an estimate.
     pub estimate: Option<String>,
     pub state: Option<LimitState>,
     /// The tenant of the request, if tenants share the budget.

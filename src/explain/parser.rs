@@ -63,7 +63,7 @@ pub fn parse_head(head: &[u8], config: &Config) -> Result<ParsedHead, End> {
     Ok(ParsedHead { parts, header_set, fault, body_length })
 }
 
-/// A connection on which a head has arrived. What is written to it is dropped.
+/// A connection on which a head has arrived. Bytes that are written to it are dropped.
 struct HeadStream<'h> {
     unread: &'h [u8],
 }

@@ -22,7 +22,7 @@ use crate::route::Route;
 use crate::route::decide::{DecidePoint, DenyStatus};
 
 impl<'a> ExplainWalk<'a> {
-    /// Returns whether the URL is that of a listener for questions of other proxies.
+    /// Returns whether the URL belongs to a listener for questions of other proxies.
     pub fn asks_for_decision(&self) -> bool {
         self.listener().is_some_and(|listener| listener.service == Service::Decide)
     }
@@ -114,7 +114,7 @@ pub async fn explain_check(
     Ok(walk.finish(result.map(|()| None)))
 }
 
-/// Describes a call that ends with an error in place of a decision.
+/// Describes a call that ends with an error instead of a decision.
 pub fn describe_call_error(error: &CallError) -> VerdictReport {
     VerdictReport {
         decision: RequestDecision::Reject.label().to_owned(),

@@ -1,7 +1,7 @@
 //! Reads a file while the client takes it, one piece at a time.
 //!
-//! The response has as many bytes as its head says, whatever happens to the file meanwhile: of a longer file nothing
-//! more is sent, and a shorter one is an error, which the client sees as a response that is cut off.
+//! The response has as many bytes as its head says, whatever happens to the file in the meantime: of a longer file
+//! nothing more is sent, and a shorter one is an error, which the client sees as a response that is cut off.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -81,7 +81,8 @@ impl FileBody {
         Poll::Ready(Some(Ok(piece)))
     }
 
-    /// Reads the next piece: at once if the kernel has it in memory, else on a thread that may wait for the disk.
+    /// Reads the next piece: immediately if the kernel has it in memory, otherwise on a thread that may wait for the
+    /// disk.
     fn poll_read(&mut self, start: u64, end: u64, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
         let mut reading = match self.reading.take() {
             Some(reading) => reading,

@@ -87,7 +87,7 @@ fn lists_tag(
     })
 }
 
-/// Splits a list of entity tags, which may contain commas. It ends at the first thing that is no tag.
+/// Splits a list of entity tags, which may contain commas. It ends at the first thing that is not a tag.
 fn list_tags(mut line: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let start = line.iter().position(|byte| !matches!(byte, b',' | b' ' | b'\t'))?;

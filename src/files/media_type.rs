@@ -30,7 +30,7 @@ pub fn find_media_type(name: &Path) -> HeaderValue {
     }
 }
 
-/// Returns whether a type is that of HTML pages.
+/// Returns whether a type is the type of HTML pages.
 pub fn is_html(media_type: &HeaderValue) -> bool {
     media_type.as_bytes().starts_with(b"text/html")
 }

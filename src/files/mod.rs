@@ -46,7 +46,7 @@ pub struct FileFolder {
 pub struct RequestPath;
 
 impl FileFolder {
-    /// Returns the names to try for a canonical path. Candidates that no file may have are left out.
+    /// Returns the names to try for a canonical path. Omits names that no served file may have.
     pub fn find_candidates(&self, path: &str) -> Vec<Candidate> {
         let parse = |template: &TextTemplate<RequestPath>| {
             let name = template.render(|RequestPath, text| text.push_str(path));

@@ -1,7 +1,7 @@
 //! Makes the name of a file from the path of a request.
 //!
-//! The path is canonical: it has no dot segments, and each `%` begins an encoded byte. It is decoded once, here. What a
-//! file system or another program could read in another way is no name: slashes and backslashes that were encoded,
+//! The path is canonical: it has no dot segments, and each `%` begins an encoded byte. It is decoded once, here. A
+//! segment that a file system or another program could read differently is not a name: encoded slashes and backslashes,
 //! control characters, and segments that begin with a dot, such as `.git` and `.env`.
 
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ pub struct Candidate {
     pub name: PathBuf,
     /// The path ends with a slash, so that only a folder fits.
     pub is_folder: bool,
-    /// It is made of the path of the request.
+    /// The name contains the path of the request.
     pub is_requested: bool,
 }
 

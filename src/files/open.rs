@@ -21,7 +21,7 @@ use crate::files::name::Candidate;
 
 /// The file that stands for a folder.
 const INDEX: &str = "index.html";
-/// How often a name is resolved again because a folder was moved meanwhile.
+/// How often a name is resolved again because a folder was moved in the meantime.
 const ATTEMPTS: usize = 4;
 /// Files that are older have no time: archives and images that are built reproducibly set it to the first day of 1970
 /// or 1980, so that it does not change with the content.
@@ -104,7 +104,7 @@ pub fn find_file(
 /// Opens a folder, which may be a link.
 ///
 /// # Errors
-/// It does not exist, is no folder or may not be entered, or the kernel lacks openat2.
+/// It does not exist, is not a folder or may not be entered, or the kernel lacks openat2.
 pub fn open_folder(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::empty()) {

@@ -12,7 +12,7 @@ use http_range_header::{RangeUnsatisfiableError, parse_range_header_with_max_ran
 
 /// The most ranges of one response.
 const RANGES_MAX: NonZeroUsize = NonZeroUsize::MIN.saturating_add(15);
-/// Bytes that each of several ranges costs beside its own: the head of its part.
+/// Bytes that each of several ranges costs in addition to its content: the head of its part.
 const PART_COST: u64 = 256;
 
 /// The part of the file that the response has.
@@ -21,7 +21,7 @@ pub enum Selection {
     Whole,
     One(Range<u64>),
     Several(Vec<Range<u64>>),
-    /// 416: the file has none of the bytes.
+    /// The file has none of the requested bytes: 416.
     None,
 }
 

@@ -15,7 +15,7 @@ use crate::text::quote_literal;
 const BYTES_MAX: usize = 16 << 20;
 /// Maximum number of regular expressions. Compiling each takes a while.
 const REGEXES_MAX: usize = 1000;
-/// Maximum number of limits of one route, with those of its `auth`.
+/// Maximum number of limits of one route, including the limits of its `auth`.
 pub const LIMITS_MAX: usize = 16;
 
 /// The status of clients that `allow` and `deny` refuse.
@@ -53,7 +53,7 @@ pub struct ImportedRedirect {
 pub struct ResponseLines {
     pub remove: Vec<String>,
     pub set: Vec<(String, String)>,
-    /// Lines for every response, also for those of the gateway.
+    /// Lines for every response, including the gateway's own.
     pub add: Vec<(String, String)>,
     /// Lines for successful responses and redirects.
     pub add_on_success: Vec<(String, String)>,

@@ -201,7 +201,7 @@ fn redirect_to_slash(location: &Location, all: &[Location], done: &mut HashSet<S
         false => location.body.action.clone(),
     };
     let mut body = RouteBody::new(format!("{}, without its slash", location.body.origin), action);
-    // The headers are those of `location = /api/`, if there is one.
+    // `location = /api/` determines the headers, if there is one.
     let is_same = |other: &&Location| {
         other.matcher.is_exact() && other.matcher.literal_path() == Some(path) && other.body.condition.is_none()
     };

@@ -34,7 +34,7 @@ struct Discovery {
 }
 
 impl KeyClient {
-    /// Creates a client that trusts the CAs in PEM, or those of the system.
+    /// Creates a client that trusts the CAs in PEM, or the CAs of the system.
     ///
     /// # Errors
     /// What is wrong with the CAs.

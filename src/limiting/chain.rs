@@ -49,7 +49,7 @@ impl Evaluation {
 pub enum ChainState {
     /// The answer counts. Only such limits are charged.
     InForce,
-    /// The limit refuses, and the one after it decides instead.
+    /// The limit refuses, and the next limit of the chain decides instead.
     HandedOver,
     /// The limit before it still has capacity, so this one was not charged.
     NotYet,

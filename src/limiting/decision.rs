@@ -108,8 +108,8 @@ pub struct Role {
 pub struct CheckLink {
     /// Number of the limit within the decision, below [`CheckLink::GROUPS`].
     pub group: u8,
-    /// The group of the incumbent, if the limit is a candidate. It is charged as if it were in force in place of the
-    /// incumbent: not if another limit refuses the request.
+    /// The group of the incumbent, if the limit is a candidate. It is charged as if it had replaced the incumbent: not
+    /// if another limit refuses the request.
     pub incumbent: Option<u8>,
 }
 
@@ -239,7 +239,7 @@ pub struct CheckCharges {
 struct PlaceSet(u64);
 
 impl PlaceSet {
-    /// Adds an index. One that is too high, which no config allows, is ignored.
+    /// Adds an index. Ignores an index that is too high, which no config allows.
     fn insert(&mut self, place: usize) {
         self.0 |= PlaceSet::bit(place);
     }

@@ -19,7 +19,7 @@ use crate::limiting::source::Repeated;
 pub struct FairShare {
     /// The values that identify the tenant. Requests without one are a tenant of their own.
     pub key: Key,
-    /// The key of the limit, then that of the tenant: usage is counted by both.
+    /// The key of the limit, and then the key of the tenant. Usage is counted by both.
     pub counted_key: Key,
     /// Weight of tenants that `weights` does not list.
     pub weight: i64,
@@ -51,7 +51,7 @@ impl FairShare {
         Ok(TenantId { id: hash_tenant(name), weight: weight.unwrap_or(self.weight), name: name.into() })
     }
 
-    /// Finds the weight of a tenant. Of a long value the admin API may know only the digest, as `name` has it.
+    /// Finds the weight of a tenant. For a long value, the admin API may know only the digest, which is then in `name`.
     fn find_weight(&self, values: &str, name: &str) -> Option<i64> {
         match self.weights.get(values) {
             None if values.contains(DIGEST_MARK) => {
@@ -118,7 +118,7 @@ impl Check {
         self
     }
 
-    /// Keeps the receipt of the charge in place of the tag. The rule then names the tenant.
+    /// Keeps the receipt of the charge instead of the tag. The rule then names the tenant.
     pub fn hold_receipt(&mut self, receipt: i64) {
         if let Some(rule) = self.rule.for_tenant(self.tag) {
             self.rule = rule.into();

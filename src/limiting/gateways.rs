@@ -51,7 +51,7 @@ pub struct Gateways {
     restarts: ArcSwapOption<Restarts>,
     /// Numbers of all claims that exist.
     claims: Mutex<BTreeSet<u64>>,
-    /// Number of the active claim; 0 for none.
+    /// Number of the active claim; 0 if there is none.
     holder: AtomicU64,
     /// True once this process stops and reports no more.
     left: AtomicBool,
@@ -111,8 +111,9 @@ impl Gateways {
         self.name.get_or_init(|| format!("{:032x}", rand::random::<u128>()))
     }
 
-    /// Name that operators see: that of the machine or container, and the address of the admin listener if it is not on
-    /// the default port. Gateways on one machine need different ports, unless each listens at an address of its own.
+    /// Name that operators see: the name of the machine or container, and the address of the admin listener if it is
+    /// not on the default port. Gateways on one machine need different ports, unless each listens at an address of its
+    /// own.
     pub fn display_name(&self) -> String {
         self.display_name.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -22,7 +22,7 @@ labels! {
 pub enum ValueError {
     /// The request contains several values, and servers differ in which one they use.
     Ambiguous,
-    /// The value is no integer, and the limit has `not_integer = "refuse"`.
+    /// The value is not an integer, and the limit has `not_integer = "refuse"`.
     NotInteger,
     /// The body in which the value is cannot be read.
     Unreadable(UnreadableBody),
@@ -39,7 +39,7 @@ impl NotInteger {
     /// integer is ignored.
     ///
     /// # Errors
-    /// The value is no integer, and the setting is `refuse`.
+    /// The value is not an integer, and the setting is `refuse`.
     pub fn apply_to(self, parsed: Option<i64>) -> Result<Option<i64>, ValueError> {
         match (parsed, self) {
             (None, NotInteger::Refuse) => Err(ValueError::NotInteger),
@@ -68,7 +68,7 @@ pub fn integer(text: &[u8]) -> Option<i64> {
 /// Largest cost. Larger ones are clamped, which keeps every product below 2^53.
 pub const COST_MAX: i64 = 1_000_000_000;
 
-/// Parses a stated cost and clamps it to [`COST_MAX`]. Returns `None` if it is no integer or has a sign.
+/// Parses a stated cost and clamps it to [`COST_MAX`]. Returns `None` if it is not an integer or has a sign.
 pub fn units(digits: &[u8]) -> Option<i64> {
     integer(digits).filter(|_| !digits.starts_with(b"-")).map(|cost| cost.min(COST_MAX))
 }

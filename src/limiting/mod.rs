@@ -7,7 +7,7 @@
 //! - `limit`: what a limit is: does it apply to the request (`when`), what does a refusal look like (`refuse`), what
 //!   else can happen over it (`over`), and how does the outcome of a request change its charge (`charge_rules`)?
 //! - `source`, `key`: which budget does the request use? The values of its key name it (`state_key`), and logs and
-//!   spans show it with hashes in place of secrets (`shown_key`). A body may be one that they cannot use
+//!   spans show it with hashes instead of secrets (`shown_key`). A body may be one that they cannot use
 //!   (`unreadable_body`).
 //! - `overrides`: which rule does this key have?
 //! - `fair_share`: which tenant of the budget is it?

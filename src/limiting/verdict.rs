@@ -84,7 +84,7 @@ pub enum Outcome {
     MissingKey { part: usize },
     /// Refused: the request repeats a value that the limit reads, and the limit has `repeated = "refuse"`.
     RepeatedKey,
-    /// Refused: a value that the limit reads is no integer, and the limit has `not_integer = "refuse"`.
+    /// Refused: a value that the limit reads is not an integer, and the limit has `not_integer = "refuse"`.
     NotInteger,
     /// Refused: the key reads the body, and servers may interpret this body in different ways.
     UnreadableKey(UnreadableBody),
@@ -162,12 +162,12 @@ impl Outcome {
         }
     }
 
-    /// Returns whether `limit`, in force with this outcome, forwards a request that is over it.
+    /// Returns whether `limit`, in effect with this outcome, forwards a request that is over it.
     pub fn is_forwarded_by(&self, limit: &Limit) -> bool {
         limit.forwards_excess() && self.is_over()
     }
 
-    /// Returns whether `limit`, in force with this outcome, refuses the request.
+    /// Returns whether `limit`, in effect with this outcome, refuses the request.
     pub fn is_refused_by(&self, limit: &Limit) -> bool {
         limit.mode == Mode::Enforce && !self.is_admitted() && !self.is_forwarded_by(limit)
     }
@@ -272,7 +272,8 @@ impl Verdict {
         self.refusals_of(limits, Mode::Enforce)
     }
 
-    /// Returns the upstream that gets the request in place of the route's own: that of the first limit that diverts it.
+    /// Returns the upstream that gets the request instead of the route's own. The first limit that diverts the request
+    /// names it.
     pub fn diversion<'l>(&self, limits: &'l [Arc<Limit>]) -> Option<&'l Diversion> {
         let first = self.excesses(limits).filter_map(|checked| match &limits[checked.limit].over {
             Over::Divert(diversion) => Some((checked.limit, diversion)),

@@ -154,7 +154,7 @@ pub fn is_due(validity: &CertificateValidity, now_s: i64) -> bool {
     now_s < validity.not_before_s || now_s >= validity.not_before_s + life_s / 3 * 2
 }
 
-/// Returns the validity of a new certificate, within that of the CA as far as possible.
+/// Returns the validity of a new certificate, which is within the validity of the CA as far as possible.
 fn leaf_term(ca: &CertificateValidity, now_s: i64) -> (i64, i64) {
     let (not_before_s, not_after_s) = (now_s - LEAF_LEEWAY_S, now_s + LEAF_LIFE_S);
     match (not_before_s.max(ca.not_before_s), not_after_s.min(ca.not_after_s)) {
@@ -275,7 +275,7 @@ mod tests {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let pem = |params: &CertificateParams| params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem();
         assert!(!CaCertificate::from_pem(&pem(&params)).unwrap().is_constrained());
-        // One more domain, or no limit for addresses.
+        // The constraints of one additional domain, or without a limit for addresses.
         let mut constraints = name_constraints();
         constraints.permitted_subtrees.push(GeneralSubtree::DnsName("com".to_owned()));
         params.name_constraints = Some(constraints);

@@ -65,7 +65,7 @@ pub fn install(certificate: &CaCertificate) -> Result<PathBuf, TrustStoreError> 
     Ok(path)
 }
 
-/// Removes every CA that [`install`] has added, or only this one. Returns their files.
+/// Removes every CA that [`install`] has added, or only the given one. Returns the removed files.
 ///
 /// # Errors
 /// Why the system may still trust one of them.

@@ -90,7 +90,7 @@ fn create_ca(directory: &Path) -> Result<LocalCa, LocalCaError> {
     result.map_err(|error| io_error("create the directory", directory, &error))?;
     check_directory(directory)?;
     let _lock = lock_directory(directory)?;
-    // Another process may have created it meanwhile.
+    // Another process may have created it in the meantime.
     if let Some(ca) = read_ca(directory)? {
         return Ok(ca);
     }

@@ -68,7 +68,7 @@ impl CgroupUsage {
     }
 }
 
-/// Returns the load average of one minute. In a container, it is that of the whole machine.
+/// Returns the load average of one minute. In a container, it covers the entire machine.
 pub fn read_load_average() -> Option<f64> {
     fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
 }
@@ -87,7 +87,7 @@ fn find_cgroup(root: &Path, groups: &str) -> Option<(CgroupUsage, f64)> {
     for line in groups.lines() {
         let mut parts = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
-        // In a container, the path may be that of the host; the mounted root is the container's own group then.
+        // In a container, the path may be the one on the host. The mounted root is then the container's own group.
         let parents = Path::new(path.trim_start_matches('/')).ancestors();
         let is_cpu = controllers.split(',').any(|controller| controller == "cpu");
         for parent in parents {

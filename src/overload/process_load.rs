@@ -273,7 +273,7 @@ mod tests {
         let held: Vec<_> = (0..2).map(|_| admit(&load, &rule, 20_900).unwrap()).collect();
         assert_eq!(admit(&load, &rule, 20_900).err(), Some(OverloadCondition::Qps));
         let third = admit(&load, &rule, 21_100).unwrap();
-        // Its part has left the ring, and is not that of another request.
+        // Its part has left the ring, and does not belong to another request.
         old.return_place();
         assert_eq!(admit(&load, &rule, 21_100).err(), Some(OverloadCondition::Qps));
         drop((held, third));

@@ -136,7 +136,7 @@ fn to_share(share: f64) -> u32 {
 }
 
 fn push_bounded<T>(queue: &mut VecDeque<T>, item: T, most: usize) {
-    // One more than the intervals between them.
+    // There is one more sample than intervals between samples.
     if queue.len() > most {
         queue.pop_front();
     }

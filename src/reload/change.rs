@@ -80,7 +80,7 @@ pub enum ChangeFault {
     Invalid(Report),
     #[error("`{name}` is not a text: {error}")]
     Unreadable { name: String, error: io::Error },
-    /// The files in the directories of the config are not those of the earlier config.
+    /// The files in the directories of the config differ from the files of the earlier config.
     #[error("generation {generation} has other files: {what}")]
     OtherFiles { generation: u64, what: String },
     #[error("`{name}` cannot be written: {}", describe_write_error(error))]

@@ -25,7 +25,7 @@ pub fn find_file<'p>(paths: &'p [PathBuf], name: &str) -> Option<&'p PathBuf> {
 /// Reads a config file.
 ///
 /// # Errors
-/// The system's error, or that it is no regular file or too large.
+/// The system's error, or that it is not a regular file or too large.
 pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let other = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     // Opening a pipe without a writer would block.

@@ -39,7 +39,7 @@ pub struct HistoryEntry {
     pub files: Option<Vec<LoadedFile>>,
 }
 
-/// A config of the history that is active in place of the files.
+/// A config of the history that is active instead of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigPin {
     /// Generation that was chosen.

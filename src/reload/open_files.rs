@@ -1,5 +1,5 @@
 //! Which config files another program is still writing. A file that is cut short can be a valid config without some of
-//! its limits, so it is not loaded until it is closed, and a reload fails meanwhile.
+//! its limits, so it is not loaded until it is closed, and a reload fails in the meantime.
 //!
 //! Input: the events of the file system. Output: the files that were written and not closed since. A program may keep
 //! a file open for ever, so such a file is reported after a while.
@@ -84,7 +84,7 @@ impl OpenFiles {
                     let same = renamed.take_if(|(number, _)| event.tracker() == Some(*number));
                     files.extend(same.map(|(_, file)| (path.clone(), file)));
                 }
-                // The event of both names follows those of each.
+                // The event with both names follows the events for each name.
                 EventKind::Modify(ModifyKind::Name(RenameMode::Both)) => {}
                 EventKind::Access(AccessKind::Close(AccessMode::Write))
                 | EventKind::Modify(ModifyKind::Name(_))

@@ -40,7 +40,7 @@ pub struct LoggedEnd {
 
 /// Maximum number of requests in progress. Bounds memory, even if a log claims very long durations.
 const WAITING_MAX: usize = 131_072;
-/// Status that nginx and this gateway log for a client that left before its response.
+/// Status that nginx and this gateway log for a client that disconnected before its response.
 const CLIENT_CLOSED: u16 = 499;
 
 impl RequestsInProgress {

@@ -42,8 +42,8 @@ pub struct Records {
 }
 
 impl Replay<'_> {
-    /// Tallies a decision of the limits of the route from index `first` on. `unknown`: the source that the log lacks,
-    /// for each of them.
+    /// Tallies a decision of the route's limits from index `first` on. `unknown` has, for each of them, the source that
+    /// the log lacks.
     pub fn tally_decision(
         &self,
         (logged_facts, now_ms): (&LoggedFacts<'_>, i64),

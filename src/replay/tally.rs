@@ -111,7 +111,7 @@ impl Tally {
         self.keys.add_key(hash);
         if let Some(sign) = entry.proxy_sign.filter(|_| self.limit.reads_address()) {
             self.proxied += u64::from(sign != ProxySign::ThisMachine);
-            // A key without an address is not that of one client.
+            // A key without an address does not belong to one client.
             if sign == ProxySign::NamesClient || self.has_address_in_key() {
                 self.tightest.mark_proxy(hash, sign);
             }
@@ -184,7 +184,7 @@ impl Tally {
         self.missing.blurred * 10 <= self.seen + self.missing.blurred
     }
 
-    /// Returns why the tightest number may be that of a proxy.
+    /// Returns why the tightest number may come from a proxy.
     pub fn find_proxy(&self) -> Option<ProxySign> {
         let is_most = !self.has_address_in_key() && self.proxied * 2 > self.seen;
         let sign = self.tightest.find_proxy().or(is_most.then_some(ProxySign::Private));

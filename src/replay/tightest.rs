@@ -73,7 +73,7 @@ impl Tightest {
         }
     }
 
-    /// Returns why the number may be that of a proxy. If more keys were marked than are kept, any key may be one.
+    /// Returns why the number may come from a proxy. If more keys were marked than are kept, any key may be one.
     pub fn find_proxy(&self) -> Option<ProxySign> {
         let key = self.decisive_key?;
         self.proxies.get(&key).copied().or(self.unmarked)

@@ -1,5 +1,5 @@
-//! Cross-origin requests of pages in browsers (CORS): which origins may read the responses of a route, and what
-//! preflights are told. The protocol is that of the Fetch standard.
+//! Cross-origin requests of pages in browsers (CORS): which origins may read the responses of a route, and how
+//! preflights are answered, as in the Fetch standard.
 //!
 //! Input: the config compiler builds a [`CorsPolicy`] per route. Output: the values of the `Access-Control-*` headers.
 //! `proxy::steps::response::preflight` recognizes preflights, and `proxy::steps::response::cors` writes the headers.
@@ -145,7 +145,7 @@ pub fn canonicalize_origin(text: &str) -> Option<Cow<'_, str>> {
     }))
 }
 
-/// Splits an authority into host and port. An IPv6 address gets its canonical form. Returns `None` if it is no host
+/// Splits an authority into host and port. An IPv6 address gets its canonical form. Returns `None` if it is not a host
 /// with or without a port.
 fn split_port(authority: &str) -> Option<(Cow<'_, str>, Option<u16>)> {
     let port_of = |rest: &str| match rest.strip_prefix(':') {

@@ -7,7 +7,7 @@ use regex::Regex;
 
 use crate::limiting::limit::when::Expression;
 
-/// The conditions of a route. All must be true; an empty list is no condition.
+/// The conditions of a route. All must be true; an empty list is not a condition.
 #[derive(Debug, PartialEq)]
 pub struct Matcher {
     pub hosts: Vec<HostPattern>,
@@ -76,7 +76,7 @@ impl fmt::Display for HeaderPattern {
     }
 }
 
-/// A pattern for canonical hosts, which are in lower case, without port and trailing dot.
+/// A pattern for canonical hosts: in lower case, without a port or a trailing dot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPattern {
     Exact(String),

@@ -106,7 +106,7 @@ pub struct Route {
     pub request_trailers: bool,
     /// How clients prove their identity. `None`: they need not.
     pub auth: Option<Box<RouteAuth>>,
-    /// Clients that no limit of the route applies to.
+    /// Clients to which no limit of the route applies.
     pub allow: Arc<IpSet>,
     /// Error response of limits without one of their own.
     pub refuse: Arc<Refuse>,
@@ -237,7 +237,7 @@ impl AsRef<[Arc<Limit>]> for Route {
 /// The action of a route for requests that its limits have admitted.
 #[derive(Debug, PartialEq)]
 pub enum Action {
-    /// Index into `Config::upstreams`. With a `split`, it is that of the first branch.
+    /// Index into `Config::upstreams`. With a `split`, it is the upstream of the first branch.
     Upstream(usize),
     /// The built-in echo server.
     Echo,
@@ -335,7 +335,7 @@ pub struct ResponseEdit {
     pub edit: HeaderEdit,
     /// Headers to set if the response does not have them.
     pub default: Vec<(HeaderName, HeaderValue)>,
-    /// Lines to add. Those of the response stay.
+    /// Lines to add to the ones of the response.
     pub add: Vec<(HeaderName, HeaderValue)>,
     /// Lines to add to a response with a status of [`is_success`](ResponseEdit::is_success).
     pub add_on_success: Vec<(HeaderName, HeaderValue)>,
@@ -446,8 +446,8 @@ pub enum Upgrades {
     #[default]
     Any,
     Only(Vec<String>),
-    /// None: a limit reads what responses contain, and the route lists no protocols. A request that offers one is
-    /// refused.
+    /// No protocol is allowed, because a limit reads the content of responses and the route lists no protocols. A
+    /// request that offers one is refused.
     Refused,
 }
 

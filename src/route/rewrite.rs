@@ -32,9 +32,9 @@ pub enum Capture {
 /// Changes of the query, in the order of the fields. Names are plain texts.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct QueryEdit {
-    /// Parameters to remove: those of `remove` and of `set`.
+    /// Parameters to remove: all in `remove` and in `set`.
     pub remove: Vec<String>,
-    /// Parameters to append: those of `set`, then those of `add`. The literal texts of values are encoded.
+    /// Parameters to append: first `set`, then `add`. The literal texts of values are encoded.
     pub append: Vec<(String, TextTemplate<Capture>)>,
 }
 

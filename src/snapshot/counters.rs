@@ -271,7 +271,7 @@ fn create_limit_series(record: &LimitRecord, limit: &Limit, route: &Route, confi
 /// Returns the `decision` label for the part that a limit had in a decision.
 ///
 /// A limit that passes a request on to the next one (`after`) counts as a denial, although nobody is refused. A limit
-/// counts as bypassed if a limit before it is still in force, or if an override makes it unlimited for this key.
+/// counts as bypassed if a limit before it is still in effect, or if an override makes it unlimited for this key.
 pub fn decision_label(limit: &Limit, checked: &LimitResult) -> Decision {
     let (outcome, mode) = (&checked.outcome, limit.mode);
     match (outcome, outcome.is_admitted()) {

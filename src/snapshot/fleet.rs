@@ -66,7 +66,7 @@ impl Fleet {
     }
 
     /// Returns the breakers of a new config's routes, indexed like `routes`; empty if no route has one. Those that are
-    /// in force now keep their state.
+    /// in effect now keep their state.
     pub fn build_route_breakers(&self, routes: &[Route]) -> Vec<Option<Arc<CircuitBreaker>>> {
         if routes.iter().all(|route| route.breaker.is_none()) {
             return Vec::new();

@@ -51,7 +51,7 @@ pub struct OpenChallenges {
 pub struct ChallengeStore(ArcSwap<OpenChallenges>);
 
 impl ChallengeStore {
-    /// Publishes the open challenges, in place of earlier ones.
+    /// Publishes the open challenges, instead of earlier ones.
     pub fn publish(&self, open: Arc<OpenChallenges>) {
         self.0.store(open);
     }

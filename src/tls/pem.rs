@@ -3,7 +3,7 @@
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// Reads all certificates in `text`, at least one. The first is that of the owner.
+/// Reads all certificates in `text`, at least one. The first one belongs to the owner.
 ///
 /// # Errors
 /// What is wrong with the text.

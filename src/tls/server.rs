@@ -44,7 +44,7 @@ impl ServerFiles {
             digest.update(bytes);
         };
         let ServerFiles { certificates, ordered, internal, client_ca, client_auth, min_version, http2 } = self;
-        // The format of sessions in tickets is that of the library.
+        // The library defines the format of sessions in tickets.
         add(b"rustls 0.23");
         add(address.as_bytes());
         add(format!("{} {} {internal:?} {client_auth:?} {min_version:?} {http2}", certificates.len(), ordered.len())
@@ -200,8 +200,8 @@ impl ServerTls {
         Ok(ServerTls { files, own, route_hosts: Vec::new(), certificates, config: Arc::new(config), challenges })
     }
 
-    /// Returns the settings of handshakes over QUIC. There is no early data (0-RTT): it comes before the address of the
-    /// client is known to be its own, and others can send it again.
+    /// Returns the settings of handshakes over QUIC. Early data (0-RTT) is off: it arrives before the client has proven
+    /// its address, and others can replay it.
     pub fn quic_config(&self) -> ServerConfig {
         let mut config = (*self.config).clone();
         config.alpn_protocols = vec![HTTP_3.into()];
@@ -281,7 +281,7 @@ impl NamedKey {
     /// Reads a PEM text with a key and a chain, which must be valid for `name`.
     ///
     /// # Errors
-    /// Why it cannot be used, without parts of the text.
+    /// The certificate or key cannot be used. The error says why, and quotes nothing of the text.
     pub fn from_pem(text: &str, name: &str) -> Result<NamedKey, String> {
         let pair = PemPair { cert: text.to_owned(), key: text.to_owned() };
         match named_key(0, &pair) {

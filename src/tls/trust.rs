@@ -38,7 +38,7 @@ pub struct TrustedRoots {
 }
 
 impl Trust {
-    /// Trusts the authorities in PEM, or those of the system.
+    /// Trusts the authorities in PEM, or the authorities of the system.
     ///
     /// # Errors
     /// The text is not valid PEM or has no certificate.
@@ -135,7 +135,8 @@ impl ServerCertVerifier for AcceptTrusted {
         let result = self.signed.verify_server_cert(certificate, intermediates, name, ocsp, now);
         match result {
             Err(_) if self.is_listed(certificate) => verify_listed(certificate, name, now),
-            // The library has no name for this fault, unlike for all others that an authority's certificate may have.
+            // `Other` stands for exactly this fault, because the library has names for all other faults of a CA
+            // certificate.
             Err(Error::InvalidCertificate(CertificateError::Other(_)))
                 if parse(certificate).is_ok_and(|certificate| certificate.is_ca()) =>
             {
@@ -329,7 +330,8 @@ fn verify_with_key(
     }
 }
 
-/// Returns whether a key in DER is one for this algorithm: a SEQUENCE that starts with the SEQUENCE of its identifier.
+/// Returns whether a key in DER is for this algorithm: a SEQUENCE that starts with the SEQUENCE of the algorithm's
+/// identifier.
 fn is_key_of(key: &[u8], algorithm: &[u8]) -> bool {
     const SEQUENCE: u8 = 0x30;
     let head = match key.get(1) {

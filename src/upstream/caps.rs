@@ -29,7 +29,7 @@ pub struct CapRule {
     pub newest_first: Option<NewestFirst>,
 }
 
-/// `max_in_flight` and `max_connections` of one server. They override those of its upstream.
+/// `max_in_flight` and `max_connections` of one server. They override the bounds of its upstream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ServerCaps {
     pub in_flight: Option<u32>,
@@ -75,7 +75,7 @@ fn try_increment_both(own: &AtomicU32, max: u32, all: &AtomicU32, max_all: u32, 
     let is_taken = try_increment(all, max_all);
     if !is_taken {
         own.fetch_sub(1, Ordering::SeqCst);
-        // Another worker may have seen the server at its limit meanwhile.
+        // Another worker may have seen the server at its limit in the meantime.
         queue.notify_first();
     }
     is_taken
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!((renewed.in_flight(), renewed.connections()), (0, 0));
     }
 
-    /// Another worker may have seen the last slot of a server as taken meanwhile.
+    /// Another worker may have seen the last slot of a server as taken in the meantime.
     #[test]
     fn a_reverted_increment_wakes_the_first_request() {
         let (one, other, load) = (Arc::default(), Arc::<ServerState>::default(), Arc::<UpstreamLoad>::default());

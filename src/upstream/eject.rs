@@ -86,8 +86,8 @@ impl AffectedClients {
         }
     }
 
-    /// Returns whether the errors are enough to blame the server: not if one client met all of them and the server
-    /// serves others well.
+    /// Returns whether the errors are enough to blame the server. They are not if one client met all of them and the
+    /// server serves others well.
     fn blames_server(self, serves_others_than: impl Fn(u64) -> bool) -> bool {
         match self {
             AffectedClients::Nobody => false,

@@ -61,7 +61,7 @@ impl Endpoint {
         Endpoint { origin: origin.clone(), address }
     }
 
-    /// Returns the endpoint for an address of the server's name. `port`: that of the config.
+    /// Returns the endpoint for an address of the server's name. `port` is the port in the config.
     pub fn from_dns(origin: &Origin, found: &NamedAddress, port: u16) -> Endpoint {
         Endpoint { origin: origin.clone(), address: Some(SocketAddr::new(found.ip, found.port.unwrap_or(port))) }
     }

@@ -26,7 +26,7 @@ pub struct FairShares {
 
 #[derive(Debug)]
 struct ServerProgress {
-    /// Step per request; never 0. A server of weight 0 has that of weight 1.
+    /// Step per request; never 0. A server of weight 0 has the same step as one of weight 1.
     step: u64,
     at: Cell<u128>,
 }

@@ -20,7 +20,7 @@ pub struct HealthRule {
     pub status: Vec<(u16, u16)>,
     /// Text that the beginning of the body must contain.
     pub body: Option<String>,
-    /// The `Host` of the request; `None` for that of the server's URL.
+    /// The `Host` of the request; `None` uses the host in the server's URL.
     pub host: Option<HeaderValue>,
     /// Headers of the request, which replace those that a check has by itself.
     pub headers: Vec<(HeaderName, HeaderValue)>,

@@ -28,7 +28,7 @@ pub struct NamedAddress {
     pub ip: IpAddr,
     /// The port that an SRV record states. `None`: the port in the config.
     pub port: Option<u16>,
-    /// Share of the name's requests, relative to that of its other addresses. Never 0.
+    /// Share of the name's requests, relative to its other addresses. Never 0.
     pub weight: u32,
 }
 
@@ -126,7 +126,7 @@ pub fn usable_addresses(resolved: Vec<NamedAddress>, before: &[NamedAddress]) ->
     addresses
 }
 
-/// Returns whether the address is that of one machine.
+/// Returns whether the address belongs to a single machine.
 fn is_usable(ip: &IpAddr) -> bool {
     let is_broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
     !ip.is_unspecified() && !ip.is_multicast() && !is_broadcast

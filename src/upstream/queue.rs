@@ -33,7 +33,7 @@ pub struct ServerPace {
 }
 
 /// Gaps and response times that pass before the newest goes first: slow servers need so much time to work off the
-/// requests of a random burst, which is no overload.
+/// requests of a random burst, which is not an overload.
 const GAPS: u32 = 20;
 const RESPONSES: u32 = 2;
 
@@ -347,7 +347,7 @@ mod tests {
         let high = queue.join(arrival(3, 3, now)).unwrap();
         assert_eq!([&low, &lowest, &high].map(|place| turn(place, now)), [Turn::Waits, Turn::Waits, Turn::First]);
         lowest.check_turn(&Waker::from(woken.clone()), None, ServerPace::default(), now);
-        // There is none below the lowest.
+        // No request has a lower priority than the lowest.
         assert!(queue.is_full_for(Priority::from_number(0).unwrap(), 3));
         assert!(queue.join(arrival(0, 3, now)).is_none());
         assert!(!queue.is_full_for(Priority::from_number(3).unwrap(), 3));

@@ -264,8 +264,8 @@ impl RegisteredConnection {
     }
 }
 
-/// Waits until there is a file descriptor for another client, and closes idle connections meanwhile. New clients wait
-/// in the kernel's queue.
+/// Waits until there is a file descriptor for another client, and closes idle connections in the meantime. New clients
+/// wait in the kernel's queue.
 async fn wait_for_descriptor(worker: &WorkerContext) {
     while !descriptors::can_accept_client(worker.connections.count_of_all_workers()) {
         worker.state.process.failure_log.log_descriptor_shortage("new clients wait until others leave");

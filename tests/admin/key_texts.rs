@@ -1,4 +1,4 @@
-//! Texts in place of values of keys: parts of keys as logs and reports show them, hashes, and literal values. And what
+//! Texts instead of values of keys: parts of keys as logs and reports show them, hashes, and literal values. And what
 //! commands say about overrides that they replace.
 
 use serde_json::{Value, json};

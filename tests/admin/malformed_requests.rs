@@ -57,7 +57,7 @@ fn requests_to_the_admin_listener_have_one_host_and_one_length() {
                 "POST /-/decide HTTP/1.1\r\nhost: [::1]:9\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n{length:x}\n{body}\r\n0\r\n\r\n"
             ),
             400,
-            "broke off",
+            "is cut off",
         ),
         (
             &format!(

@@ -126,13 +126,17 @@ fn a_forged_copy_neither_counts_nor_reaches_the_server() {
 #[test]
 fn a_trusted_proxy_that_names_no_client_is_logged_once_and_counted() {
     let upstream = Upstream::text("in");
-    for (fields, remedy) in [
-        ("X-Real-IP: 203.0.113.1\r\n", "client_address = \\\"x-real-ip\\\""),
-        ("True-Client-IP: 203.0.113.1\r\n", "client_address = \\\"true-client-ip\\\""),
-        ("", "Have it send X-Forwarded-For"),
-        ("X-Forwarded-For: unknown\r\n", "Have it send X-Forwarded-For"),
+    let cloudflare = "client_address = \"cloudflare\"\n";
+    for (config, fields, remedy) in [
+        ("", "X-Real-IP: 203.0.113.1\r\n", "client_address = \\\"x-real-ip\\\""),
+        ("", "True-Client-IP: 203.0.113.1\r\n", "client_address = \\\"true-client-ip\\\""),
+        ("", "", "Have it send X-Forwarded-For"),
+        ("", "X-Forwarded-For: unknown\r\n", "Have it send X-Forwarded-For"),
+        (cloudflare, "X-Forwarded-For: 203.0.113.1\r\n", "client_address = \\\"x-forwarded-for\\\""),
+        (cloudflare, "", "does not name one in the headers of `client_address` (cf-connecting-ip)"),
+        (cloudflare, "CF-Connecting-IP: 203.0.113.1, 203.0.113.2\r\n", "cf-connecting-ip is not exactly one address"),
     ] {
-        let gateway = gateway(&upstream, "");
+        let gateway = gateway(&upstream, config);
         for _ in 0..3 {
             gateway.fetch(&get("/", fields));
         }

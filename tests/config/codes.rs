@@ -102,6 +102,7 @@ const CASES: &[(&str, &[&str])] = &[
     // Without credentials, every page may read what everybody may read.
     ("[[route]]\npath = \"/x\"\nupstream = \"echo:\"\ncors = { origins = [\"*.com\", \"null\"] }", &[]),
     ("[[route]]\npath = \"/x\"\nfiles = \"conf\"\ntry = [\"{path}\", \"/no-such-page.html\"]", &["SG0232"]),
+    ("[server]\ntrusted_proxies = [\"10.0.0.0/8\", \"0.0.0.0/0\", \"::/0\"]", &["SG0301", "SG0301"]),
     (
         "[limit.a]\nrate = \"1/s\"\nkey = [\"header:x-forwarded-for\"]\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
         &["SG0301"],

@@ -188,6 +188,22 @@ fn clients_cannot_choose_their_key_through_other_headers() {
     gateway.assert_metric("decide_requests_total", &[("result", "settled")], 0.0);
 }
 
+/// A question about a route has the key of a request on that route, with repeated slashes where the route keeps them.
+#[test]
+fn a_question_has_the_path_of_its_route() {
+    let gateway = gateway(
+        "[limit.one]\nrate = \"1/day\"\nkey = \"path\"\n[[route]]\nname = \"kept\"\nmerge_slashes = false\nrespond = {}\n\
+         limits = [\"one\"]\n[[route]]\nname = \"merged\"\npath = \"/m/\"\nrespond = {}\nlimits = [\"one\"]\n",
+    );
+    assert_eq!(fetch(&gateway, "kept", "/c//x", "").status(), 200);
+    assert_logged(&gateway, &[("path", "/c//x")]);
+    for (name, path, status) in
+        [("kept", "/c//x", 429), ("kept", "/c/x", 200), ("merged", "/c//x", 429), ("merged", "/m/x", 200)]
+    {
+        assert_eq!(fetch(&gateway, name, path, "").status(), status, "{name} {path}");
+    }
+}
+
 #[test]
 fn only_trusted_peers_may_ask_and_the_client_is_found_as_usual() {
     let gateway = gateway_with(

@@ -38,6 +38,29 @@ fn ingress(annotations: &[(&str, &str)], paths: &[(&str, &str, &str)]) -> String
     )
 }
 
+/// Of two Ingresses with the same path, the controller takes the one that was created first.
+#[test]
+fn the_older_of_two_ingresses_has_the_path() {
+    let one = |name: &str, created: &str, annotations: &[(&str, &str)]| {
+        let created = if created.is_empty() { String::new() } else { format!(", creationTimestamp: \"{created}\"") };
+        let text = ingress(annotations, &[("/", "Prefix", name)]);
+        text.replace("{name: i,", &format!("{{name: {name}{created},"))
+    };
+    let guarded = [("whitelist-source-range", "10.0.0.0/8")];
+    let both =
+        |open: &str, closed: &str| imported(&format!("{}---\n{}", one("aaa", open, &[]), one("zzz", closed, &guarded)));
+    let (text, exit) = both("2026-02-01T00:00:00Z", "2026-01-01T00:00:00Z");
+    assert!(text.contains("[\"10.0.0.0/8\"]") && text.contains("http://zzz.") && exit == 3, "{text}");
+    assert!(!text.contains("http://aaa.") && text.contains("an older Ingress has the same path"), "{text}");
+    let (text, exit) = both("2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z");
+    assert!(!text.contains("10.0.0.0/8") && text.contains("http://aaa.") && exit == 3, "{text}");
+    // Without the times, either may be meant.
+    for (open, closed) in [("", ""), ("2026-01-01T00:00:00Z", ""), ("", "2026-01-01T00:00:00Z")] {
+        let (text, exit) = both(open, closed);
+        assert!(text.contains("status = 501") && text.contains("these files do not say") && exit == 3, "{text}");
+    }
+}
+
 /// ingress-nginx reads the client's address from a header only with `use-forwarded-headers`.
 #[test]
 fn proxies_are_trusted_only_if_the_controller_reads_their_header() {

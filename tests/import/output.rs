@@ -273,6 +273,48 @@ fn the_header_with_the_client_is_translated() {
     }
 }
 
+/// nginx asks `resolver` for hostnames in variables and with `resolve`, and the servers of the system for all others.
+#[test]
+fn dns_servers_are_those_of_the_hostnames_in_use() {
+    let variable = "set $app app.internal.test; proxy_pass http://$app:3000;";
+    let written = Some("resolver = [\"10.0.0.53\"]");
+    for (resolver, location, line, code) in [
+        ("10.0.0.53 valid=30s", variable, written, 0),
+        ("10.0.0.53:5353", variable, Some("resolver = [\"10.0.0.53:5353\"]"), 0),
+        ("[fd00::53]", variable, Some("resolver = [\"fd00::53\"]"), 0),
+        // Docker's is that of the system.
+        ("127.0.0.11", variable, None, 0),
+        ("dns.internal.test", variable, None, 3),
+        // Nothing asks it.
+        ("10.0.0.53", "proxy_pass http://app.internal.test:3000;", None, 0),
+        ("10.0.0.53", "set $app 10.0.0.7; proxy_pass http://127.0.0.1:3000;", None, 0),
+        // Two kinds of hostnames, and one list of servers for all.
+        (
+            "10.0.0.53",
+            "proxy_pass http://web.internal.test; } location /a { set $app b; proxy_pass http://$app:1;",
+            written,
+            3,
+        ),
+        (
+            "10.0.0.53",
+            "set $app a; proxy_pass http://$app:1; } location /a { resolver 10.0.0.54; set $app b; proxy_pass http://$app:1;",
+            None,
+            3,
+        ),
+    ] {
+        let (text, exit) =
+            imported(&format!("resolver {resolver}; server {{ listen 80; location / {{ {location} }} }}"));
+        assert_eq!(text.lines().find(|line| line.starts_with("resolver")), line, "{resolver} {location}\n{text}");
+        assert_eq!(exit, code, "{resolver} {location}\n{text}");
+    }
+    let (text, exit) = imported(
+        "resolver 10.0.0.53; upstream app { zone z 64k; server app.internal.test resolve; } \
+         server { listen 80; location / { proxy_pass http://app; } }",
+    );
+    assert!(text.lines().any(|line| Some(line) == written), "{text}");
+    assert_eq!(exit, 0, "{text}");
+}
+
 /// Without `real_ip_recursive`, nginx takes the last address of a list, even that of a trusted proxy.
 #[test]
 fn the_last_address_is_the_client_without_recursion() {

@@ -200,6 +200,11 @@ fn check_asks_the_store() {
     for (url, words) in [
         (format!("redis+cluster://:right@127.0.0.1:{port}"), "write `redis://`"),
         (format!("redis+sentinel://127.0.0.1:{port}/mine"), "name sentinels"),
+        (
+            format!("redis+sentinel://:right@127.0.0.1:{port}/mine?sentinel_password=wrong"),
+            "a sentinel refuses the login or a command",
+        ),
+        (format!("redis+sentinel://:right@127.0.0.1:{port}/mine?sentinel_password=wrong"), "correct `sentinel_user`"),
         (format!("{right}99"), "correct the number of the database"),
         ("redis+unix:///nowhere/redis.sock".to_owned(), "the path of its socket"),
     ] {
@@ -213,4 +218,8 @@ fn check_asks_the_store() {
         assert!(code == Some(1) && text.contains(words) && text.contains("ACL SETUSER"), "{user}: {code:?} {text}");
         assert!(!text.contains("pw"), "{text}");
     }
+    // The server says why before it closes the connection.
+    let () = redis::cmd("CONFIG").arg(&["SET", "maxclients", "1"]).query(&mut client).unwrap();
+    let (code, text) = check(&right);
+    assert!(code == Some(1) && text.contains("max number of clients") && text.contains("raise `maxclients`"), "{text}");
 }

@@ -33,7 +33,7 @@ const OTHER_WORDS: &[(&str, &[&str], &str)] = &[
     ("src/config/compile/routes/files.rs", &["path"], "a placeholder of `try`"),
     (
         "src/config/habits.rs",
-        &["address", "client", "host", "method", "min", "path", "qps", "server_name", "service", "url"],
+        &["address", "client", "country", "host", "method", "min", "path", "qps", "server_name", "service", "url"],
         "key parts, units, and their names in other programs",
     ),
     ("src/config/effective/render.rs", &["default"], "the origin of a value"),

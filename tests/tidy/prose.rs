@@ -26,9 +26,6 @@ const TURNS: [(&str, &str); 11] = [
 /// Sentences in which such words have another meaning.
 const MEANT: [&str; 3] = ["a mistake on your side", "its client left a queue", "If you think that this is a mistake"];
 
-/// Messages of the admin API that `ui/` repeats or compares: change them together with it.
-const OF_DASHBOARD: &str = "src/admin/";
-
 /// The folder of the manual.
 pub const PAGES: &str = "docs";
 
@@ -111,7 +108,7 @@ fn the_manual_is_written_in_plain_words() {
 fn messages_are_written_in_plain_words() {
     let turns = TURNS.map(|(turn, better)| (Regex::new(&format!("(?i){turn}")).unwrap(), better));
     let (mut faults, mut checked) = (Vec::new(), 0);
-    for file in crate_files().iter().filter(|file| !file.path.starts_with(OF_DASHBOARD)) {
+    for file in crate_files() {
         for (number, text) in list_messages(&fs::read_to_string(&file.path).unwrap()) {
             checked += 1;
             faults.extend(find_turns(&turns, &text).iter().map(|fault| format!("{}:{number}: {fault}", file.path)));

@@ -85,7 +85,7 @@ pub async fn remove_record(publisher: &DnsPublisher, record: &DnsRecord) {
     }
 }
 
-/// Makes a text from outside fit for the log.
+/// Shortens a text from another program for the log, and replaces control characters with spaces.
 fn shorten_message(text: &str) -> String {
     text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(MESSAGE_MAX).collect()
 }

@@ -12,8 +12,7 @@ use crate::acme::dns::{DnsFault, DnsRecord, shorten_message};
 const CALL: Duration = Duration::from_secs(120);
 const REMEDY: &str = "call the program by hand with the same arguments";
 
-/// Calls the program with the arguments that the `exec` providers of other ACME clients use, and which scripts
-/// therefore know.
+/// Calls the program with the same arguments as the `exec` providers of other ACME clients, so that their scripts work.
 pub async fn call(command: &[String], action: &str, record: &DnsRecord) -> Result<(), DnsFault> {
     let Some((path, first)) = command.split_first() else { return Ok(()) };
     let fault = |what: String| DnsFault { what: format!("`dns_program` of [acme] {what}"), remedy: REMEDY.to_owned() };

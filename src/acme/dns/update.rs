@@ -61,7 +61,7 @@ async fn find_zone(settings: &DnsUpdate, record: &DnsRecord) -> Result<Name, Dns
         };
     }
     let response = query(settings.server.as_str(), &name, RecordType::SOA).await?;
-    // The server of the zone states it, also for a name that does not exist.
+    // The server of the zone reports it, even for a name that does not exist.
     let records = response.answers.iter().chain(&response.authorities);
     let mut zones = records.filter(|found| found.record_type() == RecordType::SOA && found.name.zone_of(&name));
     zones.next().map(|found| found.name.clone()).ok_or_else(|| {

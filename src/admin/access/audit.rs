@@ -148,7 +148,7 @@ impl AuditLog {
         own.push_back((recent.count, line));
     }
 
-    /// Opens the file before the first line, so that a mistake is reported at once.
+    /// Opens the file before the first line, so that an error is reported at once.
     pub fn open_file(&self, file: &Path) {
         self.with_writer(file, |writer| writer.log.open_target(&writer.settings));
     }

@@ -99,7 +99,7 @@ pub fn check_any_token(
     Ok(caller.unwrap_or(AdminCaller { role: Role::Edit, ..AdminCaller::ANONYMOUS }))
 }
 
-/// Returns a refusal that names the role that is needed and that of the token.
+/// Returns a refusal that names the required role and the role of the token.
 pub fn refuse_role(caller: AdminCaller, needed: Role) -> AccessRefusal {
     let name = caller.name.as_deref().unwrap_or("session");
     let detail =

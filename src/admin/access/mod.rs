@@ -229,8 +229,8 @@ impl AccessState {
         refusal
     }
 
-    /// Records a request in the audit log. Lines have a bound per minute, except those about changes of the config.
-    /// Returns whether this is the first one left out since the last summaries.
+    /// Records a request in the audit log. The number of lines per minute is bounded, except for changes of the config.
+    /// Returns whether this is the first line omitted since the last summaries.
     pub fn record(&self, entry: &AuditEntry, kind: LineKind, peer: Peer, admin: &Admin) -> bool {
         if !self.lines.borrow_mut().take_line(kind, entry.token.as_deref(), peer.counted(), Instant::now()) {
             return !self.is_summary_due.replace(true);

@@ -39,7 +39,7 @@ impl ConfigApi {
         ConfigApi { changes, shared, loader, turn: Semaphore::new(1), routes: RouteListing::default() }
     }
 
-    /// Returns the generation of the history that is active in place of the files.
+    /// Returns the generation of the history that is active instead of the files.
     pub fn pinned_generation(&self) -> Option<u64> {
         self.shared.history.pin().map(|pin| pin.generation)
     }

@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn changes_are_marked_once_and_their_number_is_bounded() {
         let (history, start) = (TrafficHistory::default(), Instant::now());
-        let failed = json!({ "result": "failure", "at": "noon", "summary": "2 mistakes" });
+        let failed = json!({ "result": "failure", "at": "noon", "summary": "2 errors" });
         let states = [
             state(1, 1),
             state(2, 1),

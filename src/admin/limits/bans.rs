@@ -130,7 +130,7 @@ async fn describe_suspect(limiter: &Limiter, suspect: &Suspect, config: &Config)
     if answer.admitted {
         return Ok(None);
     }
-    // The key as this gateway counts it: that of another one may be in another spelling.
+    // The key as this gateway counts it. Another gateway may have reported another spelling.
     let key = config.admin.key_display.show_state_parts(limit.counted_key(), state_key_parts(&state_key).split(','));
     let mut row = describe_ban(&answer);
     // Whole seconds, and not before the end.

@@ -52,7 +52,7 @@ enum GivenCustomer {
 /// The value that keys of the customer have.
 enum CustomerValue {
     Bytes(Vec<u8>),
-    /// The digest that state keys have in place of a long or unusual value.
+    /// The digest that state keys have instead of a long or unusual value.
     Digest(String),
 }
 
@@ -146,7 +146,7 @@ impl LimitsApi {
                 self.find_value(config, &limiter, named_part.unwrap_or(limits[0].1), hash).await?
             }
         };
-        // What would confirm a guess of a hidden value is left out.
+        // The list omits everything that would confirm a guess of a hidden value.
         let limit_count = limits.len();
         if !role.includes(Role::Limits) {
             limits.retain(|(limit, _)| !config.admin.key_display.hides_any(limit.sources()));
@@ -346,7 +346,7 @@ impl MatchingLimit<'_> {
         (self.index, shown.unwrap_or_default())
     }
 
-    /// Returns the keys of the customer that the gateway remembers. `refused`: those of the last refusals.
+    /// Returns the keys of the customer that the gateway remembers. `refused` are the keys of the last refusals.
     fn remembered_keys(&self, history: &UsageHistory, refused: BTreeSet<String>) -> BTreeSet<String> {
         let mut keys = refused;
         history.visit_keys(self.limit.store_ref.id, |parts| {

@@ -1,5 +1,5 @@
 //! Decides limits that a caller names, and formats the decision with receipts. The decision takes the steps of
-//! `proxy::steps::limits`, as that of a request does.
+//! `proxy::steps::limits`, as for a proxied request.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

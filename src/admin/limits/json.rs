@@ -1,4 +1,4 @@
-//! Reads JSON bodies of the admin listener member by member. Every mistake is recorded with its place, a JSON pointer.
+//! Reads JSON bodies of the admin listener member by member. Every error is recorded with its place, a JSON pointer.
 //! Called by the other files of this directory.
 
 use std::cell::RefCell;
@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::admin::problem::Problem;
 use crate::config::find_closest;
 
-/// Mistakes of one body.
+/// Errors of one body.
 #[derive(Default)]
 pub struct Faults(RefCell<Vec<JsonFault>>);
 
@@ -30,7 +30,7 @@ pub struct JsonNode<'a> {
     faults: &'a Faults,
 }
 
-/// Maximum number of mistakes reported per body.
+/// Maximum number of errors reported per body.
 const FAULTS_MAX: usize = 20;
 
 /// A value whose objects have no member twice.
@@ -117,7 +117,7 @@ impl Faults {
         }
     }
 
-    /// Returns `found`, unless there was any mistake.
+    /// Returns `found`, unless there was any error.
     pub fn into_result<T>(self, found: Option<T>) -> Result<T, Problem> {
         let faults = self.0.into_inner();
         match (found, faults.first()) {
@@ -149,7 +149,7 @@ impl<'a> JsonNode<'a> {
         None
     }
 
-    /// Returns whether further mistakes would not be reported anyway.
+    /// Returns whether further errors would not be reported anyway.
     pub fn has_enough_faults(&self) -> bool {
         self.faults.0.borrow().len() >= FAULTS_MAX
     }
@@ -204,7 +204,7 @@ impl<'a> JsonNode<'a> {
         self.value.as_bool() == Some(true)
     }
 
-    /// Returns the integer; `None` for anything else, which is no mistake.
+    /// Returns the integer; `None` for anything else, which is not an error.
     pub fn plain_integer(&self) -> Option<i64> {
         self.value.as_i64()
     }

@@ -57,7 +57,7 @@ impl ListQuery {
     }
 }
 
-/// Splits a query into names and values; `None` in place of a value that is not UTF-8.
+/// Splits a query into names and values; `None` instead of a value that is not UTF-8.
 fn decode_pairs(query: &str) -> impl Iterator<Item = (&str, Option<String>)> {
     query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -125,7 +125,7 @@ impl LimitsApi {
     }
 }
 
-/// Describes an entry; `None` if it was removed meanwhile.
+/// Describes an entry; `None` if it was removed in the meantime.
 fn describe_row(config: &Config, limit: &Arc<Limit>, found: &LiveEntry) -> Option<Value> {
     let (values, entry): (Vec<OverrideValue>, OverrideEntry) = limit.overrides.find_live(&limit.key, &found.field)?;
     let mut row = describe_entry(&entry, OverrideOrigin::Live);

@@ -210,7 +210,7 @@ impl LimitsApi {
                 running.push(spawn_local(decide::decide_named(limiter.clone(), op, decision)));
             }
             for task in running {
-                let internal_error = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "a decision broke off");
+                let internal_error = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "a decision was aborted");
                 answers.push(task.await.map_err(internal_error)?);
             }
             yield_now().await;

@@ -212,14 +212,14 @@ fn parse_amount(node: &JsonNode) -> Option<String> {
     }
 }
 
-/// Parses a duration, and returns the time when it has passed.
+/// Parses a duration, and returns the time at which it ends.
 fn parse_for(node: &JsonNode) -> Option<String> {
     let length = match parse_duration(node.text()?) {
         Ok(length) if length.is_zero() || length > FOR_MAX => return node.add_fault("it is from 1s to 3660d"),
         Ok(length) => i64::try_from(length.as_millis()).ok()?,
         Err(fault) => return node.add_fault(fault.to_string()),
     };
-    // Whole seconds, and not less than that long.
+    // Rounded up to whole seconds.
     let until_ms = (clock::now_ms() + length + 999).div_euclid(1000) * 1000;
     Timestamp::from_millisecond(until_ms).ok().map(|time| time.to_string())
 }

@@ -23,10 +23,10 @@ const SHARED_MAX: usize = 100;
 const SHARED_PER_KEY: usize = 10;
 /// Interval at which the same refusals are written again, before the store forgets them.
 const REWRITE_INTERVAL: Duration = Duration::from_secs(300);
-/// How long what was read is used again.
+/// How long the refusals that were read are used again.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// What was written last, and what was read last.
+/// The newest refusal that was written, and the refusals that were read last.
 #[derive(Default)]
 pub struct PeerExchange {
     /// Time and request id of the newest refusal that was written, and when that was.

@@ -92,7 +92,7 @@ impl LimitsApi {
             query.key = Some(respell_key(limit, key, &snapshot.config.admin.key_display));
         }
         let peers = self.read_peer_refusals().await;
-        // A limit or route may have gone since its last refusal, so an unknown name is no error.
+        // A limit or route may have gone since its last refusal, so an unknown name is not an error.
         let list = self.top_effort.run_within(|| {
             let is_match = |refusal: &&RecordedRefusal| {
                 let key_of = |check: &RefusedCheck| show_key(check, &snapshot.config.admin.key_display);
@@ -151,7 +151,7 @@ pub struct CheckReport {
     pub key: Option<String>,
     pub cost: Option<i64>,
     pub policy: Policy,
-    /// The key has a size of its own, which is `policy`.
+    /// The key has its own size, which is in `policy`.
     #[serde(rename = "override")]
     pub is_overridden: bool,
     /// `None` if the limit refused without a computation.
@@ -236,7 +236,8 @@ fn show_key(check: &RefusedCheck, display: &KeyDisplay) -> Option<String> {
     Some(display.show_state_parts(check.limit.counted_key(), parts.split(',')))
 }
 
-/// Returns a key as refusals show it. They know only the digest of a long or unusual value, and the network of an address.
+/// Returns a key as refusals show it. They know only the digest of a long or unusual value, and the network of an
+/// address.
 /// A part that the config hides stays: all its values are shown as the same text.
 fn respell_key(limit: &Limit, key: &str, display: &KeyDisplay) -> String {
     let parts = limit.counted_key().0.iter().filter(|part| **part != KeyPart::All);

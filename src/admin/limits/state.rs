@@ -75,14 +75,14 @@ impl LimitsApi {
 }
 
 /// Returns the numbers of a key, and what the limit would decide about the cost of `check`. `instead`: the outcome of
-/// an override that is no rule.
+/// an override that is not a rule.
 pub async fn read_state(
     limiter: &Limiter,
     (limit, parts): (&Arc<Limit>, &NamedValues),
     check: Check,
     instead: Option<Outcome>,
 ) -> Result<Value, ErrorKind> {
-    // The numbers would be those of a request that states no rate.
+    // These would be the numbers of a request without a rate.
     if lacks_rate(limit, parts) {
         return Ok(json!({ "rate_not_known": true }));
     }
@@ -91,7 +91,7 @@ pub async fn read_state(
     }
     let (key, policy) = (check.key.clone(), check.rule.policy());
     let (rule, ban) = (check.rule.clone(), check.ban.as_ref().map(|ban| ban.to_look()));
-    // A ban has other numbers, which are below.
+    // This is the state without the ban, whose numbers follow below.
     let now = run_check(limiter, Op::Peek, Check { ban: None, ..check.to_look() }).await?;
     let answer = run_check(limiter, Op::Peek, check).await?;
     let mut state = format_numbers(&Answer { remaining: now.remaining, reset_ms: now.reset_ms, ..answer }, policy);
@@ -173,7 +173,7 @@ pub fn describe_entry(entry: &OverrideEntry, origin: OverrideOrigin) -> Value {
     })
 }
 
-/// Describes the ban of a key. `answer` is that of the ban to a cost of 0.
+/// Describes the ban of a key. `answer` is the answer of the ban to a cost of 0.
 pub fn describe_ban(answer: &Answer) -> Value {
     json!({
         "banned": !answer.admitted,

@@ -19,7 +19,7 @@ use crate::limiting::usage::history::{UsageWindow, WindowUsage};
 use crate::limiting::usage::what_if::{RecordedWindow, bound_refusals};
 use crate::telemetry::metrics::HeadroomSums;
 
-/// The size that the limit would have. What is not set stays as it is.
+/// The size that the limit would have. A number that is not set stays the same.
 struct SizeChange {
     burst: Option<i64>,
     rate: Option<Rate>,

@@ -26,7 +26,7 @@ struct SessionBody {
     code: Option<String>,
 }
 
-/// Reads a string. Null is a mistake: a program that lost its code must not get another one instead.
+/// Reads a string. Null is an error: a program that lost its code must not get another one instead.
 fn read_text<'de, D: Deserializer<'de>>(value: D) -> Result<Option<String>, D::Error> {
     String::deserialize(value).map(Some)
 }

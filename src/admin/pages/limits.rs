@@ -12,7 +12,7 @@ use crate::admin::response::{AdminResponse, json_response};
 const BODY_MAX: usize = 64 * 1024;
 /// Maximum size of a body with many decisions, in bytes.
 const DECISIONS_MAX: usize = 1024 * 1024;
-/// Maximum size of the body of an explanation, in bytes: that of the longest request, which may be in Base64.
+/// Maximum size of the body of a request to explain, in bytes: enough for the longest request in Base64.
 const EXPLAIN_MAX: usize = 2 * 1024 * 1024;
 
 pub async fn list_limits(request: PageRequest) -> Result<AdminResponse, Problem> {
@@ -78,7 +78,7 @@ async fn finish_change(
     request: &PageRequest,
     change: JoinHandle<Result<OverrideChange, Problem>>,
 ) -> Result<AdminResponse, Problem> {
-    let broken = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the change broke off");
+    let broken = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the change was aborted");
     let OverrideChange { answer, key, summary } = change.await.map_err(broken)??;
     request.note_limit(answer["limit"].as_str());
     request.note_key(key.as_deref());
@@ -125,7 +125,7 @@ pub async fn refund_charge(mut request: PageRequest) -> Result<AdminResponse, Pr
     // The refund continues without the client: a receipt that is marked as used must have been refunded.
     let (context, name) = (request.context.clone(), request.name.clone());
     let refund = spawn_local(async move { context.limits.refund_charge(&name, &body).await });
-    let broken = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the refund broke off");
+    let broken = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the refund was aborted");
     let Refunded { answer, key } = refund.await.map_err(broken)??;
     request.note_key(key.as_deref());
     request.note_change(if answer["applied"] == true { "charge refunded" } else { "nothing refunded" });

@@ -1,4 +1,4 @@
-//! Records one request in the audit log when it ends, even if its client left before. Called by `admin::pages`.
+//! Records one request in the audit log when it ends, even if its client has disconnected. Called by `admin::pages`.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -38,7 +38,7 @@ const UNAUDITED: [&str; 3] = ["/-/decide", "/-/explain", "/-/limits/NAME/what-if
 const CONFIG_PAGES: [&str; 3] = ["/-/reload", "/-/config/files/NAME", "/-/rollback"];
 /// Page that any role may use without changing anything for others.
 const SESSION_PAGE: &str = "/-/session";
-/// Status of a request whose client left before the response, as in the access log.
+/// Status of a request whose client disconnected before the response, as in the access log.
 const CLIENT_LEFT: u16 = 499;
 
 impl PendingRecord {
@@ -85,7 +85,7 @@ impl PendingRecord {
         let caller = note.caller.or_else(|| self.caller.take());
         let kind = match caller {
             None => LineKind::Unproven,
-            // The change of a client that left may have been made.
+            // The change of a client that disconnected may have been made.
             Some(_) if (400..500).contains(&status) && status != CLIENT_LEFT => LineKind::Failed,
             Some(_) => self.kind,
         };

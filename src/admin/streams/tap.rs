@@ -35,7 +35,7 @@ struct TapQuery {
 labels! {
     /// Why a tap ended.
     TapEnd:
-    /// The number of requests in `count` was sent.
+    /// The tap has sent `count` requests.
     Count = "count",
     /// The time limit of taps.
     Time = "time",

@@ -389,7 +389,7 @@ mod tests {
         for columns in [80, 100, 200] {
             assert!(screen.frame((columns, 24)).contains(&format!("{key}\x1b[0m")), "{columns} columns");
         }
-        // What is cut is below the list.
+        // The part that is cut off is below the list.
         assert!(screen.frame((60, 24)).contains(&format!("hard: {key}")));
         assert!(!screen.frame((80, 24)).contains("hard: "));
     }

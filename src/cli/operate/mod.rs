@@ -93,7 +93,7 @@ pub fn send_call(gateway: &GatewayContact, call: Call<'_>) -> Result<AdminReply,
         .map_err(|error| CommandFault::runtime(gateway.describe_failure(&error)))?;
     match reply.status {
         200 => Ok(reply),
-        // The gateway is right, and the command line is not. Without a detail, it is no admin API of this version.
+        // The gateway is right, and the command line is not. Without a detail, it is not an admin API of this version.
         400 | 404 | 422 if detail_of(&reply.body).is_some() => {
             let detail = name_argument(&detail_of(&reply.body).unwrap_or_default());
             Err(CommandFault::usage(make_visible(&detail).into_owned()))

@@ -95,7 +95,7 @@ fn describe_servers(upstreams: &Value) -> String {
     if count == 0 { "none".to_owned() } else { format!("{up} of {count} up") }
 }
 
-/// Describes the servers that are not up, the first ones.
+/// Describes the first servers that are not up.
 fn list_unhealthy(upstreams: &Value) -> Vec<String> {
     let unhealthy = servers_of(upstreams).filter(|(_, server)| server["state"] != "up");
     let describe = |(upstream, server): (&Value, &Value)| {

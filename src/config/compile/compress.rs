@@ -38,7 +38,7 @@ pub fn compile_compress(section: &Section, schema: &'static Schema, inherited: &
     }
 }
 
-/// Reads a list that is not empty and has no item twice.
+/// Reads a list, which must not be empty or repeat an item.
 fn read_list<T: PartialEq>(
     table: &Section,
     option: &ConfigOption,

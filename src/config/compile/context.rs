@@ -23,7 +23,7 @@ pub struct LimitContext<'a> {
     pub max_keys: usize,
     /// Names of the limits that refund a request which an upstream refuses for its load, each with such an upstream.
     pub refunded: HashMap<String, String>,
-    /// Names of the limits that cost something by status in a list.
+    /// Names of the limits that have a cost by status in a list of limits.
     pub repriced: HashSet<String>,
     /// Hashes keys as logs show them.
     pub hasher: &'a KeyHasher,

@@ -52,7 +52,7 @@ enum MethodList {
     Every,
 }
 
-/// Reads the option. A section without it has that of `inherited`, and one with it nothing of that.
+/// Reads the option. A section without it inherits all of `inherited`; a section with it inherits nothing.
 pub fn read_cors(section: &Section, inherited: Option<&CorsOption>) -> Option<CorsOption> {
     match section.node(&server::CORS) {
         None => inherited.cloned(),
@@ -150,7 +150,7 @@ fn parse_origin(text: &str) -> Result<OriginPattern, TextFault> {
         let anchored = format!("^(?:{})$", pattern.trim_start());
         return values::build_regex(&mut RegexBuilder::new(&anchored)).map(OriginPattern::Regex);
     }
-    // The name alone is that of a page over HTTPS.
+    // A name without a scheme means a page over HTTPS.
     let origin_text = if text.starts_with("*.") { format!("https://{text}") } else { text.to_owned() };
     if let Some((scheme, suffix)) = origin_text.split_once("://*.") {
         let example = canonicalize_origin(&format!("{scheme}://{suffix}")).map(|origin| origin.into_owned());

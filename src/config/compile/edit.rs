@@ -1,4 +1,4 @@
-//! Header names and values in routes: matched, set and removed. Called by `routes` and `matcher`.
+//! Compiles the header names and values that routes match, set and remove. Called by `routes` and `matcher`.
 
 use http::{HeaderName, HeaderValue};
 

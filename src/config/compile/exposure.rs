@@ -1,5 +1,5 @@
-//! Private files that a folder with `files` would serve: the config itself, keys, passwords and state. Which files are
-//! private is known only when everything has been read, so folders and files are collected first.
+//! Finds private files that a folder with `files` would serve: the config itself, keys, passwords and state. All
+//! folders and files are collected first, because the private ones are known only when the entire config has been read.
 
 use std::env;
 use std::ffi::OsStr;

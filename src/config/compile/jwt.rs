@@ -276,7 +276,7 @@ fn read_shared_secret(
     Some(VerificationKey::from_secret(secret.as_bytes(), algorithms))
 }
 
-/// Checks that a key does not consist of a claim that is known to be an array: of such a token, every request would be
+/// Checks that a key does not contain a claim that is known to be an array. Every request with such a token would be
 /// refused.
 pub fn check_key_claim(source: &Source) -> Result<(), TextFault> {
     let Source::Claim(name) = source else { return Ok(()) };

@@ -405,7 +405,7 @@ fn warn_of_costs<'r>(
     routes: impl Iterator<Item = (&'r Route, Place)>,
 ) {
     let definitions = limits.places().filter_map(|(name, place)| Some((limits.get(name)?, place)));
-    // Routes whose price of a limit is not that of the limit.
+    // Routes with a different price of a limit than the limit itself.
     let priced = routes.flat_map(|(route, place)| route.limits.iter().map(move |limit| (limit.clone(), place)));
     let priced = priced.filter(|(limit, _)| limits.get(&limit.name).is_some_and(|own| own.cost != limit.cost));
     for (limit, place) in definitions.chain(priced).filter(|(limit, _)| !limit.is_wider_tier()) {

@@ -187,7 +187,7 @@ fn read_top<'a>(sources: &'a SourceTexts, documents: &'a [Table]) -> TopLevel<'a
     top
 }
 
-/// Returns the hasher of keys. If `[admin]` has a mistake, overrides with hashes get no second one.
+/// Returns the hasher of keys. If `[admin]` has an error, overrides with hashes are not reported in addition.
 fn find_hasher(admin: Option<&Admin>) -> KeyHasher {
     admin.map_or_else(|| KeyHasher::from_secret(""), |admin| admin.key_display.hasher.clone())
 }

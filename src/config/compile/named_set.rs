@@ -22,7 +22,7 @@ use crate::net::NamedSet;
 pub struct ListedItem {
     pub set: Arc<NamedSet>,
     addresses: Arc<AddressSet>,
-    /// Items that are no addresses, the first of very many.
+    /// Items that are not addresses, the first of very many.
     others: Rc<Vec<(Place, TextFault)>>,
     /// Number of all of them.
     other_count: usize,
@@ -75,7 +75,7 @@ impl ListedItem {
         None
     }
 
-    /// Returns whether the set has rows that are no addresses, and skips them.
+    /// Returns whether the set has rows that are not addresses, and skips them.
     pub fn skips_addresses(&self) -> bool {
         self.file.is_some() && !self.others.is_empty()
     }
@@ -91,7 +91,8 @@ impl ListedItem {
         true
     }
 
-    /// Has the items compared with the names of routes, once these are known. Returns false if the set has no file.
+    /// Schedules a comparison of the items with the names of routes, which are known later. Returns false if the set
+    /// has no file.
     pub fn compare_with_routes(&self) -> bool {
         self.names_routes.set(true);
         self.file.is_some()

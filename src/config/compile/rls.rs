@@ -40,7 +40,7 @@ struct CompiledRule {
     replaces: Vec<At<String>>,
 }
 
-/// Compiles the sections. `routes`: those of requests, with their places; see `Config::route_at`.
+/// Compiles the sections. `routes` are the routes of requests, with their places; see `Config::route_at`.
 pub fn compile_rls(
     sections: &[Section],
     context: &RouteContext,

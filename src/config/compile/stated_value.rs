@@ -126,7 +126,7 @@ pub fn refuse_foreign_names(text: &str) -> Result<(), TextFault> {
     let of_envoy = text.split('%').skip(1).find(|word| is_of_envoy(word)).filter(|_| text.matches('%').count() > 1);
     let of_nginx = NGINX_VARIABLES.iter().find_map(|start| {
         let rest = text.find(start).map(|at| &text[at..])?;
-        // `$hostile` is no variable.
+        // `$hostile` is not a variable.
         let goes_on = rest[start.len()..].starts_with(|next: char| next.is_ascii_alphabetic());
         (start.ends_with('_') || !goes_on).then_some(rest)
     });

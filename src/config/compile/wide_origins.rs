@@ -97,7 +97,7 @@ fn describe_expression(pattern: &str) -> Option<(&'static str, &'static str)> {
                         let help = "write `\\\\.` in double quotes, or `\\.` in single quotes, for a dot";
                         return Some(("pages of hosts with another character in place of a dot", help));
                     }
-                    // What follows a dot is the whole name of the owner.
+                    // The text after a dot is the complete name of the owner.
                     true if next.starts_with("\\.") => {}
                     true => {
                         let help = "write a dot between what may vary and your domain, as in \"~ https://[a-z]+\\\\.example\\\\.com\"";

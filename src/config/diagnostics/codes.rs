@@ -7,7 +7,7 @@
 use crate::labels::labels;
 
 labels! {
-    /// Code of a diagnostic. A code never gets another meaning; that of a removed warning stays unused.
+    /// Code of a diagnostic. A code never gets another meaning, and the code of a removed warning stays unused.
     DiagnosticCode:
     /// A value or name is wrong.
     WrongValue = "SG0101",
@@ -40,13 +40,14 @@ labels! {
     UnusedDecide = "SG0215",
     /// A header that the gateway never states, because nothing verifies its value.
     NeverStated = "SG0216",
-    /// Rows of a file with overrides that have mistakes.
+    /// Rows with errors in a file of overrides.
     SkippedRows = "SG0217",
     /// A receive buffer that cannot hold a packet.
     SmallReceiveBuffer = "SG0219",
     /// A route sets headers of CORS, and the gateway's own responses do not get them.
     CorsWithoutRefusals = "SG0231",
-    /// Pages of strangers may act as their user, because a pattern of `cors` with `credentials` matches their origins.
+    /// Pages of strangers can act on behalf of a user, because a pattern of `cors` with `credentials` matches their
+    /// origins.
     WideOrigins = "SG0233",
     /// `files` of a route has no files, or not one that `try` names.
     MissingFiles = "SG0232",
@@ -80,7 +81,7 @@ labels! {
     WildcardName = "SG0321",
     /// A comment allows a warning that does not occur there.
     UnusedAllowance = "SG0901",
-    /// A comment allows a code that does not exist or is no warning.
+    /// A comment allows a code that does not exist or is not a warning.
     UnknownAllowance = "SG0902",
 }
 

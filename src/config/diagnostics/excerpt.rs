@@ -1,4 +1,4 @@
-//! Config text as messages show it: with asterisks in place of secrets. Reads TOML tolerantly, because messages show
+//! Config text as messages show it: with asterisks instead of secrets. Reads TOML tolerantly, because messages show
 //! text that is not valid.
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ const URL_END: [char; 5] = ['"', '\'', ' ', '\t', '\n'];
 const MASK: &str = "***";
 /// Maximum length of the name of a placeholder.
 const PLACEHOLDER_MAX: usize = 32;
-/// Shorter secrets are not hidden in messages: their text occurs in many by coincidence.
+/// Minimum length of a secret that messages hide. The text of a shorter one occurs in many messages by coincidence.
 const HIDDEN_MIN: usize = 4;
 /// Bytes before and after the place of a mistake whose secrets its message may quote.
 const NEAR: usize = 256;
@@ -131,7 +131,7 @@ impl<'t> Masker<'t> {
                     let rest = &self.rest()[..self.line_end() - self.at];
                     let is_over = rest.trim_start().is_empty() || rest.trim_start().starts_with(['#', ',']);
                     if !is_over && (self.is_secret(&path) || self.is_hidden_body(&path)) {
-                        // What is left may belong to a secret with a wrong quote.
+                        // The rest may belong to a secret with a wrong quote.
                         self.mask(self.at..self.at + rest.len());
                     }
                     // After a comma, which is a mistake, the next entry follows.
@@ -197,7 +197,7 @@ impl<'t> Masker<'t> {
         self.depth -= 1;
     }
 
-    /// Masks a string. One that is not closed ends with its line.
+    /// Masks a string. Without a closing quote, it ends with its line.
     fn mask_string(&mut self, path: &[&str], quote: char) {
         let triple: String = [quote; 3].iter().collect();
         let marks = if self.rest().starts_with(&triple) { 3 } else { 1 };

@@ -42,11 +42,11 @@ pub enum MistakeKind {
     Unread,
 }
 
-/// One mistake.
+/// One error or warning.
 #[derive(Clone, Debug)]
 pub struct Diagnostic {
     pub kind: MistakeKind,
-    /// The code of a warning; that of a mistake follows from its kind.
+    /// The code of a warning. The code of an error follows from its kind.
     warning: Option<DiagnosticCode>,
     pub place: Place,
     pub message: String,
@@ -235,7 +235,7 @@ impl Report {
 
     /// Returns `[{code, file, line, column, message, help}]`; line and column are null if there is no text.
     pub fn to_json(&self) -> Value {
-        // Mistakes are sorted by place, so lines are counted from the mistake before.
+        // Errors are sorted by place, so lines are counted from the previous error.
         let (mut file, mut counted, mut line) = (usize::MAX, 0, 1);
         let entry = |mistake: &Diagnostic| {
             let source = self.sources.get(mistake.place.file);

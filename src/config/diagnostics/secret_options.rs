@@ -43,7 +43,7 @@ pub fn is_secret(kind: &str, keys: &[&str]) -> bool {
     }
 }
 
-/// Returns whether a value may be a secret: also one in place of the table that has secrets.
+/// Returns whether a value may be a secret: also one instead of the table that has secrets.
 pub fn may_be_secret(kind: &str, keys: &[&str]) -> bool {
     is_secret(kind, keys) || locate_value(kind, keys).is_some_and(|place| place.option.secrecy == Secrecy::Secret)
 }
@@ -58,7 +58,7 @@ pub fn is_body(keys: &[&str]) -> bool {
     BODIES.iter().any(|body| keys.ends_with(body))
 }
 
-/// Returns whether the value of a key may be a body: also under a misspelt key, or in place of the table.
+/// Returns whether the value of a key may be a body: also under a misspelt key, or instead of the table.
 pub fn resembles_body(keys: &[&str]) -> bool {
     BODIES.iter().any(|[table, body]| match keys {
         [.., last] if last == table => true,

@@ -162,8 +162,8 @@ impl Anonymizer {
         path.split('/').map(segment).collect::<Vec<_>>().join("/")
     }
 
-    /// Replaces an address, a network, or an address with a port. Those of this machine stay, as well as prefix lengths
-    /// and ports.
+    /// Replaces an address, a network, or an address with a port. Addresses of this machine, prefix lengths and ports
+    /// stay.
     fn replace_address(&self, text: &str) -> Option<String> {
         if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
             let ip = self.replace_ip(ip);

@@ -6,7 +6,7 @@ use crate::config::hints::LIMIT_HELP;
 use crate::config::hints::foreign_words::fold_name;
 use crate::config::schema::{Schema, limit, listener, root, route, server, upstream};
 
-/// Keys of other programs that mean the same, in one of our sections.
+/// Keys of other programs that all mean the same, with a remedy for one of our sections.
 struct ForeignName {
     of: &'static Schema,
     /// The names, as [`fold_name`] returns them, with spaces between them.
@@ -26,6 +26,9 @@ enum Remedy {
 
 use Remedy::{Explain, Write, WriteIn};
 
+/// Modules and directives for countries of addresses.
+const GEOIP: &str = "geoip geoip2 geoipcountry geoip2country geoipcity maxmind maxminddb maxminddatabase \
+                     maxmindgeolocation mmdb geoblock";
 const LIMIT: Remedy = Explain(LIMIT_HELP);
 const TLS: Remedy = WriteIn(
     "a listener",
@@ -41,6 +44,14 @@ const UPSTREAM: Remedy = WriteIn("[upstream.app]", "servers = [\"http://127.0.0.
 const LISTEN: Remedy = WriteIn("[server]", "listen = [\"0.0.0.0:80\"]");
 const REDIRECT_HTTP: Remedy = WriteIn("[server]", "redirect_http = \"0.0.0.0:80\"");
 const HTTPS_SERVER: Remedy = WriteIn("[upstream.app]", "servers = [\"https://app.example.com\"]");
+const KEPT_HOST: Remedy = Explain(
+    "leave it out for true: servers get the `Host` of the client. For false, write rewrite = { upstream_host = true } in \
+     the route",
+);
+const COUNTRIES: Remedy = Explain(
+    "write [geo] file = \"countries.mmdb\"; then `country` is a key and a condition of limits, and {country} is a \
+     placeholder in headers",
+);
 const NOT_NEEDED: Remedy = Explain("leave it out: the gateway needs no such option");
 const NO_CACHE: Remedy = Explain("leave it out: the gateway does not cache responses");
 
@@ -93,6 +104,9 @@ const FOREIGN_NAMES: &[ForeignName] = &[
         Explain("leave it out: the gateway reads this file, and others that `include` lists"),
     ),
     row(&root::TABLE, "cache proxycache", NO_CACHE),
+    row(&root::TABLE, GEOIP, COUNTRIES),
+    row(&server::TABLE, GEOIP, COUNTRIES),
+    row(&route::TABLE, GEOIP, COUNTRIES),
     // Routes: paths and redirects.
     row(
         &route::TABLE,
@@ -102,15 +116,21 @@ const FOREIGN_NAMES: &[ForeignName] = &[
     row(&route::TABLE, "addprefix approot", Write("rewrite = { add_prefix = \"/api\" }")),
     row(
         &route::TABLE,
-        "rewritetarget replacepath replacepathregex pathregex prefixrewrite regexrewrite rewriteregex urirewrite \
-         pathrewrite",
+        "rewritetarget replacepath replacepathregex pathregex regexrewrite rewriteregex urirewrite pathrewrite",
         Write("path = \"~ ^/app/(.*)$\"\nrewrite = { path = \"/{1}\" }"),
     ),
     row(
         &route::TABLE,
-        "upstreamvhost hostrewrite hostrewriteliteral autohostrewrite passhostheader preservehost",
-        Write("rewrite = { upstream_host = true }"),
+        "prefixrewrite replaceprefixmatch",
+        Write("path = \"/app/\"\nrewrite = { strip_prefix = \"/app\", add_prefix = \"/new\" }"),
     ),
+    row(
+        &route::TABLE,
+        "upstreamvhost hostrewrite hostrewriteliteral",
+        Write("rewrite = { host = \"app.example.com\" }"),
+    ),
+    row(&route::TABLE, "autohostrewrite", Write("rewrite = { upstream_host = true }")),
+    row(&route::TABLE, "passhostheader preservehost", KEPT_HOST),
     row(
         &route::TABLE,
         "redirectscheme sslredirect forcesslredirect httpsredirect httpsredirectstatuscode requiretls",
@@ -325,9 +345,10 @@ const FOREIGN_NAMES: &[ForeignName] = &[
     // Upstreams.
     row(
         &upstream::TABLE,
-        "passhostheader preservehost hostrewrite",
-        WriteIn("the route", "rewrite = { upstream_host = true }"),
+        "hostrewrite hostrewriteliteral upstreamvhost",
+        WriteIn("the route", "rewrite = { host = \"app.example.com\" }"),
     ),
+    row(&upstream::TABLE, "passhostheader preservehost", KEPT_HOST),
     row(
         &upstream::TABLE,
         "loadbalancer url urls host hosts endpoints addresses loadassignment to",

@@ -9,7 +9,7 @@ use crate::config::schema::row::{ConfigOption, DefaultValue};
 use crate::config::schema::value_type::ValueType;
 use crate::config::schema::{self, Schema};
 
-/// A string with a variable such as `${VAR}`. What it stands for is known only to the gateway.
+/// A string with a variable such as `${VAR}`. Only the gateway knows its value.
 const VARIABLE: &str = r"\$\{";
 const TIME_UNIT: &str = "(ms|s|sec|second|seconds|m|min|minute|minutes|h|hour|hours|d|day|days)";
 

@@ -23,7 +23,7 @@ pub enum FoundOption {
     One(OptionEntry),
     /// Several options have the name.
     Several(Vec<OptionEntry>),
-    /// None has it. The closest path, if any is close.
+    /// No option has this path. Contains the closest path, if one is close.
     Unknown(Option<String>),
 }
 

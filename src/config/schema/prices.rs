@@ -1,4 +1,4 @@
-//! The options of a file with prices of models, which a limit names with `prices`. It is no part of the config itself.
+//! The options of a file with prices of models, which a limit names with `prices`. It is not part of the config itself.
 
 use crate::config::schema::row::DefaultValue::{Described, Required};
 use crate::config::schema::row::{Row, option, rows, table};
@@ -16,7 +16,7 @@ pub mod file {
     }
 }
 
-/// Options of a model. A price is that of a million tokens.
+/// Options of a model. A price is for a million tokens.
 pub mod model {
     use super::*;
 

@@ -42,8 +42,8 @@ pub struct ConfigOption {
     pub secrecy: Secrecy,
     pub clients: ClientData,
     pub weaker: Weaker,
-    /// The amount that a missing value counts as when changes are compared, if the default does not say it: a number,
-    /// or `inf`.
+    /// The amount for which a missing value counts when changes are compared, if the default does not give it: a
+    /// number, or `inf`.
     pub unset: &'static str,
     /// Other sections have the option too, and inherit this value if they do not set theirs.
     pub is_inherited: bool,
@@ -85,7 +85,7 @@ pub enum Secrecy {
     Secret,
     /// Nobody, if the key within its table sounds like that of a secret; else everybody.
     SecretByKey,
-    /// Everybody, without the query of the URL.
+    /// Everybody sees the URL, but without its query.
     SecretQuery,
     /// Those who may change the config, because the value is the body of a response that perhaps only some clients may
     /// read.

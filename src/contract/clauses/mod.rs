@@ -404,7 +404,7 @@ impl ClauseWriter<'_> {
     }
 }
 
-/// Numbers that some keys have in place of those of the limit.
+/// Numbers that some keys have instead of the limit's.
 #[derive(Default)]
 struct OtherNumbers {
     count: usize,

@@ -138,7 +138,7 @@ impl Reloader {
         Ok((self.write_and_load(main, changes, Trigger::Rollback, token).await?, names))
     }
 
-    /// Activates an earlier config in place of the files.
+    /// Activates an earlier config instead of the files.
     async fn pin_config(
         &mut self,
         main: PathBuf,

@@ -57,7 +57,7 @@ pub struct Reloader {
     pub certs: Rc<DevelopmentCerts>,
 }
 
-/// A file that looks invalid is read again after this time, because it may be half written.
+/// Delay after which a file that looks invalid is read again, because it may be half written.
 const REREAD_DELAY: Duration = Duration::from_millis(250);
 /// Files must be unchanged for this long around a load.
 const STABLE_TIME: Duration = Duration::from_millis(20);
@@ -193,7 +193,7 @@ impl Reloader {
             if first.0.is_ok() || is_short != Ok(true) {
                 break;
             }
-            // Nothing was edited: there are no descriptors left to read with.
+            // No file was edited. The read failed because no file descriptors are left.
             tokio::time::sleep(DESCRIPTOR_PAUSE).await;
             first = self.load_stable(&order.files).await;
         }
@@ -271,7 +271,7 @@ impl Reloader {
         self.fetchers.acme.provide_known(&config, Some(&old.config)).await;
         config.adopt_sessions(&old.config);
         self.certs.issue_all(&config, cas);
-        // The old config may have got changes meanwhile.
+        // The old config may have got changes in the meantime.
         if self.overrides.revision() != revision {
             self.overrides.apply_known(&config);
         }

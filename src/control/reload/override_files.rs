@@ -76,8 +76,8 @@ pub async fn follow_override_files(
         if limits.is_empty() {
             continue;
         }
-        // On the thread that reads the config: the file system may block. What is known goes with the task and comes back,
-        // so that nothing here waits for a task that hangs.
+        // On the thread that reads the config: the file system may block. The known state moves into the task and comes
+        // back, so that nothing here waits for a task that hangs.
         let (looked_at, mut files) = (limits.clone(), mem::take(&mut files_by_limit));
         let open_files = open_files.clone();
         let look = move || {

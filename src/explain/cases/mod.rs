@@ -116,7 +116,7 @@ impl CaseRun<'_> {
         for MadeCharge { limit, check } in charges {
             let Some(rules) = &limit.charge_rules else { continue };
             let end = RequestEnd::Response { status, head: &head, tail: ResponseTail::Awaited };
-            // A refusal of the gateway resets no key, and is no response of the route.
+            // A refusal of the gateway resets no key, and is not a response of the route.
             if !is_refused && rules.clears(end) == Some(true) {
                 self.ends.push(Reverse((end_ms, self.corrections.len())));
                 self.corrections.push(CaseEnd::Clear(check));

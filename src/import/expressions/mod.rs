@@ -1,4 +1,4 @@
-//! Translates regular expressions of nginx to those of a config.
+//! Translates regular expressions of nginx into regular expressions of a config.
 //!
 //! Input: a pattern as nginx reads it. Output: an expression of the crate `regex` that matches the same requests, or the
 //! reason why there is none. Both dialects accept most patterns, but some mean different things in them, such as

@@ -101,7 +101,7 @@ impl PatternReader<'_> {
         }
     }
 
-    /// Makes an item of the bytes that `contains` accepts.
+    /// Creates an item that matches each byte that `contains` accepts.
     fn make_item(&self, contains: impl Fn(u8) -> bool) -> Item {
         let mut set = [false; 256];
         (0..=u8::MAX).for_each(|byte| set[usize::from(byte)] = contains(byte));

@@ -29,7 +29,7 @@ pub struct Annotations {
     use_regex: bool,
     /// The target of its paths, and where it is written.
     rewrite_target: Option<(String, Directive)>,
-    /// The `Host` that its services get, and where it is written.
+    /// The `Host` that the services of the Ingress get, and the place of the annotation.
     pub upstream_vhost: Option<(String, Directive)>,
     cors: CorsAnnotations,
     /// Additional lines of its upstreams.
@@ -40,7 +40,7 @@ pub struct Annotations {
     lines: Vec<String>,
     remarks: Vec<usize>,
     closed: Option<usize>,
-    /// The comment on an annotation that protects all routes of its hosts, also those of other Ingresses.
+    /// The comment on an annotation that protects all routes of its hosts, even if they come from other Ingresses.
     pub closes_hosts: Option<usize>,
 }
 
@@ -147,7 +147,7 @@ impl Annotations {
         self.leave_out(&describe_node(key, value, node), why, name, value, out);
     }
 
-    /// Adds a remark about an annotation that is left out. Closes the routes if its name is that of a protection.
+    /// Adds a remark about an annotation that is left out. Closes the routes if its name is the name of a protection.
     fn leave_out(&mut self, at: &Directive, why: &str, name: &str, value: &str, out: &mut ImportedConfig) {
         let is_on = !value.eq_ignore_ascii_case("false") && value != "off";
         let is_guard = sounds_protective(name) || matches!(find_annotation(name), Some((Translation::Protects, _)));

@@ -20,7 +20,7 @@ use crate::import::verdict::Translation::{self, Differs, NoEffect, Protects, Tra
 use crate::import::yaml::YamlNode;
 use crate::text::quote_literal;
 
-/// The settings of the controller by what the import does with them. A `*` at the end stands for any rest.
+/// The settings of the controller by what the import does with them. A `*` at the end matches any suffix.
 const SETTINGS: [(Translation, &[&str]); 4] = [
     (
         Translated,

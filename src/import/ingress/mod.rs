@@ -77,9 +77,11 @@ pub fn translate_ingresses(documents: &[YamlNode], out: &mut ImportedConfig) -> 
     }
     let mut hosts = Hosts::default();
     let mut canaries = Vec::new();
-    let mut any = false;
-    for ingress in of("Ingress") {
-        any = true;
+    let mut ingresses: Vec<&YamlNode> = of("Ingress").collect();
+    let any = !ingresses.is_empty();
+    // The order of the controller: of two with the same path, it takes the one that was created first.
+    ingresses.sort_by_key(|ingress| ingress.text_at(&["metadata", "creationTimestamp"]));
+    for ingress in ingresses {
         let mut one = Ingress::new(ingress, &defaults, &ports);
         if !one.has_class(&classes, out) {
             continue;
@@ -138,8 +140,10 @@ pub fn translate_ingresses(documents: &[YamlNode], out: &mut ImportedConfig) -> 
 
 /// The locations of all hosts. The host without a name is for requests to all others.
 #[derive(Default)]
-struct Hosts {
+struct Hosts<'a> {
     locations: IndexMap<String, Vec<Location>>,
+    /// The Ingress of each location, by host, path and whether the path is exact.
+    owners: HashMap<(String, String, bool), Owner<'a>>,
     /// Hosts whose paths are regular expressions.
     with_regexes: HashSet<String>,
     /// The comments on why all routes of a host are closed.
@@ -148,7 +152,14 @@ struct Hosts {
     defaults: HashMap<String, Location>,
 }
 
-impl Hosts {
+/// An Ingress by its namespace and name, and when it was created, if the manifest says so.
+#[derive(Clone, Copy)]
+struct Owner<'a> {
+    name: (&'a str, &'a str),
+    created: Option<&'a str>,
+}
+
+impl Hosts<'_> {
     /// Adds the default backends of hosts without a rule for all paths.
     fn add_default_backends(&mut self) {
         for (host, default) in self.defaults.drain() {
@@ -202,9 +213,10 @@ struct Ingress<'a> {
     node: &'a YamlNode,
     namespace: &'a str,
     name: &'a str,
+    created: Option<&'a str>,
     defaults: &'a ControllerDefaults,
     ports: &'a Ports<'a>,
-    /// The comment on a class that may be that of another controller.
+    /// The comment on a class that may belong to another controller.
     closed: Option<usize>,
 }
 
@@ -212,10 +224,10 @@ impl<'a> Ingress<'a> {
     fn new(node: &'a YamlNode, defaults: &'a ControllerDefaults, ports: &'a Ports<'a>) -> Ingress<'a> {
         let at = |key| node.text_at(&["metadata", key]);
         let (namespace, name) = (at("namespace").unwrap_or("default"), at("name").unwrap_or("unnamed"));
-        Ingress { node, namespace, name, defaults, ports, closed: None }
+        Ingress { node, namespace, name, created: at("creationTimestamp"), defaults, ports, closed: None }
     }
 
-    fn translate_ingress(&mut self, out: &mut ImportedConfig, hosts: &mut Hosts) -> Result<()> {
+    fn translate_ingress(&mut self, out: &mut ImportedConfig, hosts: &mut Hosts<'a>) -> Result<()> {
         let annotations = Annotations::read_annotations(self.node, self.namespace, self.name, self.defaults, out)?;
         for tls in self.node.at(&["spec", "tls"]).map_or(&[][..], YamlNode::list) {
             let secret = tls.text_at(&["secretName"]).unwrap_or("");
@@ -242,11 +254,17 @@ impl<'a> Ingress<'a> {
                     .map_err(|other| self.error(path, &format!("`{}` is not a pathType", shorten(&other))))?;
                 let backend = path.get("backend");
                 let locations = hosts.locations.entry(host.clone()).or_default();
-                let is_new = !locations.iter().any(|other| is_same(&other.matcher, &matcher));
-                if is_new && self.closed.is_none() && annotations.makes_regexes(path_text(&matcher)) {
+                let owner = (host.clone(), path_text(&matcher).to_owned(), matcher.is_exact());
+                if let Some(owner) = hosts.owners.get(&owner) {
+                    let kept = locations.iter_mut().find(|other| is_same(&other.matcher, &matcher));
+                    self.leave_out_path(path, *owner, kept, out);
+                    continue;
+                }
+                hosts.owners.insert(owner, Owner { name: (self.namespace, self.name), created: self.created });
+                if self.closed.is_none() && annotations.makes_regexes(path_text(&matcher)) {
                     hosts.with_regexes.insert(host.clone());
                 }
-                self.translate_path(path, backend, matcher, &annotations, out, locations);
+                locations.push(self.translate_path(path, backend, matcher, &annotations, out));
             }
         }
         if let Some(backend) = self.node.at(&["spec", "defaultBackend"]) {
@@ -257,9 +275,7 @@ impl<'a> Ingress<'a> {
                     continue;
                 }
                 let matcher = LocationMatcher::Segments("/".to_owned());
-                let mut found = Vec::new();
-                self.translate_path(backend, Some(backend), matcher, &annotations, out, &mut found);
-                hosts.defaults.extend(found.pop().map(|location| (host, location)));
+                hosts.defaults.insert(host, self.translate_path(backend, Some(backend), matcher, &annotations, out));
             }
         }
         Ok(())
@@ -313,7 +329,29 @@ impl<'a> Ingress<'a> {
         }
     }
 
-    /// Adds the route of a path.
+    /// Leaves out a path that another Ingress or rule has, too. Closes the kept location if the files do not say which of the
+    /// two Ingresses the controller takes: the other one may protect the path.
+    fn leave_out_path(&self, at: &YamlNode, owner: Owner<'_>, kept: Option<&mut Location>, out: &mut ImportedConfig) {
+        let path = describe_node("path", at.text_at(&["path"]).unwrap_or("/"), at);
+        if owner.name == (self.namespace, self.name) {
+            out.remarks.add(&path, "a rule of this Ingress before this one has the same path, so this one is left out");
+        } else if owner.created.is_some() && owner.created != self.created {
+            out.remarks.add(&path, "an older Ingress has the same path, so this one is left out");
+        } else {
+            let why = format!(
+                "Ingress {}/{} has the same path. The controller takes the one that was created first, and these files do \
+                 not say which one that is. Leave one of them out, or import them with their creationTimestamp",
+                shorten(owner.name.0),
+                shorten(owner.name.1)
+            );
+            let number = out.remarks.add(&path, &why);
+            if let Some(kept) = kept {
+                kept.body.close(number);
+            }
+        }
+    }
+
+    /// Translates a path to a location.
     fn translate_path(
         &self,
         at: &YamlNode,
@@ -321,18 +359,10 @@ impl<'a> Ingress<'a> {
         matcher: LocationMatcher,
         annotations: &Annotations,
         out: &mut ImportedConfig,
-        found: &mut Vec<Location>,
-    ) {
+    ) -> Location {
         let path = path_text(&matcher).to_owned();
         let origin =
             shorten(&format!("{}:{}: Ingress {}/{}, path {path}", at.file, at.line, self.namespace, self.name));
-        if found.iter().any(|other| is_same(&other.matcher, &matcher)) {
-            out.remarks.add(
-                &describe_node("path", &path, at),
-                "an Ingress before this one has the same path, so this one is left out",
-            );
-            return;
-        }
         let mut body = RouteBody::with_status(origin, 503);
         match backend.map_or(Err("it has no backend"), |backend| self.find_server(backend)) {
             Ok((host, port)) => {
@@ -352,7 +382,7 @@ impl<'a> Ingress<'a> {
             body.close(number);
         }
         rewrite_path(annotations, &path, out, &mut body);
-        found.push(Location { matcher, body });
+        Location { matcher, body }
     }
 
     /// Finds the service of a backend. Returns `SERVICE.NAMESPACE` and the port, or the reason why there is none.

@@ -24,7 +24,7 @@ pub fn format_timeouts(names: &[&str], seconds: u64) -> Vec<String> {
     names.iter().map(|name| format!("{name} = \"{}s\"", seconds.clamp(1, TIMEOUT_MAX_S))).collect()
 }
 
-/// Returns whether a timeout in seconds is longer than that of any route.
+/// Returns whether a timeout in seconds is longer than a route allows.
 pub fn is_cut_timeout(seconds: u64) -> bool {
     seconds > TIMEOUT_MAX_S
 }

@@ -123,7 +123,7 @@ pub fn translate_client_settings(
     if !networks.is_empty() {
         out.server.push(format!("trusted_proxies = {}", format_array(&networks)));
         let headers = list_address_headers(http, scope);
-        // Without recursion, nginx takes the last address, even if it is that of a trusted proxy.
+        // Without recursion, nginx uses the last address, even if it belongs to a trusted proxy.
         let is_recursive = http.iter().any(|at| at.name == "server" && is_recursive(at, scope));
         if !is_recursive && headers.iter().any(|(_, name)| name == "x-forwarded-for") {
             out.server.push("max_forwarded_hops = 1".to_owned());

@@ -40,7 +40,7 @@ const OWN: [&str; 10] = [
     "expect",
 ];
 
-/// What the values of variables depend on besides the request.
+/// The facts, besides the request, on which the values of variables depend.
 #[derive(Default)]
 pub struct GatewayFacts {
     /// `$scheme`, if all listeners have the same.
@@ -111,7 +111,7 @@ fn compare_forwarded(name: &str, value: &str, facts: &GatewayFacts) -> OwnValue 
         {
             OwnValue::Differs(KEPT)
         }
-        // Servers would take addresses that clients choose for that of the client.
+        // Servers would mistake addresses that clients choose for the address of the client.
         ("x-forwarded-for", "$remote_addr") | ("x-real-ip", "$realip_remote_addr") if facts.has_trusted => {
             OwnValue::None
         }

@@ -6,7 +6,7 @@ use crate::import::model::ImportedConfig;
 use crate::import::syntax::{Directive, shorten};
 use crate::text::quote_literal;
 
-/// Keeps the access log. The gateway has one, so that of `http` or of the first server that has one counts.
+/// Keeps the access log. The gateway has only one, so the log of `http` counts, or of the first server that has one.
 pub fn translate_access_log(http: &[Directive], out: &mut ImportedConfig) {
     let in_server = http.iter().filter(|at| at.name == "server").flat_map(Directive::inner);
     let in_location = in_server.clone().filter(|at| at.name == "location").flat_map(Directive::inner);

@@ -11,7 +11,7 @@
 //! - `locations`: `location` blocks as routes; `conditions`: `if`, `limit_except`, and `rewrite` of a server; `redirects`: targets;
 //!   `captures`: groups of regular expressions in targets and in paths of servers.
 //! - `files`: `root`, `alias`, `index` and `try_files`.
-//! - `headers`: headers of requests and responses; `upstreams`: `proxy_pass` and the servers behind it.
+//! - `headers`: headers of requests and responses; `upstreams`: `proxy_pass` and the servers behind it; `resolvers`: `resolver`.
 //! - `access`: `allow` and `deny`; `passwords`: `auth_basic`; `pages`: `error_page`; `compression`: `gzip`; `logs`: `access_log`.
 //! - `limits`: `limit_req` and `limit_conn` with their zones and keys, including `map` and `geo`.
 //! - `client_settings`: trusted proxies, timeouts and sizes; `sizes`: sizes such as `8m`; `types`: types of responses.
@@ -33,6 +33,7 @@ mod nesting;
 mod pages;
 mod passwords;
 mod redirects;
+mod resolvers;
 mod review;
 mod scope;
 mod server_redirects;
@@ -56,6 +57,7 @@ use crate::import::nginx::headers::{GatewayFacts, list_forwarded};
 use crate::import::nginx::limits::Zones;
 use crate::import::nginx::limits::keys::Variables;
 use crate::import::nginx::logs::translate_access_log;
+use crate::import::nginx::resolvers::{HostnameUse, translate_resolvers};
 use crate::import::nginx::review::review_block;
 use crate::import::nginx::scope::{Scope, is_of_request};
 use crate::import::nginx::servers::ServerBlocks;
@@ -67,6 +69,7 @@ use crate::import::syntax::Directive;
 /// Translates the directives of all files.
 pub fn translate_directives(mut directives: Vec<Directive>, out: &mut ImportedConfig) -> Result<()> {
     lower_names(&mut directives);
+    let hostnames = HostnameUse::find_use(&directives);
     replace_constants(&mut directives);
     // Some files have the content of `http { }` without the block around it.
     let mut http: Vec<Directive> = Vec::new();
@@ -98,7 +101,7 @@ pub fn translate_directives(mut directives: Vec<Directive>, out: &mut ImportedCo
     out.has_default_ports = facts.has_default_ports();
     let blocks = http.iter().filter(|directive| matches!(directive.name.as_str(), "map" | "geo"));
     let changed = list_changed_variables(&http);
-    // What has another value for some requests is not what its `map` says.
+    // A variable that has another value for some requests does not have the value in its `map`.
     let is_constant = |name: &str| !changed.iter().any(|changed| changed.eq_ignore_ascii_case(name));
     let blocks: Vec<(&str, &Directive)> =
         blocks.filter_map(|at| Some((at.args.last()?.strip_prefix('$')?, at))).collect();
@@ -120,6 +123,7 @@ pub fn translate_directives(mut directives: Vec<Directive>, out: &mut ImportedCo
     }
     zones.find_uses(&http)?;
     translate_client_settings(&http, &scope, &facts, out)?;
+    translate_resolvers(&http, hostnames, out);
     translate_access_log(&http, out);
     ServerBlocks::new(scope, upstreams, zones, (&facts, &variables), &servers, out).translate_servers(&servers)
 }

@@ -111,7 +111,7 @@ pub fn read_matcher(at: &Directive) -> Result<LocationMatcher> {
     })
 }
 
-/// Returns whether another location of a server may take requests below a prefix.
+/// Returns whether another location of the server may match requests below a prefix.
 pub fn has_location_below(server: &Directive, prefix: &str) -> bool {
     let mut rest: Vec<&Directive> = server.inner().iter().collect();
     while let Some(directive) = rest.pop() {

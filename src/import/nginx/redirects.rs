@@ -28,7 +28,7 @@ pub fn translate_target(text: &str, status: u16) -> Option<ImportedRedirect> {
         let start = to.len() - rest.len();
         let host = rest.strip_prefix("$host").or_else(|| rest.strip_prefix("$http_host"));
         let rest = host.map_or_else(|| rest.to_owned(), |rest| format!("{{host}}{rest}"));
-        // The host must end where nginx ends it.
+        // The host must end where nginx would end it.
         let end = rest.find(['/', '$', '?']).unwrap_or(rest.len());
         let authority = &rest[..end];
         let is_name = |name: &str| {

@@ -1,4 +1,4 @@
-//! The directives in force in a block, including those that it inherits from the blocks around it.
+//! The directives in effect in a block, including those that it inherits from the blocks around it.
 
 use std::collections::HashMap;
 
@@ -6,10 +6,10 @@ use crate::import::model::ImportedConfig;
 use crate::import::nginx::directives::{find_row, is_protection};
 use crate::import::syntax::Directive;
 
-/// The directives in force in one block.
+/// The directives in effect in one block.
 #[derive(Clone, Default)]
 pub struct Scope<'a> {
-    /// Directives that a block may contain several times. One of them replaces the whole inherited list.
+    /// Directives that a block may contain several times. A single one replaces the entire inherited list.
     lists: HashMap<&'a str, Vec<&'a Directive>>,
     /// Directives with one value. The innermost block that has one decides.
     single: HashMap<&'a str, &'a Directive>,
@@ -39,22 +39,22 @@ impl<'a> Scope<'a> {
         scope
     }
 
-    /// Returns the directives of a list in force.
+    /// Returns the directives of a list in effect.
     pub fn list(&self, name: &str) -> &[&'a Directive] {
         self.lists.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the directive in force, if any.
+    /// Returns the directive in effect, if any.
     pub fn get(&self, name: &str) -> Option<&'a Directive> {
         self.single.get(name).copied()
     }
 
-    /// Returns true if the directive in force has the value `on`.
+    /// Returns true if the directive in effect has the value `on`.
     pub fn is_on(&self, name: &str) -> bool {
         self.get(name).is_some_and(|directive| directive.arg(0) == "on")
     }
 
-    /// Adds comments on the directives in force that may decide which clients are served, and cannot be translated.
+    /// Adds comments on the directives in effect that may decide which clients are served, and cannot be translated.
     /// Returns the number of the first: a route without them must be closed.
     pub fn find_closing(&self, out: &mut ImportedConfig) -> Option<usize> {
         let mut directives: Vec<&Directive> = self.single.values().copied().filter(|at| is_protection(at)).collect();
@@ -81,7 +81,7 @@ pub fn sets_request(directive: &Directive) -> bool {
     matches!(directive.name.as_str(), "set" | "auth_request_set") && is_of_request(directive.arg(0))
 }
 
-/// Returns whether a variable is about the request and has the value that a directive gives it.
+/// Returns whether a variable describes the request. In nginx, a directive such as `set` can give it another value.
 pub fn is_of_request(variable: &str) -> bool {
     let name = variable.trim_start_matches('$').to_ascii_lowercase();
     name == "args" || ["http_", "arg_", "cookie_"].iter().any(|start| name.starts_with(start))

@@ -417,7 +417,7 @@ fn translate_unmatched<'a>(
     Ok(Some(body).filter(|body| body.closed.is_none()))
 }
 
-/// Returns whether the locations have all paths, so that nothing is left for the server.
+/// Returns whether the locations match all paths, so that no request is left for the server itself.
 fn has_all_paths(found: &[Location]) -> bool {
     let is_whole = |location: &Location| location.matcher.literal_path() == Some("/") && !location.matcher.is_exact();
     found.iter().any(is_whole)

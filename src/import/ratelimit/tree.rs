@@ -168,7 +168,8 @@ fn read_level(list: &YamlNode, depth: usize, out: &mut ImportedConfig) -> Result
     let others: Vec<TreeEntry> =
         branches.iter().map(|(entry, _)| entry.clone()).filter(|entry| entry.rank() > 0).collect();
     for (entry, _) in branches.iter_mut().filter(|(entry, _)| entry.value.as_deref() == Some("*")) {
-        // Alone, it is the same as no value. Beside other patterns it keeps its place: `*` would come last.
+        // Alone, the pattern means the same as no value. Next to other patterns, it is written as `**`, because `*`
+        // would be tried last.
         let is_alone = others.iter().filter(|other| other.key == entry.key).count() == 1;
         entry.value = (!is_alone).then(|| "**".to_owned());
     }

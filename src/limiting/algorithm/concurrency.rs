@@ -197,9 +197,9 @@ impl Algorithm for Concurrency {
     }
 }
 
-/// Returns how long a unit lasts in the store, so that an outage shorter than `lease` ends no lease. When an outage
-/// starts, up to one renewal interval has passed; after it ends, the gateway needs `RECOVERY_MS` to renew. The `lease`
-/// is what remains: three quarters of the lifetime less the recovery.
+/// Returns how long a unit lasts in the store, so that an outage shorter than `lease` does not end a lease. When an
+/// outage starts, up to one renewal interval has passed. After it ends, the gateway needs `RECOVERY_MS` to renew. The
+/// rest is `lease`: three quarters of the lifetime less the recovery.
 fn lifetime_ms(lease: i64) -> i64 {
     let renewals = i64::from(RENEWALS);
     (lease + RECOVERY_MS) * renewals / (renewals - 1)

@@ -1,7 +1,7 @@
 //! Leaky bucket in exact integers. Twin of `lua/leaky_bucket.lua`: same names, same order. Requests proceed evenly, at
 //! least `per_ms / rate` apart. Requests that arrive faster wait in the queue for their slot, at most `queue_ms`;
-//! beyond that they are refused. With `delay_after`, so many units of the queue proceed at once, and only those after
-//! them wait, until at most so many are left before them.
+//! beyond that they are refused. With `delay_after`, that many units of the queue proceed immediately. A later one
+//! waits until at most that many are left before it.
 //!
 //! The state counts the units that have not left the queue, regardless of its length: the next free slot is exactly
 //! `used / rate` ms after the time of the record.

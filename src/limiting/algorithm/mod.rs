@@ -330,8 +330,8 @@ impl Rule {
         NAMES.iter().position(|name| *name == self.name()).map_or(0, |i| i + 1)
     }
 
-    /// Returns the policy at `now_ms`. The policy of a calendar depends on the window, and a shared rule has that of
-    /// the window that any worker used last, perhaps long ago.
+    /// Returns the policy at `now_ms`. The policy of a calendar depends on the window, and a shared rule has the policy
+    /// of the window that any worker used last, perhaps long ago.
     pub fn policy_at(&self, now_ms: i64) -> Policy {
         let rule = self.clone();
         let _ = rule.params(now_ms);

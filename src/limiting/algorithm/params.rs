@@ -123,8 +123,8 @@ impl<T> Field<T> {
 
 /// Rate of every algorithm with a period.
 pub const RATE: Field<Rate> = Field::rate("rate").overridable();
-/// How long a lease outlives a client that left while the upstream server works on its request. Only algorithms with
-/// leases have it, and only the rules for charges use it.
+/// How long a lease lasts after its client has disconnected, while the upstream server works on the request. Only
+/// algorithms with leases have it, and only the rules for charges use it.
 pub const LINGER: Field<i64> = Field::<i64>::duration("linger", 0, 3_600_000);
 
 /// Values of the options of one limit, each within its own bounds.

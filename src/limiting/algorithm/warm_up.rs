@@ -1,14 +1,13 @@
 //! Warm-up: a token bucket that a cold key may use at a third of its rate, which rises to the whole rate within
 //! `warm_ms` of use. Twin of `lua/warm_up.lua`: same names, same order.
 //!
-//! The model is that of `SmoothWarmingUp` in Guava (`SmoothRateLimiter.java`), which `WarmUpController` of Sentinel has
-//! taken over: a key that is not used becomes colder, by one token in the time in which one refills, up to `most`,
-//! which is the rate times `warm_ms`. Each charge makes it warmer by its tokens. Below half of `most`, a token costs
-//! what it costs without a warm-up. Above, its price rises evenly, to three times that at `most`. So the time from cold
-//! to warm is `warm_ms`.
+//! The model is `SmoothWarmingUp` in Guava (`SmoothRateLimiter.java`), which `WarmUpController` of Sentinel adopted. An
+//! unused key becomes colder by one token in the time in which one token refills, up to `most`, which is the rate times
+//! `warm_ms`. Each charge makes it warmer by its tokens. Below half of `most`, a token costs what it costs without a
+//! warm-up. Above, its price rises evenly, to three times that at `most`. So the time from cold to warm is `warm_ms`.
 //!
-//! What a charge costs in addition counts as used, but need not fit: the next requests wait for it. So a request waits
-//! no longer than its predecessors have made necessary, and a burst of a cold key is about a third of `burst`.
+//! The additional cost of a charge counts as used, but does not have to fit: the next requests wait for it. A request
+//! therefore waits only for the requests before it, and a burst of a cold key is about a third of `burst`.
 //!
 //! All numbers are in tokens × `per_ms`, as those of `refill`: each ms refills `rate`. The additional cost is
 //! `(a² − b²) / half`, where `a` and `b` are how far the key is above the half before and after the charge.

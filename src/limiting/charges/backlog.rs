@@ -18,7 +18,8 @@ use crate::telemetry::metrics::Metrics;
 /// Maximum number of corrections that a worker keeps for a store. A new one replaces the oldest, whose lease expires
 /// first.
 const BACKLOG_MAX: usize = 4096;
-/// Corrections sent at once, each in a call of its own, so that a failure of one does not affect the others.
+/// Number of corrections that are sent at the same time. Each has its own call, so that the failure of one does not
+/// affect the others.
 const BATCH_MAX: usize = 16;
 /// Pause between two rounds while the store responds.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -136,7 +137,7 @@ impl Backlog {
     /// so that corrections to an unavailable server do not delay the others.
     fn end_attempt(&self, id: u64, failed: Option<ErrorKind>) {
         let mut pending = self.pending.borrow_mut();
-        // It may have been dropped meanwhile.
+        // It may have been dropped in the meantime.
         let Some(one) = pending.remove(id) else { return };
         match failed {
             Some(kind) if is_repeatable(&one.check, kind) => pending.add(one),

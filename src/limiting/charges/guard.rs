@@ -26,7 +26,7 @@ use crate::telemetry::metrics::{SettlementMetrics, SettlementResult};
 
 /// Bytes that pass between two charges of a request that is in progress.
 const BYTES_CHARGED_AT: i64 = 16 * 1024 * 1024;
-/// Bound of the corrections at the end of a request, so of 10^12 bytes.
+/// Maximum number of corrections at the end of a request. They cover 10^12 bytes.
 const CORRECTIONS_MAX: usize = 1000;
 
 /// Charges of one request that its outcome may change.
@@ -35,8 +35,7 @@ pub struct ChargeGuard {
     charges: Vec<GuardedCharge>,
     /// True once the outcome is known; then the end of the request only releases leases.
     is_settled: bool,
-    /// The response is that of the route: of a server, not of the gateway in its place. Only such a response resets
-    /// keys.
+    /// The response comes from the route's server, not from the gateway in its place. Only such a response resets keys.
     is_of_route: bool,
     /// Status and headers of the response, while charges wait for its end.
     head: Option<Box<(StatusCode, HeaderMap)>>,
@@ -47,7 +46,7 @@ pub struct ChargeGuard {
 }
 
 /// Leases of one request, shared by the request and its exchange with the upstream server, which may continue after
-/// the client left. They are released when both have dropped them.
+/// the client disconnected. They are released when both have dropped them.
 pub struct LeaseGuard(RefCell<ChargeGuard>);
 
 /// One charge of the request.
@@ -60,7 +59,7 @@ struct GuardedCharge {
     lease: Option<LeaseId>,
     /// When the queue position of this charge has passed; `None` for a limit without a queue.
     passes_at: Option<Instant>,
-    /// The request still waits in the queue. If it leaves, its position is refunded.
+    /// The request still waits in the queue. If its client disconnects, its position is refunded.
     is_waiting: bool,
     /// The response has arrived, and leaves a charge that counts bytes.
     is_accepted: Cell<bool>,
@@ -70,7 +69,7 @@ struct GuardedCharge {
 
 /// The effect of the outcome of a request on a charge.
 enum ChargeEnd {
-    /// The charge changes by so many units.
+    /// The charge changes by this number of units.
     Change(i64),
     /// The key of the charge is reset.
     Clear,
@@ -79,8 +78,8 @@ enum ChargeEnd {
 }
 
 impl ChargeGuard {
-    /// Guards the `charged` checks, each with its outcome rules and its answer. Returns `None` if there are none.
-    /// `waits` says whether the request has to wait in a queue first.
+    /// Guards the `charged` checks, each with the rules for its outcome and its answer. Returns `None` if `charged` is
+    /// empty. `waits` says whether the request has to wait in a queue first.
     pub fn new(
         manager: &Rc<ChargeManager>,
         charged: impl Iterator<Item = (Check, Option<Arc<ChargeRules>>, Answer)>,
@@ -207,7 +206,7 @@ impl ChargeGuard {
         self.charge_passed();
     }
 
-    /// Records that the client has sent so many bytes in all.
+    /// Records how many bytes the client has sent in all.
     pub fn record_received(&mut self, bytes: u64) {
         if let Some(passed) = &mut self.passed {
             passed.request = passed.request.max(bytes);
@@ -231,7 +230,7 @@ impl ChargeGuard {
         }
     }
 
-    /// Records that the response which settles the charges is that of the route.
+    /// Records that the response that settles the charges comes from the route.
     pub fn note_route_response(&mut self) {
         self.is_of_route = !self.is_settled;
     }
@@ -312,7 +311,7 @@ impl ChargeGuard {
     }
 
     /// Charges or refunds what is left of the charges that count bytes, at the end of the request. `is_settled`: the
-    /// outcome of the request was known. A client that leaves before the response has passed some bytes, too.
+    /// outcome of the request was known. The charge includes the bytes that passed before a client disconnected.
     fn charge_bytes(&mut self, is_settled: bool) {
         let Some(passed) = self.passed else { return };
         let mut corrections = Vec::new();
@@ -420,14 +419,14 @@ impl GuardedCharge {
         self.rules.as_deref()
     }
 
-    /// Returns how long the lease outlives a client that left; `None` if the charge is no lease.
+    /// Returns how long the lease lasts after the client has disconnected; `None` if the charge is not a lease.
     fn linger(&self) -> Option<Duration> {
         self.charge_rules().filter(|rules| rules.lease).map(|rules| rules.linger)
     }
 }
 
 impl LeaseGuard {
-    /// Returns how long after the client left the next lease is released; `None` once all are.
+    /// Returns how long after the client disconnected the next lease is released; `None` once all are.
     pub fn next_release(&self) -> Option<Duration> {
         self.0.borrow().charges.iter().filter_map(GuardedCharge::linger).min()
     }
@@ -466,7 +465,7 @@ impl Drop for ChargeGuard {
 }
 
 /// Guards the charges of a decision that the end of the request may change. If the request has to wait in a queue,
-/// guards all of its charges, because the client may leave meanwhile.
+/// guards all of its charges, because the client may leave in the meantime.
 pub fn guard_charges(
     manager: &Rc<ChargeManager>,
     checks: Vec<Check>,

@@ -40,7 +40,7 @@ struct Lease {
     due: Instant,
 }
 
-/// Identifies a lease among those of its worker.
+/// Identifies a lease among all leases of its worker.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseId(usize);
 
@@ -145,7 +145,7 @@ impl Leases {
         let due = Instant::now() + RETRY.mul_f64(rand::random_range(0.5..1.0));
         let mut leases = self.entries.borrow_mut();
         for id in failed {
-            // The request may have ended meanwhile. If another lease has taken over the id, it is renewed early.
+            // The request may have ended in the meantime. If another lease now has the id, that lease is renewed early.
             if let Some(lease) = leases.get_mut(id.0) {
                 lease.due = lease.due.min(due);
                 self.sooner.notify_one();

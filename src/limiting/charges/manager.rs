@@ -155,7 +155,7 @@ impl ChargeManager {
         }
     }
 
-    /// Keeps the corrections that failed, as far as they are safe to repeat. The others are lost.
+    /// Keeps the failed corrections that are safe to repeat. The others are lost.
     fn keep_repeatable(self: &Rc<Self>, checks: Vec<Check>, outcomes: Vec<Result<Answer, ErrorKind>>) {
         for (check, outcome) in checks.into_iter().zip(outcomes) {
             match outcome {

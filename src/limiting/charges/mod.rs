@@ -28,6 +28,6 @@ pub(crate) mod queue_refunds;
 pub enum ChargedAt {
     /// The configured store.
     Store,
-    /// The in-memory store, because the configured one was unavailable.
+    /// The in-memory store decided, because the configured store was unavailable.
     Local,
 }

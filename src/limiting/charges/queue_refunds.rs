@@ -69,7 +69,7 @@ impl QueueRefunds {
     }
 
     /// Ends the call that sent `batch`. Positions that the store did not accept are kept. Without a reply the refunds
-    /// may have happened, so they are not repeated. Returns true if other positions have arrived meanwhile.
+    /// may have happened, so they are not repeated. Returns true if other positions have arrived in the meantime.
     pub fn end_batch(&self, limit: u64, key: &str, batch: Vec<QueueRefund>, decision: Option<&Decision>) -> bool {
         let mut limits = self.0.borrow_mut();
         let Some(keys) = limits.get_mut(&limit) else { return false };

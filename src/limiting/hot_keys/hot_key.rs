@@ -11,7 +11,8 @@ use crate::limiting::hot_keys::slot::{LeaseSlot, SlotContent};
 use crate::limiting::hot_keys::terms::{KeyUse, LeaseSize};
 use crate::telemetry::metrics::LeaseCounts;
 
-/// A key is no longer hot below this part of `hot_after`, so that a key near the threshold does not alternate.
+/// A key is no longer hot below `hot_after` divided by this number, so that a key near the threshold does not
+/// alternate.
 const COOL_BELOW: i64 = 2;
 /// Demand is measured over at least this time, in ms.
 const MEASURED_MS: u64 = 50;
@@ -287,7 +288,7 @@ impl HotKey {
         let rest = self.slots[slot].replace(content).units;
         let earlier = leases[slot].replace(lease);
         if self.epoch.load(Ordering::Acquire) != epoch {
-            // The key was reset meanwhile, so it is unknown whether its state still has the charge.
+            // The key was reset in the meantime, so it is unknown whether its state still has the charge.
             self.counts.expired.fetch_add(self.slots[slot].take_rest(content.ends_ms), Ordering::Relaxed);
         }
         drop(leases);

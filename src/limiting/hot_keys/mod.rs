@@ -2,8 +2,8 @@
 //! one ordinary charge. The workers of this gateway then spend these units without a call to Redis.
 //!
 //! **Exactness.** Every unit is debited before it is spent, and spent at most once: a [`slot`](LeaseSlot) is one atomic
-//! word. Units that are left when their lease ends are never spent. So the gateways together never admit more than the
-//! limit:
+//! word. Units that remain when their lease ends are never spent. Together, the gateways therefore never admit more
+//! than the limit:
 //!
 //! - Windows: a lease ends before the window that it was debited in, by the clock of this gateway, which starts before
 //!   the call. What is left goes back to the window by its receipt. Redis ignores a refund once its window has ended.

@@ -31,7 +31,7 @@ impl RateSketch {
     }
 }
 
-/// Counts in one cell. A race between two workers may lose a count, which does not matter.
+/// Increments one cell. If two workers race, one increment may be lost, which does not matter.
 fn count_in(cell: &AtomicU64, second: u64) -> u64 {
     let word = cell.load(Ordering::Relaxed);
     let count = if word >> COUNT_BITS == second { (word & COUNT_MAX).min(COUNT_MAX - 1) + 1 } else { 1 };

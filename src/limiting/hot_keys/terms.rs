@@ -19,7 +19,8 @@ impl LeaseTerms {
         if units < SIZE_MIN {
             return None;
         }
-        // A lease of a bucket lasts as long as enough is in use. What is missing for the horizon is debited as well.
+        // A lease of a bucket lasts as long as enough is in use. The units that are missing for the horizon are debited
+        // as well.
         let missing = if basis.has_reserve(self.horizon_ms) { by_rate - basis.units_in(key.full_in_ms) } else { 0 };
         let debit = units.saturating_add(missing.max(0)).min(share).min(COST_MAX);
         Some(LeaseSize { debit, units })

@@ -5,9 +5,9 @@
 //! it is normalized again, as happens with a value that an operator copies from a page. One round is not enough in an
 //! order like `lowercase`, `nfkc`, because NFKC makes capital letters of mathematical ones.
 //!
-//! A value may be any bytes. What is valid UTF-8 in it is normalized, and other bytes stay as they are, so they neither
-//! make a new spelling of the rest nor disappear; only the white space of Latin-1 is trimmed. A step that would make a
-//! value longer than both itself and [`GROWN_MAX`] cuts it there.
+//! A value may be any bytes. Valid UTF-8 in it is normalized, and other bytes stay as they are, so they neither make a
+//! new spelling of the rest nor disappear; only the white space of Latin-1 is trimmed. A step that would make a value
+//! longer than both itself and [`GROWN_MAX`] cuts it there.
 
 use std::borrow::Cow;
 
@@ -68,8 +68,8 @@ impl Normalization {
     }
 }
 
-/// Maps the text in `value`: `map` passes the characters of a piece on until it is told to stop. Cuts the result if it
-/// grows too long.
+/// Maps the text in `value`. `map` passes on the characters of a piece until its callback returns false. Cuts the
+/// result if it grows too long.
 fn map_text(value: &[u8], map: impl Fn(&str, &mut dyn FnMut(char) -> bool) -> bool) -> Vec<u8> {
     let most = value.len().max(GROWN_MAX);
     let mut output = Vec::with_capacity(value.len());
@@ -129,7 +129,7 @@ fn trim(value: &[u8]) -> &[u8] {
 /// Returns the mailbox of an address: everything in lower case, the domain in its ASCII form and without a dot at the
 /// end, the local part without `+` and what follows. For `gmail.com` and `googlemail.com`, which are one, the dots of
 /// the local part are left out too. A step that would leave nothing of the local part is left out, and so are all for
-/// one in quotes. `None`: the value is no address, because it has no `@` with text on both sides.
+/// one in quotes. `None`: the value is not an address, because it has no `@` with text on both sides.
 fn fold_email(value: &[u8]) -> Option<Vec<u8>> {
     let at = memrchr(b'@', value).filter(|at| *at > 0 && at + 1 < value.len())?;
     let lower = |part: &[u8]| lowercase(part).unwrap_or_else(|| part.to_vec());

@@ -103,8 +103,8 @@ impl KeyPart {
         }
     }
 
-    /// Canonicalizes a value like [`Source::canonicalize_value`]. Alternatives share one form, whichever of them has
-    /// the value.
+    /// Canonicalizes a value as each of the sources does ([`Source::canonicalize_value`]), so that all alternatives
+    /// have one canonical form.
     fn canonicalize_value<'v>(&self, value: Cow<'v, [u8]>) -> Cow<'v, [u8]> {
         self.sources().iter().fold(value, |value, source| source.canonicalize_value(value))
     }
@@ -121,7 +121,7 @@ impl KeyPart {
             source.write_name(text);
         }
         if let KeyPart::Normalized(normalized) = self {
-            // A value that is not normalized is no value of this part, so the two have different names.
+            // A value that is not normalized is not a value of this part, so the two have different names.
             normalized.steps.iter().for_each(|step| text.extend(["~", step.label()]));
         }
     }

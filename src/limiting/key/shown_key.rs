@@ -33,7 +33,7 @@ labels! {
 /// Longer plain values, in their escaped form, are shown as a hash, so that shown keys have bounded length and
 /// different keys look different.
 const PLAIN_MAX: usize = 128;
-/// Text in place of a hidden value. Shown values never contain a star.
+/// Text instead of a hidden value. Shown values never contain a star.
 const HIDDEN: &str = "***";
 /// Number of hexadecimal digits of a [`KeyHash`].
 const DIGITS: usize = 16;
@@ -86,7 +86,7 @@ impl KeyHasher {
         KeyHash(tag.as_ref().iter().take(DIGITS / 2).fold(0, |hash, byte| hash << 8 | u64::from(*byte)))
     }
 
-    /// Signs a text. Signatures for another `purpose`, and hashes of keys, are no signatures of it.
+    /// Signs a text. Signatures for another `purpose`, and hashes of keys, are not signatures of it.
     pub fn sign(&self, purpose: &str, text: &[u8]) -> [u8; 32] {
         let mut signature = [0; 32];
         let tag = hmac::sign(&self.key_for(purpose), text);
@@ -151,7 +151,7 @@ impl KeyDisplay {
         all.max_by_key(|visibility| *visibility as usize).unwrap_or(KeyVisibility::Plain)
     }
 
-    /// Returns whether nothing is shown of a value of one of the sources.
+    /// Returns whether the value of at least one of the sources is hidden completely.
     pub fn hides_any<'s>(&self, mut sources: impl Iterator<Item = &'s Source>) -> bool {
         sources.any(|source| self.source_visibility(source) == KeyVisibility::Hidden)
     }

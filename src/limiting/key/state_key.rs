@@ -200,7 +200,7 @@ pub fn write_escaped(field: &mut String, value: &[u8]) {
     }
 }
 
-/// Returns the parts of a state key, such as `ip=::1,path=/a`; an empty text if the text is no state key.
+/// Returns the parts of a state key, such as `ip=::1,path=/a`; an empty text if the text is not a state key.
 pub fn state_key_parts(state_key: &str) -> &str {
     // Neither the prefix nor the parts nor the name of the limit contain braces. Called for every refusal, so it
     // searches for single bytes.

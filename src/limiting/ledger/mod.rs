@@ -63,7 +63,7 @@ impl LedgerDay {
         format_day(self.day)
     }
 
-    /// Returns when usage that is kept for so many days expires, in seconds since 1970.
+    /// Returns when usage that is kept for `kept_days` expires, in seconds since 1970.
     pub fn expires_s(&self, kept_days: u16) -> i64 {
         (self.day + 1 + i64::from(kept_days)).saturating_mul(DAY_MS / 1000)
     }

@@ -92,7 +92,7 @@ impl LedgerRecorder {
         self.record(limit, state_key, DayUsage { refused: 1, ..DayUsage::default() });
     }
 
-    /// Records that charges are corrected by the cost of each check. The end of a slot is no correction.
+    /// Records that charges are corrected by the cost of each check. The end of a slot is not a correction.
     pub fn record_corrections<'c>(&self, corrections: impl Iterator<Item = &'c Check>) {
         corrections.for_each(|check| self.record_correction(check));
     }

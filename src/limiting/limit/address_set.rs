@@ -1,7 +1,7 @@
 //! The networks of a named set (`[set.NAME]`), for `deny`, `allow` and conditions on the address of the client.
 //!
-//! A row of its file that is no network is skipped. The row may have replaced one that was right, so the networks that
-//! the file lost with it stay wherever being in the set restricts a client: a typing error lifts no block.
+//! A row of its file that is not a network is skipped. The row may have replaced one that was right, so the networks
+//! that the file lost with it stay wherever being in the set restricts a client: a typing error lifts no block.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -28,7 +28,7 @@ pub struct AddressSet {
     pub networks: IpSet,
     /// Number of all items.
     pub len: usize,
-    /// Rows of the file that are no networks, the first of very many.
+    /// Rows of the file that are not networks, the first of very many.
     wrong_rows: BTreeSet<String>,
     /// Number of all such rows.
     wrong_count: usize,
@@ -77,7 +77,7 @@ impl AddressSet {
     }
 }
 
-/// Compares the networks of the files. What is only kept is no part of a config.
+/// Compares the networks of the files. Networks that are only kept are not part of a config.
 impl PartialEq for AddressSet {
     fn eq(&self, other: &AddressSet) -> bool {
         self.networks == other.networks

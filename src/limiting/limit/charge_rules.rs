@@ -23,7 +23,7 @@ pub struct ChargeRules {
     pub settle: Option<Settle>,
     /// The charge is a lease: renewed while the request runs, released when it ends.
     pub lease: bool,
-    /// How long the lease outlives a client that left, while the upstream server works on its request.
+    /// How long the lease lasts after the client has disconnected, while the upstream server works on the request.
     pub linger: Duration,
     /// A request that an overloaded upstream refuses is refunded.
     pub refund_overload: bool,
@@ -163,7 +163,7 @@ impl ChargeRules {
         }
         Some(match &self.charge {
             ChargeCondition::Always => true,
-            // A client that leaves before the response remains charged, or it could hide failed attempts by leaving.
+            // A client that disconnects before the response remains charged. Otherwise, it could hide failed attempts.
             ChargeCondition::On(outcomes) => matches!(end, RequestEnd::Aborted) || outcomes.contains_outcome(end)?,
             ChargeCondition::RefundOn(outcomes) => !outcomes.contains_outcome(end)?,
         })
@@ -173,7 +173,8 @@ impl ChargeRules {
     /// end of the response.
     pub fn correction(&self, end: RequestEnd<'_>, cost: i64, usage: BodyUsage) -> Option<i64> {
         if let (RequestEnd::Aborted, BodyUsage::Read { .. }) = (end, usage) {
-            // The head of the response was accepted as a reason to charge. A client that leaves later changes nothing.
+            // The head of the response was accepted as a reason to charge. A client that disconnects later changes
+            // nothing.
             return Some(usage.correction(cost));
         }
         if !self.is_charged(end)? {
@@ -322,7 +323,7 @@ mod tests {
             (&none, ResponseTail::Whole(&stated), Some(7)),
             (&none, ResponseTail::Whole(&none), Some(0)),
             (&none, ResponseTail::Cut, Some(0)),
-            // A header with that name is no trailer.
+            // A header with that name is not a trailer.
             (&stated, ResponseTail::Whole(&none), Some(0)),
             (&at_once, ResponseTail::Awaited, Some(7)),
         ] {
@@ -353,7 +354,7 @@ mod tests {
         ] {
             assert_eq!(rules.correction(end, 3, usage), correction, "{end:?} {usage:?}");
         }
-        // A client that leaves after the head of the response cannot make its charge a refund.
+        // A client that disconnects after the head of the response cannot make its charge a refund.
         let outcomes = OutcomeSet { client_abort: true, ..OutcomeSet::default() };
         let refunds = ChargeRules { charge: ChargeCondition::RefundOn(outcomes), ..rules };
         assert_eq!(refunds.correction(RequestEnd::Aborted, 3, read(1, false)), Some(0));

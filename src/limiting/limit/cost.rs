@@ -85,7 +85,7 @@ pub struct StatusPrices {
     pub default: i64,
 }
 
-/// One status, or a class of statuses.
+/// A status, or a class of statuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusPattern {
     Status(StatusCode),
@@ -143,7 +143,7 @@ impl Cost {
         if let Cost::Graphql(prices) = self { Some(prices) } else { None }
     }
 
-    /// Returns what the cost reads of a body that it must be able to read.
+    /// Returns the part of the body that the cost reads, if the request is refused when the body cannot be read.
     pub fn required_body_source(&self) -> Option<&Source> {
         match self {
             Cost::ByCall(_) => Some(CALLS),
@@ -168,7 +168,7 @@ impl Cost {
         calls.any(|call| price(self, &call) < price(before, &call))
     }
 
-    /// Returns the estimate that the cost consists of; `None` if it is none.
+    /// Returns the estimate if the cost is one.
     pub fn reserve(&self) -> Option<&Reserve> {
         if let Cost::Reserved(reserve) = self { Some(reserve) } else { None }
     }
@@ -190,7 +190,8 @@ impl Cost {
         }
     }
 
-    /// Returns the cost of a request that consists of these calls. A cost that is not theirs is that of the request.
+    /// Returns the cost of a request that consists of these calls. A cost that does not depend on calls is the cost of
+    /// the request.
     ///
     /// # Errors
     /// The errors of [`Cost::for_request`].
@@ -221,7 +222,7 @@ impl Cost {
     /// Returns the cost of a request.
     ///
     /// # Errors
-    /// The request has several costs, and `repeated` does not choose one; or the cost is no integer from 0.
+    /// The request has several costs, and `repeated` does not choose one; or the cost is not an integer from 0.
     pub fn for_request(&self, facts: &Facts, repeated: Repeated, not_integer: NotInteger) -> Result<Price, ValueError> {
         let whole = |units| Price { units, input_tokens: 0 };
         match self {

@@ -10,9 +10,9 @@ use crate::limiting::source::Repeated;
 /// The values that a limit counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DistinctValues {
-    /// The source of the value. Requests without a value share one.
+    /// The source of the value. All requests without it count as one value.
     pub key: Key,
-    /// The key of the limit, then that of the value: usage is shown by both.
+    /// The key of the limit, and then the key of the value. Usage is shown by both.
     pub counted_key: Key,
 }
 
@@ -67,7 +67,7 @@ mod tests {
         let tags = values.map(|value| find("sg:{ip=1}:l:distinct", value));
         for (place, tag) in tags.iter().enumerate() {
             assert!(VALUES.contains(tag) && !tags[..place].contains(tag), "{tags:?}");
-            // A collision for one key is none for another.
+            // Values that collide for one key do not collide for another.
             assert!(*tag != find("sg:{ip=2}:l:distinct", values[place]));
         }
         assert_eq!(tags[0], find("sg:{ip=1}:l:distinct", None));

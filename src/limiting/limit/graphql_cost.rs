@@ -9,7 +9,7 @@ use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 
 use crate::limiting::integers::COST_MAX;
 use crate::limiting::source::graphql::GraphqlRequest;
-use crate::limiting::source::graphql::document::{Document, Operation, Selection, Size};
+use crate::limiting::source::graphql::document::{Document, Operation, Selection, Size, read_items, round_up};
 use crate::limiting::unreadable_body::UnreadableBody;
 
 /// Most selections within each other, with those of fragments.
@@ -24,7 +24,7 @@ pub struct GraphqlPrices {
     pub default_weight: i64,
     /// Arguments that say how many items are wanted.
     pub lists: Vec<String>,
-    /// Number of items if such an argument is no integer from 1.
+    /// Number of items if such an argument is not an integer from 1.
     pub list_size: i64,
     /// Most fields within each other.
     pub max_depth: usize,
@@ -56,7 +56,7 @@ impl GraphqlPrices {
         if total.depth > self.max_depth {
             return Err(UnreadableBody::TooDeep);
         }
-        // Some servers execute the stored query in place of the one in the request.
+        // Some servers execute the stored query instead of the one in the request.
         let least = if request.names_stored { stored()? } else { 0 };
         Ok(total.units.max(least).min(COST_MAX))
     }
@@ -168,7 +168,7 @@ impl<'r> Estimate<'r> {
         }
         let items = match self.request.variables.get(variable) {
             Some(value) => VariableItems {
-                of_list: read_integer(value).unwrap_or(0),
+                of_list: read_json_items(value).unwrap_or(0),
                 of_members: find_items(value, &self.prices.lists),
             },
             None => self.read_default(variable),
@@ -191,18 +191,12 @@ impl<'r> Estimate<'r> {
     }
 }
 
-/// Reads a number of items as servers do that accept numbers of other types.
-fn read_integer(json: &str) -> Option<i64> {
-    let text = json.trim_matches('"');
-    match text.parse::<i64>() {
-        Ok(integer) => Some(integer),
-        Err(_) => text.parse::<f64>().ok().map(round_up),
+/// Reads a number of items from a JSON value.
+fn read_json_items(json: &str) -> Option<i64> {
+    match serde_json::from_str::<String>(json) {
+        Ok(text) => read_items(&text),
+        Err(_) => read_items(json),
     }
-}
-
-/// Rounds a number up. What is no number of items, such as infinity, is as large as one can be.
-fn round_up(number: f64) -> i64 {
-    format!("{:.0}", number.ceil()).parse().unwrap_or(i64::MAX)
 }
 
 /// Returns the most items that members with one of these names say, anywhere in a JSON value. `None` if there are none.
@@ -235,7 +229,7 @@ impl<'de> Visitor<'de> for ItemSearch<'_> {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Option<i64>, E> {
-        Ok(self.is_named.then(|| read_integer(text).unwrap_or(0)))
+        Ok(self.is_named.then(|| read_items(text).unwrap_or(0)))
     }
 
     fn visit_bool<E: Error>(self, _: bool) -> Result<Option<i64>, E> {
@@ -337,6 +331,16 @@ mod tests {
             ("{ users(first: null) { id } }", json!({}), 51),
             ("{ users(first: 2, limit: 7) { id } }", json!({}), 8),
             ("{ users(page: { first: 9 }) { id } }", json!({}), 10),
+            // A number costs the same in the query, in a variable and as its default, in all spellings.
+            ("{ users(first: 8.0) { id } }", json!({}), 9),
+            ("{ users(first: 1e1) { id } }", json!({}), 11),
+            ("{ users(first: \"8\") { id } }", json!({}), 9),
+            ("{ users(first: \"\\u0038\") { id } }", json!({}), 9),
+            ("{ users(page: { first: 7.5 }) { id } }", json!({}), 9),
+            ("{ users(first: FEW) { id } }", json!({}), 51),
+            ("query($n: Float = 1e1) { users(first: $n) { id } }", json!({}), 11),
+            ("query($n: String = \"8\") { users(first: $n) { id } }", json!({}), 9),
+            ("query($n: Float) { users(first: $n) { id } }", json!({ "n": 1e1 }), 11),
             ("query($n: Int) { users(first: $n) { id } }", json!({ "n": 8 }), 9),
             ("query($n: Int) { users(first: $n) { id } }", json!({ "n": "8" }), 9),
             ("query($n: Int) { users(first: $n) { id } }", json!({ "n": 7.5 }), 9),
@@ -353,6 +357,17 @@ mod tests {
             ("{ a @skip(if: true) }", json!({}), 1),
         ] {
             assert_eq!(cost(query, variables), Ok(expected), "{query}");
+        }
+    }
+
+    #[test]
+    fn numbers_in_texts_are_read_without_their_escapes() {
+        let variables = [r#"{"n":"1\u0030"}"#, r#"{"n":" 10 "}"#, r#"{"n":1.0e1}"#, r#"{"n":10}"#];
+        for variables in variables {
+            let body =
+                format!(r#"{{"query":"query($n: Int) {{ users(first: $n) {{ id }} }}","variables":{variables}}}"#);
+            let request = read_requests(&BodyFacts::Json(body.as_bytes()), None).unwrap().remove(0);
+            assert_eq!(prices().cost_of(&request), Ok(11), "{variables}");
         }
     }
 
@@ -375,7 +390,7 @@ mod tests {
             (0..300).map(|number| format!(" fragment f{number} on X {{ ...f{} }}", number + 1)).collect();
         let chain = format!("{{ ...f0 }}{chain} fragment f300 on X {{ a }}");
         assert_eq!(cost(&chain, json!({})), Err(UnreadableBody::TooDeep));
-        // Also if the ends of the chain are known first.
+        // The same must be true if the ends of the chain are known first.
         let known: String = (0..300).rev().map(|number| format!("...f{number} ")).collect();
         assert_eq!(cost(&chain.replacen("...f0", &known, 1), json!({})), Err(UnreadableBody::TooDeep));
         assert_eq!(cost("{ a { a { a { a { a { a } } } } } }", json!({})), Ok(6));
@@ -393,7 +408,7 @@ mod tests {
         let body = format!(r#"{{"query":"{query}","variables":{{"p":[{members},{{"first":2}}]}}}}"#);
         let request = read_requests(&BodyFacts::Json(body.as_bytes()), None).unwrap().remove(0);
         let start = Instant::now();
-        // The value is no integer, so `first` says the size of the list.
+        // The value is not an integer, so `first` says the size of the list.
         assert_eq!(prices().cost_of(&request), Ok(600 * 51));
         assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     }

@@ -1,6 +1,6 @@
 //! The rate of each key, read from the request: `rate = "jwt:rate"`. The value comes from an issuer or an auth server.
-//! The config says which rates are possible. A value that is not one of them gives the key the lowest, or that of
-//! `default` among plans.
+//! The config says which rates are possible. With any other value, the key gets the lowest of them, or, among plans,
+//! the rate of `default`.
 
 use std::collections::HashMap;
 use std::fmt;

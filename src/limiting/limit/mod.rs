@@ -2,7 +2,7 @@
 //! happens on a refusal. The config compiler creates limits; the limiter evaluates them.
 //!
 //! `when` has the conditions, `schedule` those about the time, `address_set` the networks of sets, `distinct` values
-//! that are counted in place of requests, `cost` what a request costs, `bytes` the bytes of bodies as a cost,
+//! that are counted instead of requests, `cost` what a request costs, `bytes` the bytes of bodies as a cost,
 //! `graphql_cost` the estimated cost of a GraphQL query, `refuse` the refusal, `ban` longer refusals, `over` what else
 //! can happen over the limit, `key_rate` rates that requests state, `month_day` when the months of a key begin,
 //! `charge_rules` how the outcome of a request (`request_end`) changes its charge, `settle` where a response states its
@@ -87,7 +87,8 @@ impl Deref for LimitTable {
     }
 }
 
-/// One `[limit.NAME]`. A list of limits may set another price: then it has a copy with that cost, which uses the same budgets.
+/// One `[limit.NAME]`. If a list of limits sets another price, it has a copy of the limit with that cost, which uses
+/// the same budgets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limit {
     pub name: String,
@@ -113,8 +114,8 @@ pub struct Limit {
     pub after: Option<String>,
     /// Name of the limit that this one may replace. Such a limit is in shadow mode.
     pub candidate_of: Option<String>,
-    /// Name of the limit of the config, if it counts several networks of a client (`ip6tiers`). Each network has a
-    /// limit of its own, and the one with this very name counts the smallest network.
+    /// Name of the limit of the config, if it counts several networks of a client (`ip6tiers`). Each network has its
+    /// own limit. The limit with exactly this name counts the smallest network.
     pub tier_of: Option<String>,
     /// Maximum number of keys in memory. Limits without this setting share what the others leave.
     pub max_keys: Option<usize>,
@@ -124,12 +125,12 @@ pub struct Limit {
     pub ban: Option<Box<LimitBan>>,
     /// How tenants share a budget; `None` if they do not.
     pub fair: Option<Box<FairShare>>,
-    /// The values that are counted in place of requests (`distinct`); `None` if requests are.
+    /// The values that are counted instead of requests (`distinct`); `None` if requests are.
     pub distinct: Option<Box<DistinctValues>>,
-    /// Response to refused requests; `None` uses that of the route.
+    /// Response to refused requests. `None` uses the response of the route.
     pub refuse: Option<Arc<Refuse>>,
-    /// The source of the rate of a key; `None` if all keys have that of the rule. Otherwise, the rule has the highest
-    /// number, or the fastest rate of a plan: others may be unlimited, or admit more in a long interval.
+    /// The source of the rate of a key. `None` if all keys have the rate of the rule. Otherwise, the rule has the
+    /// highest number, or the fastest rate of a plan: others may be unlimited, or admit more in a long interval.
     pub key_rate: Option<Box<KeyRate>>,
     /// The source of the day on which months begin; `None` if all keys have the day of the rule.
     pub month_day: Option<Box<MonthDay>>,
@@ -170,7 +171,7 @@ impl Limit {
     /// Returns whether the limit applies to the request, by its `when`.
     ///
     /// # Errors
-    /// A condition depends on a value that is ambiguous, or that should be an integer and is none.
+    /// A condition depends on a value that is ambiguous, or that should be an integer and is not.
     pub fn applies_to(&self, facts: &Facts) -> Result<bool, ValueError> {
         self.when.is_met(facts, self.repeated, self.not_integer)
     }
@@ -212,7 +213,7 @@ impl Limit {
         self.refuse.as_deref().unwrap_or(of_route)
     }
 
-    /// Returns the name in the config: for a tier, that of the limit with the tiers.
+    /// Returns the name in the config. For a tier, this is the name of the limit with the tiers.
     pub fn listed_name(&self) -> &str {
         self.tier_of.as_ref().unwrap_or(&self.name)
     }
@@ -447,7 +448,7 @@ impl LimitRef {
         Arc::new(LimitRef { id, name: self.name.clone(), max_cost, refundable: true, lease, usage_days })
     }
 
-    /// Returns a copy that keeps the usage of keys for so many days, or not.
+    /// Returns a copy that keeps the usage of keys for `usage_days`; `None` does not keep it.
     pub fn with_usage(self: Arc<LimitRef>, usage_days: Option<u16>) -> Arc<LimitRef> {
         let LimitRef { id, max_cost, lease, refundable, .. } = *self;
         match usage_days == self.usage_days {

@@ -1,5 +1,5 @@
 //! The day on which the months of a key begin, read from the request: `resets_on = "jwt:billing_day"`. The value comes
-//! from an issuer or an auth server, so a value that is no day counts as none.
+//! from an issuer or an auth server, so a value that is not a day counts as none.
 
 use std::sync::Arc;
 

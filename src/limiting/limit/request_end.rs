@@ -12,8 +12,8 @@ pub enum RequestEnd<'a> {
     ConnectError { status: StatusCode, head: &'a HeaderMap },
     /// The gateway refused the request because the upstream is overloaded. No server received a byte of the request.
     Overloaded { status: StatusCode, head: &'a HeaderMap },
-    /// There was no response: the client left or cancelled the request after a server had received part of it, or this
-    /// process abandoned the request.
+    /// There was no response: the client disconnected or cancelled the request after a server had received part of it,
+    /// or this process abandoned the request.
     Aborted,
 }
 

@@ -50,7 +50,7 @@ pub struct UsageRules {
 /// Usage in the body of a response, as far as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum BodyUsage {
-    /// There is no body to read, or the limit reads none.
+    /// There is no body, or the limit reads none.
     #[default]
     Unread,
     /// The body is being read.
@@ -163,7 +163,7 @@ impl BodyUsage {
         }
     }
 
-    /// Returns the units to charge on top of `cost`. What is not proven is not refunded.
+    /// Returns the units to charge on top of `cost`. Unproven usage is not refunded.
     pub fn correction(self, cost: i64) -> i64 {
         match self {
             BodyUsage::Read { units, is_proven: true } => units - cost,

@@ -136,7 +136,7 @@ impl When {
     /// in the batch.
     ///
     /// # Errors
-    /// The body cannot be read as calls, or a value that must be an integer is none.
+    /// The body cannot be read as calls, or a value that must be an integer is not one.
     pub fn select_calls<'f>(
         &self,
         protocol: CallProtocol,

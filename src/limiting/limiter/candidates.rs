@@ -1,5 +1,5 @@
 //! Candidates (`candidate_of`): limits that are tried beside the limit that they may replace, their incumbent. A
-//! candidate is in shadow mode. It is decided together with its incumbent, and charged as if it were in force in its
+//! candidate is in shadow mode. It is decided together with its incumbent, and charged as if it were in effect in its
 //! place: for requests that no other limit refuses. The comparison of both shows which requests the replacement would
 //! affect.
 

@@ -12,8 +12,8 @@ use crate::limiting::store::Store;
 use crate::limiting::verdict::Outcome;
 
 impl Limiter {
-    /// Returns whether `limit`, whose `evaluation` this is, certainly refuses a request whose body was not read. Asks no
-    /// store in another process, and charges nothing. `facts`: those without the body.
+    /// Returns whether `limit`, whose `evaluation` this is, certainly refuses a request whose body was not read. Sends
+    /// nothing to Redis, and charges nothing. `facts` do not include the body.
     pub fn knows_refusal(&self, limit: &Limit, evaluation: &Evaluation, facts: &Facts) -> bool {
         if limit.depends_on_body(facts) || !limit.decides_alone() {
             return false;

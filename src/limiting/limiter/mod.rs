@@ -2,7 +2,7 @@
 //! store in one call, and decides from memory while the store is unavailable. Each worker has one limiter per config.
 //!
 //! - `split_checks`: separates checks for the store from outcomes that are known already.
-//! - `candidates`: tries limits in place of another one (`candidate_of`).
+//! - `candidates`: tries limits instead of another one (`candidate_of`).
 //! - `leased_checks`: decides hot keys from units that were debited in advance.
 //! - `known_refusals`: finds refusals that need no store.
 //! - `without_store`: decides while the store is unavailable.
@@ -135,7 +135,7 @@ impl Limiter {
     /// Evaluates `limit` like [`evaluate_all`](Self::evaluate_all). Each hit costs what a request costs.
     pub fn evaluate_hits(&self, limit: &Arc<Limit>, facts: &Facts, keys: &impl SourceValues, hits: i64) -> Evaluation {
         match self.try_evaluate(limit, facts, keys, hits) {
-            // What cannot be read does not matter to a limit that does not apply for another reason.
+            // A value that cannot be read does not matter if the limit does not apply for another reason.
             Ok(Evaluation::UnreadableBody(_)) | Err(_) if limit.skips_whatever_body(keys) => Evaluation::NotApplicable,
             Ok(evaluation) => evaluation,
             Err(unclear) => Evaluation::Unclear(unclear),
@@ -280,7 +280,7 @@ impl Limiter {
     ) {
         let is_chained = checks.iter().any(|check| check.role.base);
         let roles: Vec<Role> = if is_chained { checks.iter().map(|check| check.role).collect() } else { Vec::new() };
-        // A decision whose client leaves is recorded all the same.
+        // A decision is recorded even if its client disconnects.
         let keeps_usage = |check: &Check| check.may_change() || check.limit.usage_days.is_some();
         let is_watched = hold && op == Op::Take && checks.iter().any(keeps_usage);
         let rules = is_watched.then(|| limits.outcome_rules());
@@ -316,7 +316,7 @@ impl Limiter {
     }
 
     /// Makes the check of `limit` for a key, with the rule of its override if it has one. The second value is the
-    /// outcome of an override that is no rule: blocked or unlimited.
+    /// outcome of an override that is not a rule: blocked or unlimited.
     ///
     /// # Errors
     /// `facts` do not contain the key.
@@ -429,15 +429,15 @@ impl Limiter {
         }
     }
 
-    /// Charges `checks` in a separate task. If the client leaves meanwhile, the task still receives the reply and drops
-    /// the guard, which settles the charges.
+    /// Charges `checks` in a separate task. If the client disconnects in the meantime, the task still receives the
+    /// reply and drops the guard, which settles the charges.
     async fn take_in_task(&self, checks: Vec<Check>, rules: OutcomeRules) -> Result<CheckedDecision, StoreError> {
         let (reply, answer) = oneshot::channel();
         let (manager, call) = (self.charges.clone(), PendingCall::begin(&self.charges));
         let checks = Rc::new(checks);
         let shared = checks.clone();
         spawn_local(async move {
-            // If the client has left, the guard in the reply is dropped here, which settles the charges.
+            // If the client has disconnected, the guard in the reply is dropped here, which settles the charges.
             let _ = reply.send(call_store(&manager, Op::Take, shared, Some(rules)).await);
             drop(call);
         });

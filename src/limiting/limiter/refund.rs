@@ -7,9 +7,9 @@ use crate::limiting::decision::{Check, Op};
 use crate::limiting::limiter::Limiter;
 
 impl Limiter {
-    /// Refunds units of keys, whichever request charged them; the cost of each check is the number of units. What is
-    /// left of a key never exceeds what it has at first. Returns the state of each key afterwards, if the store reports
-    /// it.
+    /// Refunds units of keys, no matter which request charged them. The cost of each check is the number of units. A
+    /// refund never raises the budget of a key above its full size. Returns the state of each key afterwards, if the
+    /// store reports it.
     pub async fn refund_units(&self, mut checks: Vec<Check>) -> Vec<Option<Answer>> {
         let peeks: Vec<Check> = checks.iter().map(Check::to_look).collect();
         let peeks = Rc::new(peeks);
@@ -22,7 +22,7 @@ impl Limiter {
         let checks = Rc::new(checks);
         let end_leases = || checks.iter().for_each(|check| self.store().end_leases(Op::Adjust, &check.key));
         end_leases();
-        // The look leaves after the refunds, on the same connections.
+        // The peek is sent after the refunds, on the same connections.
         let (refunds, after) = tokio::join!(
             biased;
             self.store().adjust_each(&checks),

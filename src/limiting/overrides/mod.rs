@@ -1,4 +1,4 @@
-//! Overrides: rules for single keys in place of the limit's own. They come from the config, and from a hash in Redis
+//! Overrides: rules for single keys instead of the limit's own. They come from the config, and from a hash in Redis
 //! that operators edit while the gateway runs (live overrides). The limiter looks keys up; the control thread
 //! applies changes of the hash.
 //!
@@ -103,7 +103,7 @@ impl Overrides {
         overrides
     }
 
-    /// Returns whether entries may have hashes in place of values: only if these remain valid.
+    /// Returns whether entries may have hashes instead of values: only if these remain valid.
     pub fn can_match_hashes(&self) -> bool {
         self.hasher.hasher.is_lasting
     }

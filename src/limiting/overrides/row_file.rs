@@ -29,10 +29,10 @@ impl OverrideFile {
         OverrideFile { path, table: RowTable::default(), state: Mutex::default() }
     }
 
-    /// Applies the rows of `text`. Only rows that differ from those in force change anything.
+    /// Applies the rows of `text`. Only rows that differ from those in effect change anything.
     ///
     /// # Errors
-    /// The file has too many rows, or is damaged. Those in force stay.
+    /// The file has too many rows, or is damaged. Those in effect stay.
     pub(super) fn apply_text(
         &self,
         reader: &mut RowReader<'_>,

@@ -45,7 +45,7 @@ struct Row {
 pub struct RowReader<'r> {
     pub key: &'r Key,
     pub template: &'r OverrideParser,
-    /// Entries may have hashes in place of values.
+    /// Entries may have hashes instead of values.
     pub can_match_hashes: bool,
     parsed: ParsedBudgets,
 }

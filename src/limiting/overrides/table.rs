@@ -258,7 +258,7 @@ impl OverrideTable {
         self.entries.get(field).filter(|entry| applies(entry))
     }
 
-    /// Returns all entries with their fields, in no order.
+    /// Returns all entries with their fields, in arbitrary order.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &OverrideEntry)> {
         self.entries.iter().map(|(field, entry)| (&**field, entry))
     }

@@ -106,7 +106,7 @@ fn an_entry_may_name_a_value_by_the_hash_that_logs_show() {
         assert_eq!(find(&overrides, Some(value.as_bytes()), None), Some(OverrideBudget::Blocked));
         assert_eq!(find(&overrides, None, Some(value.as_bytes())), None, "the second part has other hashes");
         assert_eq!(find(&overrides, Some(b"acmf"), Some(b"b")), Some(OverrideBudget::Unlimited));
-        // What the replay and the admin API know of a value: its hash, or the digits of its state key.
+        // The facts that replay and the admin API have of a value: its hash, or the digits of its state key.
         let digits = state.split_once('#').map(|(_, digits)| format!("{DIGEST_MARK}{digits}"));
         for entries in [&by_hash, &by_value] {
             set(&overrides, &mut known_rows, entries);

@@ -198,7 +198,7 @@ impl LlmApi {
             LlmApi::Responses | LlmApi::Interactions => states("background"),
             // Of xAI.
             LlmApi::ChatCompletions => states("deferred"),
-            // A stream that the client leaves does not end the run.
+            // The run continues if the client disconnects from its stream.
             LlmApi::Runs => true,
             _ => false,
         }

@@ -19,7 +19,7 @@ const NAME_MAX: usize = 5;
 #[derive(Debug, Default)]
 pub struct EventScanner {
     line: Line,
-    /// The name of the field of the line, as far as it was read.
+    /// The part of the line's field name that was read so far.
     name: [u8; NAME_MAX],
     /// A document that began without the name of a field is not complete.
     is_bare: bool,
@@ -39,7 +39,7 @@ enum Line {
     Start,
     /// The name of the field is being read. Contains its length so far.
     Name(usize),
-    /// After the colon of `data`; one space is no data.
+    /// After the colon of `data`; one space is not data.
     Colon,
     Data,
     /// A line of a document without the names of fields. The document ends with a line.
@@ -64,7 +64,7 @@ enum EventData {
 impl EventScanner {
     /// Reads the next piece of the stream. Values on the paths of `tree` go to `readings`.
     pub fn push(&mut self, mut bytes: &[u8], tree: &PathTree, readings: &mut UsageReadings) {
-        // What follows the final report is not read, wherever the pieces end.
+        // Events after the final report are not read, wherever the pieces end.
         while let Some(&byte) = bytes.first().filter(|_| !readings.is_proven()) {
             let is_second_half = std::mem::take(&mut self.is_after_cr) && byte == b'\n';
             if is_second_half {
@@ -177,7 +177,7 @@ impl EventScanner {
             // A report before it says nothing about it.
             readings.end_report();
         }
-        // What cannot be read as JSON may be content all the same.
+        // Data that cannot be read as JSON may still be content.
         readings.add_content(unread);
     }
 

@@ -223,7 +223,7 @@ mod tests {
         ] {
             assert_eq!(set_include_usage(path, body).is_some(), asked, "{path}");
         }
-        // What a client writes must not turn the question off: servers ignore members that they do not know.
+        // A client must not be able to prevent the report of usage: servers ignore members that they do not know.
         let with_version = br#"{"anthropic_version":"v","messages":[],"stream":true}"#;
         assert!(set_include_usage("/v1/chat/completions", with_version).is_some());
     }

@@ -53,7 +53,7 @@ impl LineScanner {
                     }
                 }
                 Position::BrokenLine => {
-                    // What cannot be read as JSON may be content all the same.
+                    // A line that cannot be read as JSON may still be content.
                     let end = memchr(b'\n', bytes);
                     readings.add_content(end.unwrap_or(bytes.len()));
                     let Some(end) = end else { return };

@@ -1,4 +1,4 @@
-//! The numbers that a scanner has read of a response.
+//! The numbers that a scanner has read in a response.
 
 use crate::telemetry::metrics::ScanFault;
 
@@ -68,7 +68,7 @@ pub struct UsageReadings {
     has_final_number: bool,
     /// The server reported the end of its work, or its document is complete.
     has_ended: bool,
-    /// Both were so at the end of a document: all its numbers count, in any order.
+    /// Both were true at the end of a document, so all of its numbers count, in any order.
     is_proven: bool,
     /// The current document has a final number.
     is_report: bool,
@@ -87,7 +87,7 @@ pub struct UsageReadings {
 pub struct DeliveredContent {
     /// Bytes of texts.
     pub bytes: u64,
-    /// Parts that are at least a token each, such as events.
+    /// Number of parts that count as at least one token each, such as events.
     pub parts: u64,
 }
 
@@ -146,7 +146,7 @@ impl UsageReadings {
         self.number(UsageField::Output).saturating_add(self.number(UsageField::MoreOutput))
     }
 
-    /// Returns whether a report contains the input, or a total that includes it. Zeros are no report.
+    /// Returns whether a report contains the input, or a total that includes it. Zeros are not a report.
     pub fn has_input(&self) -> bool {
         self.input() > 0 || self.number(UsageField::Total) > self.output()
     }

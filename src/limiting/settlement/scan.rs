@@ -53,7 +53,7 @@ enum Parser {
     Events(EventScanner),
     /// The body is only counted: it is a text of another format.
     Text,
-    /// The body has no stated type. It is only counted if it begins as a text does.
+    /// The body has no stated type. It is counted only if it begins like text.
     Untyped,
     /// The body is only counted: it has a content coding that is not decoded.
     Encoded,
@@ -150,7 +150,7 @@ impl UsageScan {
         match self.given_up_at {
             None => tokens,
             Some(0) => tokens.max(self.encoded),
-            // What was not decoded has as many tokens for each byte as what was.
+            // Bytes that were not decoded count as many tokens per byte as the decoded ones.
             Some(decoded) => {
                 let whole = u128::from(tokens) * u128::from(self.encoded.max(decoded)) / u128::from(decoded);
                 u64::try_from(whole).unwrap_or(u64::MAX)

@@ -33,7 +33,7 @@ pub enum UsageSource {
     Dialect(UsageDialect),
 }
 
-/// All places where a limit reads usage.
+/// All places in a response from which a limit reads usage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UsageSources {
     /// The places as the config lists them.
@@ -43,7 +43,7 @@ pub struct UsageSources {
     /// Paths in the JSON documents of events.
     pub events: PathTree,
     pub headers: Vec<(HeaderName, UsageField)>,
-    /// The paths of content are known. Without an API, all texts may be content.
+    /// The paths of content are known. Without an API, any text may be content.
     pub knows_content: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A list of calls, of which so many are read that no request takes long.
+//! A list of calls. It is read only up to a maximum, so that no request takes long.
 
 use std::fmt;
 use std::marker::PhantomData;

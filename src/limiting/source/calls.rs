@@ -3,7 +3,7 @@
 //! reads them.
 //!
 //! A body that servers could read differently is refused: repeated members, names that only differ in case, which Go
-//! servers take for the same, and everything that is no call. `repeated` of a limit chooses nothing here, because no
+//! servers take for the same, and everything that is not a call. `repeated` of a limit chooses nothing here, because no
 //! call of a batch speaks for the others.
 
 use std::borrow::Cow;
@@ -191,7 +191,7 @@ macro_rules! no_other_values {
     };
 }
 
-/// A call, or why the JSON is none.
+/// A call, or the reason why the JSON is not one.
 struct ReadCall(CallResult<Call>);
 
 impl<'de> Deserialize<'de> for ReadCall {

@@ -73,7 +73,8 @@ pub fn canonicalize_scheme(value: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     if *canonical == *value { value } else { canonical.into() }
 }
 
-/// Returns a common scheme of `Authorization` as [`canonicalize_scheme`] writes it. `None` if the text is none.
+/// Returns a common scheme of `Authorization` as [`canonicalize_scheme`] writes it. `None` if the text is not a common
+/// scheme.
 pub fn title_scheme(text: &[u8]) -> Option<Vec<u8>> {
     is_scheme(text, &["bearer", "token", "basic", "digest", "negotiate", "apikey"]).then(|| {
         let mut scheme = text.to_ascii_lowercase();

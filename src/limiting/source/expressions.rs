@@ -22,7 +22,7 @@ impl Source {
     pub fn check_written_expression(&self, pattern: &str, ignore_case: bool) -> Result<(), TextFault> {
         let mut parser = ParserBuilder::new();
         parser.case_insensitive(ignore_case).dot_matches_new_line(true);
-        // What the parser refuses, the compiler of expressions reports.
+        // The compiler of expressions reports texts that the parser refuses.
         let Ok(tree) = parser.build().parse(pattern) else { return Ok(()) };
         let shown = match self {
             // The pattern may have a secret.

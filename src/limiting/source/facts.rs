@@ -85,7 +85,7 @@ pub enum SourceValue<'a> {
 
 impl<'a> Facts<'a> {
     /// Returns the facts of a request to the route named `route` of which only the client and the headers are known.
-    /// The only place that lists all facts: whoever knows more adds it.
+    /// This is the only place that lists all facts. Callers that know more facts add them.
     pub fn new(client: IpAddr, route: &'a str, headers: &'a HeaderMap) -> Facts<'a> {
         Facts {
             client,

@@ -146,7 +146,7 @@ pub fn is_form_field(document: &[u8], name: &str) -> bool {
     str::from_utf8(document).is_ok_and(|text| find_unique_query(text, name) != Ok(None))
 }
 
-/// Returns a query without the parameters that any server finds by one of `names`. What is left stays as it is written.
+/// Returns a query without the parameters that any server finds by one of `names`. The rest stays as it is written.
 pub fn remove_parameters(query: &str, names: &[String]) -> String {
     let is_removed = |part: &str| {
         let key = part.split('=').next().unwrap_or_default();
@@ -219,7 +219,7 @@ fn cookie_pairs(field: &HeaderValue) -> impl Iterator<Item = &[u8]> {
     field.as_bytes().split(|byte| *byte == b';').map(<[u8]>::trim_ascii).filter(|pair| !pair.is_empty())
 }
 
-/// Returns whether a server that ends cookies at a comma, a space or a quote finds the name within this pair.
+/// Returns whether the name occurs within this pair for a server that ends cookies at a comma, a space or a quote.
 fn hides_cookie(pair: &[u8], name: &str) -> bool {
     let mut pieces = pair.split(|byte| matches!(byte, b',' | b' ' | b'\t' | b'"')).skip(1);
     pieces.any(|piece| {

@@ -20,7 +20,7 @@ impl JsonPointer {
     /// Parses a pointer.
     ///
     /// # Errors
-    /// The text is no pointer, or refers to the whole document.
+    /// The text is not a pointer, or refers to the whole document.
     pub fn parse(text: &str) -> Result<JsonPointer, TextFault> {
         const HELP: &str =
             "write \"json:/user\", \"json:/login/name\" or \"json:/items/0\"; `~0` is a `~` and `~1` a `/`";

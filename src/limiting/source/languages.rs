@@ -21,7 +21,7 @@ const STATES_MAX: usize = 500;
 const MACHINE_MAX: usize = 100_000;
 
 static PATH: LazyLock<String> = LazyLock::new(|| {
-    // A byte that is no character of a segment is encoded, with upper-case digits.
+    // A byte that is not a character of a segment is encoded, with upper-case digits.
     let escape = "%(?:[01][0-9A-F]|2[0235F]|3[CEF]|5[B-E]|60|7[BCDF]|[89A-F][0-9A-F])";
     let no_dot = format!("(?:[!$&-\\-0-;=@-Z_a-z~]|{escape})");
     let any = format!("(?:[!$&-.0-;=@-Z_a-z~]|{escape})");

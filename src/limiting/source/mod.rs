@@ -368,7 +368,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// Appends a name. If it has characters with a meaning in state keys, a hash is written instead.
+/// Appends a name, or its hash if it contains characters that have a meaning in state keys.
 fn append_name(text: &mut String, name: &str) {
     text.push(':');
     let has_meaning = |byte| matches!(byte, b'{' | b'}' | b',' | b'=' | b'#' | b'!' | b'|');

@@ -478,7 +478,7 @@ mod tests {
     }
 
     proptest! {
-        /// What a request has can be written, and is itself then.
+        /// Every value that a request can have can be written, and stays the same.
         #[test]
         fn every_value_of_a_request_can_be_written(
             path in "/[/.%a-cA-C0-9@:; ~{}-]{0,12}",

@@ -65,7 +65,7 @@ pub enum AnswerState {
 /// State of the process that all its store handles and limiters share. Opens store handles.
 #[derive(Clone)]
 pub struct Stores {
-    /// The in-memory store; also decides in place of Redis while that is unavailable.
+    /// The in-memory store; also decides instead of Redis while that is unavailable.
     pub memory: Arc<memory::MemoryStore>,
     pub hold_times: Arc<HoldTimes>,
     pub gateways: Arc<Gateways>,

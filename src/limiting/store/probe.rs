@@ -10,6 +10,7 @@ use crate::limiting::decision::{Check, ErrorKind, Op};
 use crate::limiting::limit::Limit;
 use crate::limiting::store::Store;
 use crate::limiting::store::redis::connection::link::CONNECT_TIMEOUT;
+use crate::limiting::store::redis::connection::sentinel::REFUSED_LOGIN;
 use crate::limiting::store::redis::eviction::NO_EVICTION;
 use crate::limiting::store::settings::{StoreKind, StoreSettings};
 use crate::telemetry::metrics::StoreHealth;
@@ -18,7 +19,17 @@ use crate::telemetry::metrics::StoreHealth;
 const REASON_PAUSE: Duration = Duration::from_millis(20);
 
 /// What texts of Redis, of TLS and of the system mean, and what helps. The first that occurs in a text applies.
-const REMEDIES: [(&str, &str); 19] = [
+const REMEDIES: [(&str, &str); 22] = [
+    (
+        "protected mode",
+        "give Redis a password (`requirepass`), and write it as `password`: without one, it serves its own machine only",
+    ),
+    ("max number of clients", "raise `maxclients` of Redis, or close connections of other programs"),
+    (
+        REFUSED_LOGIN,
+        "correct `sentinel_user` and `sentinel_password` in `url`, and let that user run `SENTINEL`; `username` and \
+         `password` are those of the master",
+    ),
     ("UnknownIssuer", "set `ca` to the CA that issued the certificate of the server, or to that certificate"),
     ("not valid for name", "write a name of the certificate as the host in `url`"),
     ("NotValidForName", "write a name of the certificate as the host in `url`"),

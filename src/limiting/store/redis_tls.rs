@@ -39,7 +39,7 @@ impl RedisTls {
     /// Creates the settings.
     ///
     /// # Errors
-    /// A file is no valid PEM, or certificate and key do not match.
+    /// A file is not valid PEM, or certificate and key do not match.
     pub fn new(files: TlsFiles) -> Result<RedisTls, TlsMistake> {
         if files == TlsFiles::default() {
             return Ok(RedisTls::default());

@@ -134,7 +134,7 @@ impl KeyPool {
         Arc::new(KeyPool { max_keys: pool, floor, len, donor, hand })
     }
 
-    /// Returns whether a limit with so many keys can give up one that is not spent.
+    /// Returns whether a limit with this number of keys can give up one that is not spent.
     fn has_spare_key(&self, count: KeyCount) -> bool {
         count.len > self.floor && !count.evicts_spent(count.len)
     }
@@ -225,7 +225,7 @@ impl KeyShares {
         self.compare_limits(pool, self.pooled.len()).unwrap_or(own)
     }
 
-    /// Compares the donor of before with the next `count` limits, and returns the best.
+    /// Compares the previous donor with the next `count` limits, and returns the best.
     fn compare_limits(&self, pool: &KeyPool, count: usize) -> Option<&KeyShare> {
         let all = self.pooled.len().max(1);
         let from = pool.hand.fetch_add(count, Ordering::Relaxed);

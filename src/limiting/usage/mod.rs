@@ -32,7 +32,7 @@ use crate::limiting::limit::{Limit, Mode};
 labels! {
     /// Decision of a limit about a key; the parameter `by` of `/-/top`.
     KeyOutcome:
-    /// Refused by a limit in force.
+    /// Refused by a limit in effect.
     Refused = "refused",
     /// A limit in shadow mode would have refused. Of a candidate: what its incumbent admitted.
     WouldRefuse = "would_refuse",

@@ -86,7 +86,7 @@ pub struct RefusalCause {
     pub reason: &'static str,
     /// The arithmetic, if there was any.
     pub answer: Option<Answer>,
-    /// True if this gateway decided in place of an unavailable store.
+    /// True if this gateway decided instead of an unavailable store.
     pub is_local: bool,
     /// An override blocks the key.
     pub is_blocked: bool,
@@ -114,7 +114,7 @@ struct RefusalBlock {
 
 #[derive(Debug)]
 struct BlockRefusal {
-    /// Not the wall clock: to compute it takes longer than the rest of the record.
+    /// A monotonic time, because computing the wall clock takes longer than the rest of the record.
     started: Instant,
     client: IpAddr,
     status: u16,

@@ -116,7 +116,7 @@ impl FrequentKeys {
         FrequentKeys { counts: HashMap::default(), capacity, text: String::new(), missed: 0 }
     }
 
-    /// Counts the key with that hash `weight` times if it is among those counted. Returns false if not.
+    /// Adds `weight` to the count of the key with this hash. Returns false if the key is not counted.
     pub fn add_known(&mut self, hash: u64, weight: u64) -> bool {
         let count = self.counts.get_mut(&hash);
         count.map(|counter| counter.count += weight).is_some()

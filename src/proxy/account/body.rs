@@ -42,7 +42,7 @@ pub struct ResponseBody {
     source: BodySource,
     /// Compresses what the source returns.
     compression: Option<Box<CompressionStage<Refusal>>>,
-    /// The length of the source must not be sent to the client as the length.
+    /// The client must not get the length of the source as `Content-Length`.
     hides_length: bool,
     account: Option<Box<RequestAccount>>,
     /// How the body has ended so far.
@@ -62,7 +62,7 @@ enum BodySource {
     Upstream {
         exchange: Rc<RefCell<dyn Exchange>>,
         response: StreamedResponse,
-        /// Continues the exchange if the client leaves, for limits whose slots must be held as long as the server
+        /// Continues the exchange if the client disconnects, for limits whose slots must be held as long as the server
         /// works.
         linger: Option<Linger>,
         /// The last poll was pending: the gateway waits for the server.

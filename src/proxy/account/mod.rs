@@ -2,7 +2,8 @@
 //! limits charged, and holds its deadline.
 //!
 //! The account is opened with the request and counts the response once. It ends once: with the response body, which
-//! says how, or when it is dropped, with the tunnel or with a request that got no response because the client left.
+//! says how, or when it is dropped, with the tunnel or with a request that got no response because the client
+//! disconnected.
 
 pub(crate) mod body;
 pub(crate) mod linger;
@@ -54,7 +55,7 @@ pub struct RequestAccount {
 
 /// The life of a request. Each state follows the one before it, and `Ended` may follow all.
 enum Life {
-    /// There is no response yet. `reached_server`: a server got at least one byte and may act on it.
+    /// There is no response yet. `reached_server` is true if a server got at least one byte and may act on it.
     Open {
         reached_server: bool,
     },
@@ -320,7 +321,7 @@ impl RequestAccount {
         if let Life::Answering(response) = std::mem::replace(&mut self.life, Life::Ended) {
             self.life = Life::Tunnel(response);
         }
-        // A tunnel is no request in flight.
+        // A tunnel is not a request in flight.
         self.overload = None;
         self.observe_duration();
         self.deadline.mark_upgraded();
@@ -426,7 +427,7 @@ impl Life {
     }
 }
 
-/// The request is abandoned if it has not ended: the client left before there was a response, or a tunnel ends.
+/// The request is abandoned if it has not ended: the client disconnected before there was a response, or a tunnel ends.
 impl Drop for RequestAccount {
     fn drop(&mut self) {
         self.close(ResponseEnd::Abandoned);

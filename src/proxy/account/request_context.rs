@@ -140,7 +140,7 @@ pub struct Received {
     pub body: ClientBody,
 }
 
-/// The body of a request, as far as the steps have taken it.
+/// The body of a request, in the state in which the steps have left it.
 pub enum ClientBody {
     Unread(RequestBody),
     /// A part was read, to compute the keys of limits.
@@ -241,7 +241,7 @@ pub struct Admitted<'a> {
     pub places: Places,
 }
 
-/// The places of a request among those that all clients share, besides those that its account holds.
+/// The places that a request occupies and that all clients share, except those that its account holds.
 #[derive(Default)]
 pub struct Places {
     /// The place of its tunnel among those that may be open, if it offers to switch protocols.

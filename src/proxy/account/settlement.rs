@@ -35,7 +35,7 @@ impl RequestAccount {
         }
     }
 
-    /// Records that a delayed request continues: its charge is no longer refunded if the client leaves.
+    /// Records that a delayed request continues: its charge is no longer refunded if the client disconnects.
     pub fn end_delay(&mut self) {
         if let Some(charges) = &mut self.charges {
             charges.end_wait();
@@ -143,8 +143,8 @@ impl RequestAccount {
     /// Settles the charges that wait for the end of the response.
     ///
     /// Without trailers, the response was complete, or the server cut it off, or the client aborted it. A client aborts
-    /// a response by disconnecting or by breaking off its own body. It also does so by pausing its body until the
-    /// server has been silent for too long.
+    /// a response if it disconnects, aborts its own body, or pauses its body until the server has been silent for too
+    /// long.
     pub(super) fn settle_at_end(&mut self, life: &Life, end: ResponseEnd) {
         let Some(charges) = self.charges.as_mut().filter(|charges| charges.is_awaiting_end()) else { return };
         let none = HeaderMap::new();

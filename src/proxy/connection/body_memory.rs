@@ -40,7 +40,7 @@ pub struct BodyPermit {
 #[derive(Debug)]
 pub struct GatheredBody {
     permit: BodyPermit,
-    /// The first piece, as long as it is the only one. It is not copied.
+    /// The first piece, which is not copied as long as it is the only one.
     first: Bytes,
     /// All pieces in one buffer, because one buffer for each piece would take a multiple of a small piece's size.
     joined: BytesMut,

@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// One of so many connections counts as free at least: a client with less than an eighth of all is not treated as
-/// greedy only because others have the rest.
+/// At least one of this many connections counts as free, so that a client with less than an eighth of all is not
+/// treated as greedy only because others have the rest.
 const FREE_PART: usize = 56;
 
 /// How many connections there may be.
@@ -31,7 +31,7 @@ impl ConnectionBounds {
         }
     }
 
-    /// Returns whether a client that has `own` connections has its part of them, if `left` stay free.
+    /// Returns whether a client with `own` connections has used up its share, if `left` connections remain free.
     fn has_part(self, own: usize, left: usize) -> bool {
         !self.is_proxy && client_counts::has_part(own, self.max, left)
     }
@@ -64,7 +64,7 @@ impl CountedConnection {
         Ok(CountedConnection { count: count.clone(), peer })
     }
 
-    /// Counts the connection for `client` in place of its peer. It is one of all connections already.
+    /// Counts the connection for `client` instead of its peer. The total already includes it.
     pub(super) fn recount_for(&mut self, client: IpAddr, bounds: ConnectionBounds) -> Result<(), End> {
         self.count.add_for_client(client, bounds, Some(self.count.left_of(bounds)))?;
         self.count.subtract_for_client(self.peer);

@@ -95,8 +95,8 @@ impl MinRate {
     }
 }
 
-/// Output to a client's socket: what is still to be written, who waits for that, and the minimum rate at which the
-/// client must read it.
+/// Output to a client's socket: whether anything remains to be written, what waits for that, and the minimum rate at
+/// which the client must read.
 pub(super) struct Output {
     is_flushed: Cell<bool>,
     /// Bytes that the socket has accepted since all was flushed or a wait began: they are credited at the end of

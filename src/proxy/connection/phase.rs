@@ -14,15 +14,15 @@ use crate::ends::End;
 pub enum Phase {
     /// PROXY header and TLS handshake. Each has a timer of its own.
     Handshake,
-    /// The rest of a request head. Over HTTP/2 this is the connection preface only: later heads come beside other
-    /// requests and have a timer of their own.
+    /// The rest of a request head. Over HTTP/2 this is the connection preface only: later heads arrive next to other
+    /// requests and have their own timer.
     Head,
     /// Requests. Each has a timer of its own, and the connection has none.
     Requests,
     /// The first byte of a further request.
     Idle,
-    /// The same, for half a second already: an HTTP/1.1 connection drops its parser and buffers, and the gateway may
-    /// close the connection to free a file descriptor or memory.
+    /// The first byte of a further request, for half a second already. An HTTP/1.1 connection drops its parser and
+    /// buffers, and the gateway may close the connection to free a file descriptor or memory.
     Resting,
     /// The two sides of a tunnel (HTTP/1.1 only). The timer is that of the request that opened it.
     Upgraded,
@@ -32,7 +32,7 @@ pub enum Phase {
 
 impl Phase {
     /// Returns the reason that is counted when this phase exceeds its limit. Handshakes are counted by their result,
-    /// and the end of an idle connection is no failure.
+    /// and the end of an idle connection is not a failure.
     pub fn end(self) -> Option<End> {
         match self {
             Phase::Head => Some(End::HeaderTimeout),

@@ -34,7 +34,8 @@ pub struct ConnectionRegistry {
     count: Arc<ConnectionCount>,
     ticks: Ticks,
     states: RefCell<Slab<Rc<Registered>>>,
-    /// Connections to close next at `max_connections`, the first of them at the end. Weak, because they may end before.
+    /// Connections to close next at `max_connections`, with the first one at the end. The references are weak, because
+    /// the connections may end earlier.
     selected: RefCell<Vec<Weak<Registered>>>,
     /// The tick at which no connection was idle that may close: until the next one, none is searched for.
     none_idle_ms: Cell<Option<u64>>,
@@ -50,7 +51,7 @@ struct Registered {
 }
 
 /// Registers a connection until it is dropped. Every task that works for the connection holds the ticket, so that the
-/// connection is counted and drained: for example an exchange that lingers after the client has left.
+/// connection is counted and drained: for example an exchange that lingers after the client has disconnected.
 pub struct ConnectionTicket {
     connections: Rc<ConnectionRegistry>,
     registered: Rc<Registered>,
@@ -171,7 +172,7 @@ impl ConnectionRegistry {
         idle.into_iter().rev().map(|(_, _, registered)| Rc::downgrade(registered)).collect()
     }
 
-    /// Records that a connection that closed to make room has ended, or goes on.
+    /// Records that a connection that closed to make room has ended, or continues.
     fn end_closing(&self, registered: &Registered) {
         if registered.makes_room.replace(false) {
             self.count.closing.fetch_sub(1, Ordering::Relaxed);
@@ -302,7 +303,7 @@ impl ConnectionTicket {
         Ok(())
     }
 
-    /// Counts what lingers beside other requests of the connection, for the same address.
+    /// Counts an exchange that lingers while its connection has other requests, for the same address.
     ///
     /// # Errors
     /// There are too many connections already, or too many of that address.

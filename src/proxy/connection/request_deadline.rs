@@ -139,8 +139,8 @@ impl RequestDeadline {
         HeldBack(&self.state)
     }
 
-    /// Returns whether the connection may be told that the response has failed: it has written what precedes the
-    /// failure. Over HTTP/2, the stream is reset at once.
+    /// Returns whether the failure of the response may now be reported to the client, because everything before it has
+    /// been written. Over HTTP/2, this is always so: the stream is reset.
     pub fn may_fail_response(&self) -> bool {
         self.connection.is_multiplexed() || self.connection.has_written_rest()
     }
@@ -157,8 +157,8 @@ impl RequestDeadline {
         }
     }
 
-    /// Ends the request of a client that has left before the end of its response. An HTTP/1.1 connection ends with
-    /// its request.
+    /// Ends the request of a client that has disconnected before the end of its response. An HTTP/1.1 connection ends
+    /// with its request.
     pub fn end_by_client(&self) {
         if let Some(keepalive) = self.connection.keepalive() {
             self.end(keepalive);

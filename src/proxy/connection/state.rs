@@ -340,7 +340,7 @@ impl ConnectionState {
         self.output.is_flushed()
     }
 
-    /// Returns whether the parser writes only to refuse bytes that are no request: nothing else is due.
+    /// Returns whether the parser writes only to refuse bytes that are not a request: nothing else is due.
     pub fn owes_nothing(&self) -> bool {
         let is_idle = self.phase() == Phase::Idle && !self.output.owes_response();
         self.is_flushed() && (is_idle || self.phase() == Phase::Head)

@@ -84,8 +84,8 @@ impl TlsTransport {
         TlsTransport { stream, early: Vec::new(), sent: 0, large_writes, permit: None }
     }
 
-    /// Returns ready once the client has left, with the error. Reads ahead of the handshake for that, because the end
-    /// of the stream shows behind all bytes of the client.
+    /// Returns ready once the client has disconnected, with the error. Reads ahead of the handshake for that, because
+    /// the end of the stream shows behind all bytes of the client.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         while self.early.len() < EARLY_MAX {
             let mut bytes = [MaybeUninit::uninit(); EARLY_MAX];

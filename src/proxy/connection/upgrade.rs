@@ -32,7 +32,7 @@ pub trait Upgrade {
         is_over: IsOver<'a>,
     ) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-    /// Ends the upgrade of a client that has left before the tunnel was open.
+    /// Ends the upgrade of a client that has disconnected before the tunnel was open.
     fn abandon(self: Box<Self>);
 }
 

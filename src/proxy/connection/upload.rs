@@ -101,7 +101,7 @@ impl UploadState {
     }
 }
 
-/// Progress of the response meanwhile.
+/// Progress of the response in the meantime.
 #[derive(Clone, Copy)]
 enum ResponseStage {
     /// There is no response yet.

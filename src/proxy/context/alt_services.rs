@@ -45,7 +45,7 @@ impl AltServices {
         services.iter().find(|(name, _)| **name == *listener).map(|(_, state)| *state)
     }
 
-    /// Sets `Alt-Svc` of a response over `version`, in place of that of the upstream server, whose services clients
+    /// Sets `Alt-Svc` of a response over `version`, instead of that of the upstream server, whose services clients
     /// cannot reach through the gateway. A worker that drains states none.
     pub fn write_header(
         &self,

@@ -77,7 +77,7 @@ const ANSWERS_MAX: usize = 65_536;
 const PEER_WAIT: Duration = Duration::from_secs(1);
 const PEER_POLL: Duration = Duration::from_millis(10);
 
-/// Returns the key of a question about `name` for the request with `id`, whose limits in force are evaluated.
+/// Returns the key of a question about `name` for the request with `id`, whose limits in effect are evaluated.
 pub fn recent_key<'e>(name: &str, id: &HeaderValue, evaluations: impl Iterator<Item = &'e Evaluation>) -> RecentKey {
     let mut hash = Sha256::new();
     let mut add = |part: &[u8]| {

@@ -17,7 +17,7 @@ use crate::route::Route;
 #[derive(Clone, Debug)]
 pub struct RecentAnswer {
     pub refused: bool,
-    /// The results of limits in force, with indexes among these.
+    /// The results of limits in effect, with indexes among these.
     pub checks: Vec<LimitResult>,
     /// The receipt of the admission.
     pub receipt: Option<HeaderValue>,
@@ -60,7 +60,7 @@ impl RecentAnswer {
     }
 }
 
-/// Returns the limits of a route that are no candidates, with their indexes.
+/// Returns the limits of a route that are not candidates, with their indexes.
 fn limits_in_force(route: &Route) -> impl Iterator<Item = (usize, &Arc<Limit>)> {
     route.limits.iter().enumerate().filter(|(_, limit)| limit.candidate_of.is_none())
 }

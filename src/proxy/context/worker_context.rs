@@ -35,7 +35,7 @@ pub struct WorkerContext {
     gauges: RefCell<HashMap<(String, &'static str), IntGauge>>,
 }
 
-/// How far a worker has drained. The order is that of the stages.
+/// How far a worker has drained. The variants are in the order of the stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DrainStage {
     /// The worker serves.

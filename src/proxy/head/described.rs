@@ -26,7 +26,7 @@ pub fn parse_method(text: &[u8]) -> Result<Method, End> {
 /// [`judge_faults`]: crate::proxy::head::validate::judge_faults
 ///
 /// # Errors
-/// The text is no target even then.
+/// The text is not a target even then.
 pub fn parse_target(text: &[u8]) -> Result<(Uri, Option<End>), End> {
     let (raw_bytes, fault, encoded) = (find_raw_bytes_fault(text), find_raw_target_fault(text), encode_target(text));
     let text = encoded.as_deref().unwrap_or(text);

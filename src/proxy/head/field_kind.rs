@@ -105,7 +105,7 @@ pub struct FieldRules {
     authority: bool,
     path: bool,
     protocol: bool,
-    /// The block has had a header that is no pseudo-header.
+    /// The block has had a header that is not a pseudo-header.
     has_regular: bool,
     content_length: Option<u64>,
     /// The first rule that was broken.
@@ -190,7 +190,7 @@ mod tests {
     fn headers_are_validated_like_the_library() {
         for byte in 0..=255u8 {
             for name in [vec![byte], vec![b'x', byte], vec![b'x', byte, b'y']] {
-                // The library accepts quotes, which are no part of a token.
+                // The library accepts quotes, which are not part of a token.
                 let is_known = byte != b'"' && HeaderName::from_lowercase(&name).is_ok();
                 assert_eq!(is_name(&name), is_known, "{name:?}");
             }

@@ -6,9 +6,9 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::ends::End;
 
-/// The header by which `head_check` states that it has encoded bytes of a path that are not UTF-8. Its value is the
-/// label of that fault. No client can send it: the check refuses the name, which is no token, but the library accepts
-/// it.
+/// The header in which `head_check` reports that it has encoded bytes of a path that are not UTF-8. Its value is the
+/// label of that fault. No client can send it: the check refuses the name, which is not a token, but the library
+/// accepts it.
 pub const RAW_BYTES: HeaderName = HeaderName::from_static("\"raw-bytes");
 
 /// Removes [`RAW_BYTES`]. Returns the fault that it states.

@@ -63,7 +63,7 @@ pub struct ForwardedHop<'a> {
 ///
 /// In a list of hops, each trusted hop names the hop before it, starting at the peer; the first hop that is not trusted
 /// is the client. If a trusted hop wrote something that is not an address, that hop is the client. Likewise, the peer
-/// is the client if a header of one address occurs twice or is none.
+/// is the client if a header for one address occurs twice, or is not an address.
 pub fn identify(peer: IpAddr, headers: &HeaderMap, rules: &ClientAddressRules) -> ClientAddress {
     identify_by_hops(peer, headers, rules, |_| {})
 }

@@ -54,7 +54,7 @@ enum InspectState {
     Trailers,
     /// The framing of a chunked body is invalid; the parser gets no more bytes.
     Broken,
-    /// A head was faulty or too long. What follows on the connection is not inspected.
+    /// A head was faulty or too long. Later bytes of the connection are not inspected.
     Over,
 }
 
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(lines(GET), [""; 0]);
         assert_eq!(lines(&[GET, "\r\nGET /b?q=\"",].concat()), ["GET /b?q=\""]);
         assert_eq!(lines(&[post, GET, post].concat()), ["GET / HTTP/1.1\r\n", "POST / HTTP/1.1\r\n"]);
-        // The rest of a line whose start came before is none.
+        // The rest of a line does not count as a line if its start came earlier.
         let mut inspector = Inspector::new(1000);
         inspector.feed(b"GET ");
         inspector.feed(b"/ HTTP/1.1\r\n\r\nG");

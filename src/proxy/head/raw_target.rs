@@ -24,7 +24,7 @@ pub fn begins_request_line(bytes: &[u8]) -> bool {
     (1..=METHOD_MAX).contains(&method.len()) && method.iter().all(|byte| byte.is_ascii_alphabetic() || *byte == b'-')
 }
 
-/// Returns whether a line has ended, after empty lines.
+/// Returns whether the bytes contain a complete line after any empty lines.
 pub fn has_whole_line(bytes: &[u8]) -> bool {
     memchr(b'\n', bytes.trim_ascii_start()).is_some()
 }

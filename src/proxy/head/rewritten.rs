@@ -14,7 +14,7 @@ use crate::route::{ParsingRules, Rewrite};
 /// Makes the target for a request whose path `pattern` matches. Returns `None` if it is the one that the client sent.
 ///
 /// # Errors
-/// The path that results has dot segments, or something else that `rules` refuse in received paths.
+/// The resulting path has dot segments, or something else that `rules` refuse in received paths.
 pub fn rewrite_target(
     head: &ValidatedHead,
     pattern: &PathPattern,

@@ -20,7 +20,7 @@ use crate::telemetry::sampled::LogSampler;
 
 /// Time between two log lines for one listener.
 const PERIOD_MS: u64 = 600_000;
-/// A longer list of trusted networks is not repeated in the log.
+/// Maximum number of trusted networks that a log line lists.
 const NETWORKS_MAX: usize = 16;
 
 /// Counters and log lines of one listener.
@@ -109,8 +109,8 @@ impl UntrustedForwarding {
     }
 }
 
-/// Headers of one address in which proxies name the client.
-const ADDRESS_HEADERS: [&str; 7] = [
+/// Headers in which proxies name the client: those of one address, then lists.
+const ADDRESS_HEADERS: [&str; 9] = [
     "cf-connecting-ip",
     "fly-client-ip",
     "true-client-ip",
@@ -118,6 +118,8 @@ const ADDRESS_HEADERS: [&str; 7] = [
     "x-client-ip",
     "x-real-ip",
     "fastly-client-ip",
+    "x-forwarded-for",
+    "forwarded",
 ];
 
 /// Returns how to have a proxy name its clients.
@@ -125,9 +127,14 @@ fn suggest_header(headers: &HeaderMap, rules: &ClientAddressRules) -> String {
     if let Some(name) = rules.headers.singles().find(|name| headers.contains_key(*name)) {
         return format!("Its header {name} is not exactly one address");
     }
-    match ADDRESS_HEADERS.iter().find(|name| headers.contains_key(**name)) {
+    let is_read = |name: &str| rules.headers.iter().any(|header| header.name() == name);
+    match ADDRESS_HEADERS.iter().find(|name| headers.contains_key(**name) && !is_read(name)) {
         Some(name) => {
             format!("If it writes the header {name} itself, write under [server]: client_address = \"{name}\"")
+        }
+        None if rules.headers.is_configured => {
+            let names: Vec<&str> = rules.headers.iter().map(|header| header.name().as_str()).collect();
+            format!("It does not name one in the headers of `client_address` ({})", names.join(", "))
         }
         None => "Have it send X-Forwarded-For, or name its header in `client_address` of [server]".to_owned(),
     }

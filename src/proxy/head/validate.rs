@@ -26,7 +26,7 @@ pub struct ValidatedHead {
     host_len: usize,
     /// The canonical method, see [`method::canonicalize_method`].
     method: Method,
-    /// The target as received, with `/` in place of an empty path.
+    /// The target as received, with `/` instead of an empty path.
     target: PathAndQuery,
     /// The canonical form of the received path.
     path: CanonicalPath,

@@ -19,11 +19,11 @@ use socket2::Socket;
 pub const READ_MAX: usize = 1024 * 1024;
 /// The most bulk connections of a worker, and the most shared buffers.
 const CONNECTIONS_MAX: usize = 16;
-/// The receive buffers of the bulk connections of a worker are together at most so many times `max_unread`.
+/// Bound on the receive buffers of all bulk connections of a worker together, as a multiple of `max_unread`.
 const SHARES: usize = 4 * CONNECTIONS_MAX;
 /// Bytes that a connection must receive in one tick of the coarse clock (100 ms) to become a bulk connection: 40 MB/s.
 const START_BYTES: usize = 4_000_000;
-/// A bulk connection that receives fewer bytes per millisecond ceases to be one: 10 MB/s.
+/// A connection that receives fewer bytes per millisecond is no longer a bulk connection: 10 MB/s.
 const KEEP_RATE: usize = 10_000;
 
 nix::setsockopt_impl!(TcpWindowClamp, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, usize, SetUsize);
@@ -65,7 +65,7 @@ pub struct BulkMeter {
     since_ms: u64,
     /// Bytes received in this interval.
     received: usize,
-    /// The receive buffer is so many times `max_unread`. 0 without a permit.
+    /// Size of the receive buffer, as a multiple of `max_unread`. 0 without a permit.
     shares: usize,
 }
 
@@ -75,7 +75,8 @@ enum BulkPhase {
     Usual,
     /// A bulk connection. Holds a permit.
     Bulk,
-    /// No bulk connection any more. It holds its permit for as many bytes as the server may still send without waiting.
+    /// The connection is no longer a bulk connection. It keeps its permit for as many bytes as the server may still
+    /// send without waiting.
     Draining(usize),
 }
 
@@ -86,8 +87,9 @@ impl BulkBudget {
         BulkBudget { now_ms, max_unread, free, free_shares, buffers: RefCell::default() }
     }
 
-    /// Takes a permit: one share, and a quarter of those that the other permits do not need. So a single transfer gets
-    /// a large buffer, and none is left without. Returns the number of shares, or `None` if no permit is left.
+    /// Takes a permit: one share, and a quarter of the shares that the other permits do not need. This way, a single
+    /// transfer gets a large buffer, and no permit is left without a share. Returns the number of shares, or `None` if
+    /// no permit is left.
     fn take_permit(&self) -> Option<usize> {
         let (free, free_shares) = (self.free.get(), self.free_shares.get());
         let left = free.checked_sub(1)?;
@@ -262,7 +264,7 @@ mod tests {
         });
         let bulk = |meters: &[BulkMeter]| meters.iter().filter(|meter| meter.buffers().is_some()).count();
         assert_eq!(bulk(&meters), CONNECTIONS_MAX);
-        // One slows down. What the server may still send is more than the others leave.
+        // One connection slows down. Its server may still send more than the others leave free.
         now_ms.set(now_ms.get() + 10_000);
         meters[0].check_rate();
         assert_eq!(bulk(&meters), CONNECTIONS_MAX - 1);

@@ -51,7 +51,7 @@ pub trait Exchange {
     /// Returns the interim responses that have arrived since the last call.
     fn take_interims(&mut self) -> Vec<InterimResponse>;
 
-    /// Ends the response, whose body has reached its length. Over HTTP/1.1 it is complete already.
+    /// Ends a response whose body has reached its length. Over HTTP/1.1, there is nothing to do.
     fn end_at_length(&mut self) {}
 
     /// Returns the body of the response if it is small and has arrived completely.

@@ -154,7 +154,7 @@ fn http_headers(rule: &HealthRule) -> HeaderMap {
     headers
 }
 
-/// Sets the headers of the rule, in place of those that a check has by itself.
+/// Sets the headers of the rule, instead of those that a check has by itself.
 fn set_headers(headers: &mut HeaderMap, rule: &HealthRule) {
     for (name, value) in &rule.headers {
         headers.insert(name, value.clone());

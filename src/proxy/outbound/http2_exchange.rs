@@ -63,7 +63,7 @@ pub struct Http2Exchange {
     failure_log: Rc<UpstreamFailureLog>,
 }
 
-/// The parts of the head of a request that opens a tunnel which the response needs.
+/// The parts of a tunnel request's head that are needed for its response.
 struct TunnelHandshake {
     offer: UpgradeOffer,
     /// The `Sec-WebSocket-Key` of the client.
@@ -313,8 +313,8 @@ impl Exchange for Http2Exchange {
         }
     }
 
-    /// HTTP/2 can end a request early only by a reset of its stream, and the gateway would then lose sight of a server
-    /// that works on. So the server waits for the rest of the body until the exchange is dropped.
+    /// HTTP/2 can end a request early only by a reset of its stream, and the gateway would then not notice that the
+    /// server continues to work. Therefore, the server waits for the rest of the body until the exchange is dropped.
     fn poll_abandon(&mut self, _: &mut Context<'_>) -> Poll<()> {
         if self.response.is_none() && self.body.is_none() {
             // Nothing has been sent.
@@ -329,7 +329,7 @@ impl Exchange for Http2Exchange {
     fn take_request(&mut self, idempotent: bool) -> Option<RequestSender> {
         self.place = None;
         let safe = self.refused || (idempotent && self.upload.upload.is_none());
-        // More of the body was sent than is kept.
+        // The sent part of the body is no longer kept for a replay.
         let is_body_lost = self.upload.upload.is_some() && self.upload.replay.is_none();
         if !safe || is_body_lost || self.upload.end == Some(SendEnd::Upload) {
             return None;

@@ -163,7 +163,7 @@ impl RequestSender {
                 true => Poll::Ready(true),
                 false => self.gather_body(cx),
             };
-            // A body that fails before anything was sent reaches no server.
+            // If the body fails before anything was sent, the server gets nothing.
             if !self.begun && matches!(gathered, Poll::Ready(false)) {
                 return Poll::Ready(SendEnd::Upload);
             }

@@ -64,8 +64,8 @@ impl AsyncWrite for SwitchedStream {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         if self.sender.poll_reset(cx).is_ready() {
-            // The server wants no more (RFC 9113, section 8.1). What it sent before may still be on its way to the
-            // client: reading finds its end, or the error. After that, nothing is left to do.
+            // The server accepts no more data (RFC 9113, section 8.1). Data that it sent before may still be on its way
+            // to the client. Reading finds its end, or the error. After that, nothing remains to be done.
             return Poll::Ready(if self.has_ended { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(bytes.len()) });
         }
         self.sender.reserve_capacity(bytes.len().min(WRITE_MAX));

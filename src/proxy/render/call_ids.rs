@@ -15,10 +15,11 @@ const ID_MAX: usize = 128;
 /// The calls that the response to a refused request names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CallIds {
-    /// No call that expects a response is known: the error has the id `null`.
+    /// No call is known that expects a response, so the error has the id `null`.
     #[default]
     Unknown,
-    /// The id as the request has it, in JSON: a number may have more digits than a number here.
+    /// The id in JSON, as in the request. It is a text, because a number may have more digits than an integer here can
+    /// represent.
     One(Box<str>),
     /// The calls of a batch that expect a response; never empty.
     Batch(Vec<Box<str>>),

@@ -143,10 +143,10 @@ fn push_parameter(text: &mut String, parameter: &str, value: i64) {
 
 /// Returns the effective window in seconds: the client should spend what remains within that time.
 ///
-/// The window is never so short that spending the rest would exceed the rate of the policy. Otherwise a client that
-/// returns late in a window would be told to spend all that is left in the last seconds. Example: 500 of 1,000 per hour
-/// remain 10 seconds before the end; the window is 1,800 s, not 10 s. A refused client has to wait first, and its
-/// window ends with the wait.
+/// The window is never so short that spending the rest would exceed the rate of the policy. Otherwise, the headers
+/// would invite a client that returns late in a window to spend all that is left in the last seconds. Example: 500 of
+/// 1,000 per hour remain 10 seconds before the end; the window is 1,800 s, not 10 s. A refused client has to wait
+/// first, and its window ends with the wait.
 fn effective_window_s(policy: Policy, answer: &Answer) -> i64 {
     let wait_s = wait_s(answer);
     if !answer.admitted {
@@ -257,7 +257,7 @@ fn windowed_limits<'a>(route: &'a Route, verdict: &'a Verdict) -> impl Iterator<
 }
 
 /// Returns the limits to show: enforced ones that gave an answer. Shadow limits concern only the operator. Of a chain
-/// of limits (`after`), the one in force is shown, and of the tiers of a limit the tightest.
+/// of limits (`after`), the one in effect is shown, and of the tiers of a limit the tightest.
 fn shown_limits<'a>(route: &'a Route, verdict: &'a Verdict) -> impl Iterator<Item = (&'a Limit, &'a Rule, &'a Answer)> {
     verdict
         .checks

@@ -125,7 +125,7 @@ fn http2_refusal() -> Vec<u8> {
 /// Counts and logs a head of which only the beginning, `bytes`, has arrived.
 pub fn report_incomplete(worker: &WorkerContext, client: &ClientConnection, bytes: &[u8]) {
     let connection = client.connection();
-    // A request under way has its own log line, and unread bytes of its body are no head.
+    // A request under way has its own log line, and unread bytes of its body are not a head.
     if bytes.is_empty() || !connection.awaits_head() {
         return;
     }

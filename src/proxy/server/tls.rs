@@ -36,7 +36,7 @@ pub async fn perform_handshake(
     let due = HandshakeTimer { deadline, worker };
     due.run_within(poll_fn(|cx| stream.poll_readable(cx))).await?.map_err(FailedHandshake::new)?;
     let mut transport = TlsTransport::new(stream, worker.state.large_writes.clone());
-    // A client that leaves gives up its place in the queue.
+    // A client that disconnects gives up its place in the queue.
     let mut turn = due.run_within(wait_unless_gone(worker.handshake_permit.acquire(), &mut transport)).await??;
     // Runs all other tasks first; the next handshake in the queue does likewise.
     due.run_within(wait_unless_gone(tokio::task::yield_now(), &mut transport)).await??;
@@ -52,10 +52,10 @@ pub async fn perform_handshake(
     }
 }
 
-/// Waits for `awaited` while the client is there.
+/// Waits for `awaited` as long as the client is connected.
 ///
 /// # Errors
-/// The client has left.
+/// The client has disconnected.
 async fn wait_unless_gone<F: Future>(awaited: F, transport: &mut TlsTransport) -> Result<F::Output, FailedHandshake> {
     let mut awaited = pin!(awaited);
     poll_fn(|cx| match transport.poll_gone(cx) {

@@ -2,8 +2,8 @@
 //! to a server in [`watch`]; the response body reports what follows the head.
 //!
 //! An error is a response with a status from 500, a gRPC status that says that the server failed, a failed connection,
-//! a closed connection, an invalid response or a timeout. What the client does is no result, and neither is what the
-//! gateway refuses by itself.
+//! a closed connection, an invalid response or a timeout. Actions of the client are not results, and neither are
+//! refusals by the gateway itself.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};

@@ -40,8 +40,8 @@ pub trait ReadFilter: Sized + Unpin {
 }
 
 impl<R> ClientIo<R> {
-    /// Reports a write to the connection's state. Over TLS, the bytes that have left since `sent_before` count, not the
-    /// bytes that TLS has accepted. If the client is too slow, the kernel keeps nothing for it.
+    /// Reports a write to the connection's state. Over TLS, this counts the bytes sent since `sent_before`, not the
+    /// bytes that TLS has accepted. If the client is too slow, the kernel buffers nothing for it.
     fn report_write(&self, sent_before: Option<u64>, written: &Poll<io::Result<usize>>) {
         let connection = self.client.connection();
         let count = match (self.stream.sent_bytes().zip(sent_before), written) {

@@ -1,6 +1,6 @@
 //! Runs the route's action for a request that the limits have admitted. The headers are rewritten for the next hop, the
-//! body is opened, and the request goes to an upstream server, the echo server or the route's fixed response, or is
-//! answered with a file.
+//! body is opened, and the request goes to an upstream server, the echo server or the route's fixed response, or gets a
+//! file.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -195,7 +195,7 @@ fn rewrite_headers<'f>(
     forwarding: &'f ForwardedHeadersWriter<'f>,
 ) -> Option<&'f ForwardedHeadersWriter<'f>> {
     let RoutedRequest { route, head, identity } = routed;
-    // Found before the headers change, because a claim may be that of a token in them.
+    // Found before the headers change, because a claim may come from a token in them.
     let is_stated = !route.request_headers.stated.is_empty();
     let stated_values = is_stated.then(|| stated_headers::find_values(request, routed, forwarding.request_id));
     let headers = &mut request.received.parts.headers;
@@ -339,7 +339,7 @@ async fn send_upstream(
     Ok(response)
 }
 
-/// Turns the URLs and cookies of `server` in a response into those of the client.
+/// Translates the URLs and cookies of `server` in a response for the client.
 fn map_locations(
     request: &RequestContext<'_>,
     routed: RoutedRequest<'_>,
@@ -354,11 +354,10 @@ fn map_locations(
     let text = |host: &HeaderValue| host.to_str().unwrap_or_default().to_owned();
     let own = text(&server.pool.host);
     let sent_host = if route.rewrite.upstream_host { None } else { request_headers.get(HOST).map(text) };
-    let is_secure = server.pool.is_https();
     let client = text(head.authority());
     let map = LocationMap {
-        server: [&own, sent_host.as_ref().unwrap_or(&own)]
-            .map(|authority| UrlOrigin { is_https: is_secure, authority }),
+        server: UrlOrigin { is_https: server.pool.is_https(), authority: &own },
+        sent_host: sent_host.as_ref().unwrap_or(&own),
         client: UrlOrigin {
             is_https: is_https(request_headers, identity.trusted_peer, request.client.tls.is_some()),
             authority: &client,

@@ -43,12 +43,12 @@ pub struct Ask {
     pub op: Op,
     /// The door learns how the request ends, so charges that depend on it are held.
     pub holds: bool,
-    /// When the answer must be ready at the latest.
+    /// Deadline for the answer.
     pub until: Option<tokio::time::Instant>,
 }
 
 impl Ask {
-    /// Charges. What depends on the end of the request is held until then.
+    /// Charges. Charges that depend on the end of the request are held until then.
     pub const HOLD: Ask = Ask { op: Op::Take, holds: true, until: None };
     /// Charges for good.
     pub const CHARGE: Ask = Ask { op: Op::Take, holds: false, until: None };
@@ -94,8 +94,8 @@ pub trait LimitDoor<'a> {
         Ok(None)
     }
 
-    /// Returns whether `limit`, whose `evaluation` this is, certainly refuses the request before its body is read. Only
-    /// doors that have to read the body know that.
+    /// Returns whether `limit`, with this `evaluation`, certainly refuses the request before its body is read. Only
+    /// doors that have to read the body can tell.
     fn knows_refusal(&self, _limit: &Limit, _evaluation: &Evaluation, _facts: &Facts<'_>) -> bool {
         false
     }
@@ -136,7 +136,7 @@ pub trait Trace {
     /// The gateway answers a preflight.
     fn observe_preflight(&mut self, _preflight: &Preflight<'_>) {}
 
-    /// The client has proved who it is, or the request has ended before.
+    /// Called when the client has proved its identity, or when the request has ended before that.
     fn observe_identity(&mut self, _auth: &RouteAuth, _proved: Result<&str, End>) {}
 }
 
@@ -182,7 +182,7 @@ pub trait Door<'a>: LimitDoor<'a, Limits = Route> + Trace {
     /// The head is invalid.
     fn validate_head(&mut self) -> Result<ValidatedHead, Refusal>;
 
-    /// Reports forwarding headers of a peer that is no trusted proxy, or a trusted proxy that names no client.
+    /// Reports forwarding headers of a peer that is not a trusted proxy, or a trusted proxy that names no client.
     fn report_untrusted_headers(&self) {}
 
     /// The forwarded head is made.
@@ -281,12 +281,12 @@ pub trait Door<'a>: LimitDoor<'a, Limits = Route> + Trace {
     /// Reads a body of at most `max` bytes for the keys of limits.
     fn read_key_body(&mut self, route: &Route, max: usize) -> impl Future<Output = Result<KeyBody, Refusal>>;
 
-    /// A limit has refused the request, and `body` is what the limits have read of it. Reads the calls that the
-    /// response names.
+    /// Reads the calls that the response to a refused request has to name. `body` is the part of the body that the
+    /// limits have read.
     fn read_refused_calls(&mut self, _route: &Route, _body: KeyBody) -> impl Future<Output = ()> {
         async {}
     }
 
-    /// The limits have admitted the request, and have read this of its body.
+    /// Passes on the part of the body that the limits of an admitted request have read.
     fn pass_body(&mut self, _body: &KeyBody, _path: &str) {}
 }

@@ -71,7 +71,7 @@ pub fn finish_response(mut request: RequestContext<'_>, result: Result<Reply, Re
 }
 
 /// Settles the charges of the limits according to the response, and applies the route's `response_headers`.
-/// `is_refused`: the response is that of the auth server, which has not allowed the request.
+/// `is_refused`: the response comes from the auth server, which has not allowed the request.
 fn settle_response(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>, is_refused: bool) {
     if let Some(permit) = request.account.overload_permit() {
         permit.record_head(true);
@@ -151,7 +151,7 @@ fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Respons
     response
 }
 
-/// Applies the route's `response_headers` to a response that the gateway gives in place of the route, if they are
+/// Applies the route's `response_headers` to a response that the gateway gives instead of the route, if they are
 /// `on = "all"` responses.
 fn edit_own_response(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
     if let Some(edit) = request.found_route().map(|route| &route.response_headers).filter(|edit| edit.on_refusals) {
@@ -192,8 +192,8 @@ fn add_request_id(request: &RequestContext<'_>, response: &mut Response<Response
     }
 }
 
-/// Compresses the response if the route wants that. All headers are final then, and the limits have settled by the
-/// response as the server sent it.
+/// Compresses the response if the route requests it. At this point, all headers are final, and the limits have settled
+/// by the response as the server sent it.
 fn compress_response(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>) {
     if let Some(settings) = request.matched_route().and_then(|route| route.compress.as_deref()) {
         compress::compress_response(request, settings, response);

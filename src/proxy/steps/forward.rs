@@ -117,7 +117,7 @@ struct ForwardedRequest<'a> {
     progress: Option<Rc<UploadProgress>>,
     /// Servers may act on the request twice: the method is idempotent, and there is no body.
     is_repeatable: bool,
-    /// A server has stated before that it has not processed the request.
+    /// A server has already reported that it did not process the request.
     was_refused: bool,
     state: RetryState,
 }

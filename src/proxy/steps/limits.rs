@@ -55,8 +55,8 @@ pub struct LimitDecision<'r, N> {
 /// Applies the route's limits, unless the client is on the route's `allow` list, and takes the places that the request
 /// needs. A request that a `leaky_bucket` delays waits here.
 ///
-/// The places are taken right before the decision, so a request that finds none is charged nothing. A request holds no
-/// place while it waits for its body or its turn.
+/// The request takes its places right before the decision, so a request without a place is charged nothing. A request
+/// holds no place while it waits for its body or its turn.
 pub async fn apply_limits<'a, D: Door<'a>>(
     door: &mut D,
     routed: RoutedRequest<'_>,
@@ -289,7 +289,8 @@ async fn read_key_body<'a, D: Door<'a>>(
     };
     match decision {
         Err(earlier) => door.admission_mut().verdict = earlier,
-        // If they admit the request after all, because a unit became free meanwhile, the others decide without them.
+        // If they admit the request after all, because a unit became free in the meantime, the others decide without
+        // them.
         Ok(decision) => {
             if let Err(refusal) = record_decision(door, route, routed.identity, decision) {
                 return Err(refuse_calls(door, route, KeyBody::None, refusal).await);

@@ -137,6 +137,9 @@ pub fn admit_described<'a, D: Door<'a>>(
     let mut head = door.validate_head()?;
     let fields = door.received_facts(identity).fields;
     check_described_head(door.headers(), fields, &mut head).map_err(Refusal::from)?;
+    if route.parsing.keeps_repeated_slashes {
+        head.keep_repeated_slashes();
+    }
     check_strictness(door, &head, repaired, route.parsing)?;
     let config = door.config();
     remove_own_headers(door.headers_mut(), config);

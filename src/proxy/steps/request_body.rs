@@ -47,7 +47,7 @@ impl KeyBody {
         let Some(mut upload) = take_upload(request, route) else { return Ok(KeyBody::None) };
         let read = read_ahead(request, &mut upload, max).await?;
         request.received.body = ClientBody::ReadAhead(upload);
-        // Neither limits nor the server read that the client waits for permission: it has it.
+        // The client has its permission to send the body, so neither limits nor the server see `Expect`.
         request.received.parts.headers.remove(EXPECT);
         Ok(read.map_or(KeyBody::UnreadableBody(UnreadableBody::TooLong), |bytes| KeyBody::Whole(kind, bytes)))
     }

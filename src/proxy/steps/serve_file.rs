@@ -148,7 +148,8 @@ pub struct FilePreview {
 }
 
 /// Looks for the file that a request with these headers asks for. `Ok(None)`: the folder cannot be opened here.
-/// `may_block`: the caller may wait for the file system, as a command may. A gateway has other things to do meanwhile.
+/// `may_block`: the caller may wait for the file system, as a command may. A gateway has other things to do in the
+/// meantime.
 ///
 /// # Errors
 /// There is no such file, or it cannot be opened.

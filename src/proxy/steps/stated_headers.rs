@@ -162,8 +162,8 @@ fn push_certificate(out: &mut String, der: &[u8], form: CertificateForm) {
     }
 }
 
-/// Appends a value that others have chosen. What a header may not contain is percent-encoded, and `%` itself, so that
-/// it can be decoded; also spaces at the ends, which servers remove.
+/// Appends a value that others have chosen. Bytes that a header may not contain are percent-encoded, and so is `%`, so
+/// that it can be decoded; also spaces at the ends, which servers remove.
 fn push_value(out: &mut String, value: &[u8]) {
     let inner = value.trim_ascii();
     for (at, byte) in value.iter().enumerate() {

@@ -1,5 +1,5 @@
 //! A tunnel: carries bytes between a client and a server that have switched protocols, unread, until both sides have
-//! ended. Made for a 101 response; the connection or stream that it came on runs it in place of its parser.
+//! ended. Made for a 101 response; the connection or stream that it came on runs it instead of its parser.
 
 use std::future::poll_fn;
 use std::io;

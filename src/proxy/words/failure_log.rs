@@ -49,7 +49,7 @@ struct SharedByName<T> {
 /// Time between two lines about handshakes that clients gave up or did not finish.
 const PROBES_PERIOD_MS: u64 = 600_000;
 
-/// Below this number of entries there is no sweep.
+/// Minimum number of entries for a sweep.
 const SWEEP_MIN: usize = 16;
 
 /// Log lines of one upstream. Each worker has its own handle, so that shared memory is touched only to log.

@@ -121,7 +121,7 @@ pub fn describe_decisions(route: &Route, verdict: &Verdict, keys: Vec<Option<Str
     verdict.checks.iter().map(describe).collect()
 }
 
-/// Lists the candidates that would have decided otherwise than their incumbents; `None` if there are none.
+/// Lists the candidates whose decisions differ from their incumbents. `None` if none differs.
 pub fn list_affected(route: &Route, verdict: &Verdict) -> Option<String> {
     let affected = verdict.comparisons.iter().filter(|compared| compared.effect != CandidateEffect::Agree);
     let texts: Vec<String> = affected

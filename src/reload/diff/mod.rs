@@ -203,7 +203,7 @@ fn route_contents(config: &Config) -> BTreeMap<String, impl PartialEq> {
     config.routes.iter().map(|route| (route.name.clone(), route_content(route, config))).collect()
 }
 
-/// Returns everything that a route contains, with names in place of items that have their own entry in the diff.
+/// Returns everything that a route contains, with names instead of items that have their own entry in the diff.
 fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + use<'c> {
     let name_of = |index: usize| config.upstreams.get(index).map(|upstream| &upstream.name);
     let action = match &route.action {

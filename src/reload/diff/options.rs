@@ -1,4 +1,4 @@
-//! A line for each option that differs in sections that differ.
+//! Lists the options that differ in sections that differ, one line each.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -225,7 +225,7 @@ impl<'c> Comparison<'c> {
                 }
             }
         };
-        // What overrides can change are numbers, which do not change what keys have used.
+        // Overrides can change only numbers, which do not change what keys have used.
         let is_number = kind == limit::TABLE.name && keys != [limit::KEY.name] && overrides::TABLE.find(path).is_some();
         let keeps = is_number && self.reason_to_start_anew(name).is_none();
         let is_weaker = weakens(kind, keys, before, after)
@@ -239,8 +239,7 @@ impl<'c> Comparison<'c> {
         Some(line.with_note(keeps.then_some("keys keep what they used")))
     }
 
-    /// Returns whether a list of limits lacks one that was in it, without another that replaces it, or has one at a
-    /// lower cost.
+    /// Returns whether a list of limits has lost a limit without a replacement, or has a limit at a lower cost.
     fn has_fewer_limits(&self, before: Option<&WrittenOption>, after: Option<&WrittenOption>) -> bool {
         let (before, after) = (listed_limits(self.old, before), listed_limits(self.new, after));
         before.iter().any(|(name, cost)| {

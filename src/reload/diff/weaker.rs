@@ -178,7 +178,7 @@ impl ReplacedLimits {
         let of_new = candidate_pairs(new).into_iter().map(|(incumbent, candidate)| (candidate, incumbent));
         let is_as_strict = |(before, after): &(String, String)| {
             let (Some(before), Some(after)) = (old.limits.find(before), new.limits.find(after)) else { return false };
-            // With both in force, the loss of one is no replacement.
+            // With both in effect, the loss of one is not a replacement.
             let is_enforced = |route: &Route, name: &str| {
                 route.limits.iter().any(|limit| limit.name == name && limit.mode == Mode::Enforce)
             };
@@ -198,7 +198,7 @@ impl ReplacedLimits {
         self.0.contains(&(before.to_owned(), after.to_owned()))
     }
 
-    /// Returns whether a limit in force that is not weaker replaces `before`.
+    /// Returns whether a limit in effect that is not weaker replaces `before`.
     pub fn has_any(&self, before: &str) -> bool {
         self.0.iter().any(|(replaced, _)| replaced == before)
     }

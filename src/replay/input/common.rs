@@ -15,7 +15,7 @@ use crate::replay::input::entry::{
 use crate::text::hex_byte;
 
 /// Parses `[HOST ]CLIENT IDENT USER [TIME] "REQUEST" STATUS BYTES[ "REFERER" "USER AGENT"[ "FORWARDED FOR"]][ ... [MSEC] [SECONDS]]`.
-/// The last two may be swapped, and MSEC may stand in place of TIME.
+/// The last two may be swapped, and MSEC may stand instead of TIME.
 pub fn parse_common(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static str> {
     let (first, rest) = split_field(line, b' ').ok_or("neither JSON nor the common or combined format")?;
     let (client, virtual_host, rest) = match parse_address(first) {
@@ -90,7 +90,7 @@ fn parse_stamp(stamp: &[u8]) -> Option<(i64, bool)> {
 }
 
 /// Parses the field after the user agent, which is `"$http_x_forwarded_for"` in the format `main` of nginx. Another
-/// field in this place is no list of addresses.
+/// field in this place is not a list of addresses.
 fn parse_forwarding(rest: &[u8]) -> LoggedForwarding {
     let Some((value, _)) = take_quoted(rest).filter(|_| rest.starts_with(b" \"")) else {
         return LoggedForwarding::NotLogged;
@@ -98,7 +98,7 @@ fn parse_forwarding(rest: &[u8]) -> LoggedForwarding {
     if value == b"-" {
         return LoggedForwarding::Absent;
     }
-    // What precedes the last element may be anything that a client wrote.
+    // The elements before the last one may be anything that a client wrote.
     let value = unescape_field(value);
     let is_chain = list_addresses(&value).next().flatten().is_some();
     match HeaderValue::from_bytes(&value) {

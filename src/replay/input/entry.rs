@@ -105,7 +105,7 @@ pub enum ProxySign {
     Trusted,
     /// It has a private address, which no header names.
     Private,
-    /// Our own log has a loopback address: that of a proxy on this machine, or of somebody who tries the gateway.
+    /// Our own log has a loopback address: of a proxy on this machine, or of somebody who tries the gateway.
     ThisMachine,
 }
 
@@ -221,7 +221,8 @@ impl ReplayEntry {
                     return Some(HeaderMap::from_iter([(header.name().clone(), value.clone())]));
                 }
                 LoggedHeader::Absent => is_absent = true,
-                // Hardly any log has it, and hardly any proxy writes it instead of the header before it.
+                // Hardly any log contains `Forwarded`, and hardly any proxy sends it instead of the header before it in
+                // the list.
                 LoggedHeader::NotLogged if is_absent && *header == AddressHeader::Forwarded => {}
                 LoggedHeader::NotLogged => return None,
             }
@@ -264,7 +265,7 @@ impl ReplayEntry {
             ClientOrigin::Forwarded => self.is_hop(rules).then_some(ProxySign::NamesClient),
             ClientOrigin::Line if is_own && self.client.is_loopback() => Some(ProxySign::ThisMachine),
             // A balancer or a container may pass connections on without a header. Only a server that has taken the
-            // client from a header shows that it is none of these.
+            // client from a header shows that it is neither.
             ClientOrigin::Line => {
                 let is_named = match self.forwarded {
                     LoggedForwarding::Chain(_) => true,

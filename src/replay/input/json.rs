@@ -1,7 +1,7 @@
 //! JSON lines of Caddy, Traefik and nginx. Called by `line`; the input may be any bytes.
 //!
-//! nginx has no JSON format of its own. A `log_format` with `escape=json` is read if it names its fields like the
-//! variables of nginx, or by the usual other names.
+//! nginx does not define a JSON format. A `log_format` with `escape=json` is read if its fields are named after the
+//! variables of nginx, or have other common names.
 
 use std::net::IpAddr;
 
@@ -37,12 +37,21 @@ const REDACTED: &[&str] = &["authorization", "cookie", "proxy-authorization", "s
 pub fn parse_json(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static str> {
     const OTHER: &str = "not JSON of an access log of Sluicegate, Caddy, Traefik or nginx (with escape=json)";
     let fields: Map<String, Value> = serde_json::from_slice(line).map_err(|_| OTHER)?;
+    const MESSAGE: &str = "a message of Caddy, not a request";
     match fields.get("request") {
+        // A failed request has such a line beside that of its access log.
+        Some(Value::Object(_)) if is_caddy_error(&fields) => Err(MESSAGE),
         Some(Value::Object(request)) => parse_caddy(&fields, request, wanted),
         _ if fields.contains_key("RequestMethod") => parse_traefik(&fields, wanted),
-        _ if fields.contains_key("logger") && fields.contains_key("msg") => Err("a message of Caddy, not a request"),
+        _ if fields.contains_key("logger") && fields.contains_key("msg") => Err(MESSAGE),
         _ => parse_nginx(&fields, wanted),
     }
+}
+
+/// Returns true for a line of Caddy's error log about a request.
+fn is_caddy_error(fields: &Map<String, Value>) -> bool {
+    let logger = text(fields, &["logger"]).unwrap_or("");
+    logger == "http.log.error" || logger.starts_with("http.log.error.") || fields.contains_key("err_id")
 }
 
 /// Parses a line of Caddy, which it writes at the end of a request.
@@ -183,7 +192,7 @@ fn read_addresses(entry: &mut ReplayEntry, fields: &Map<String, Value>, prefix: 
         if let Some(name) = field.strip_prefix(prefix) {
             add_address_header(entry, &name.replace('_', "-"), value);
         }
-        // A text such as that of a request may contain any address.
+        // A text, such as a request line, may contain any address.
         if entry.other_address.is_none() && is_list(value) {
             entry.other_address = find_other_address(value.as_bytes(), entry.client);
         }

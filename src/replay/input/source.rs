@@ -27,7 +27,7 @@ pub struct LogSource {
     pub format: Option<AccessLogFormat>,
     pub lines: u64,
     pub bad: u64,
-    /// The first invalid lines: number and problem.
+    /// The first invalid lines, each with its line number and problem.
     pub shown: Vec<(u64, &'static str)>,
     reader: Box<dyn BufRead>,
     gzip: bool,

@@ -13,7 +13,7 @@ use crate::replay::report::{format_percent, format_time_of};
 use crate::replay::tally::{MissingData, Tally};
 use crate::replay::tightest::NeededNumber;
 
-/// Up to so many limits are all reported.
+/// Up to this number, all limits are reported.
 const ALL_MAX: usize = 20;
 
 impl ReplayOutcome {
@@ -228,7 +228,7 @@ impl ReplayOutcome {
         tally.tightest.needed_number()
     }
 
-    /// Returns why the number may be that of a proxy, with many clients behind it, and what to do.
+    /// Returns why the number may come from a proxy with many clients behind it, and what to do.
     fn describe_proxy(&self, tally: &Tally) -> Option<String> {
         let remedy = self.describe_remedy();
         match tally.find_proxy() {
@@ -256,7 +256,7 @@ impl ReplayOutcome {
         }
     }
 
-    /// Returns how the log can name the client of a proxy.
+    /// Describes how to make the log name the client behind a proxy.
     fn describe_remedy(&self) -> String {
         let formats = || self.sources.iter().filter_map(|source| source.format);
         let name = &self.naming_header;

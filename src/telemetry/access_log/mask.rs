@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-/// Text written in place of a masked value.
+/// Text written instead of a masked value.
 const MASKED: &str = "***";
 
 /// Patterns of parameter names in lower case; `*` matches any characters.

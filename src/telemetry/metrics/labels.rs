@@ -22,7 +22,7 @@ labels! {
 }
 
 labels! {
-    /// How a decision would differ if a candidate were in force in place of its incumbent; the `effect` label of
+    /// How a decision would differ if a candidate were in effect instead of its incumbent; the `effect` label of
     /// `candidate_decisions_total`.
     CandidateEffect:
     /// Both admit the request, or both refuse it.

@@ -80,7 +80,7 @@ impl<R> Collector for RecordCollector<R> {
 }
 
 impl Series<'_> {
-    /// Adds a counter. `values` are those of the row's labels.
+    /// Adds a counter. `values` are the values of the row's labels.
     pub fn add_counter(&mut self, count: u64, values: &[&str]) {
         self.metrics.push(series::counter_metric(count, &self.pairs(values)));
     }

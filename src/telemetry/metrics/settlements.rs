@@ -32,7 +32,7 @@ labels! {
     TooLarge = "too_large",
     /// The JSON is not valid, or it is cut short.
     Malformed = "malformed",
-    /// A usage value is no integer from 0 to 2^53.
+    /// A usage value is not an integer from 0 to 2^53.
     NotInteger = "not_integer",
 }
 

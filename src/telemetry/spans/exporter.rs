@@ -137,7 +137,7 @@ fn exporter(settings: &SpanSettings) -> Result<OtlpExporter, String> {
         .with_endpoint(&settings.to)
         .with_protocol(Protocol::HttpBinary)
         .with_timeout(SEND_TIMEOUT)
-        // A retry would let the queue overflow meanwhile.
+        // A retry would let the queue overflow in the meantime.
         .with_retry_policy(RetryPolicy::disabled())
         .build()
         .map_err(|error| error.to_string())?;

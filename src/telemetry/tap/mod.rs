@@ -57,7 +57,7 @@ pub struct TapDecision {
 struct Tap {
     filter: TapFilter,
     started: Instant,
-    /// Interval between two events, once those of a second are used up.
+    /// Interval between two events, once the events of a second are used up.
     interval_ns: u64,
     bucket: SharedBucket,
     queue: mpsc::Sender<Bytes>,
@@ -235,7 +235,7 @@ mod tests {
         let reader = taps.open(TapFilter::default(), 5).unwrap();
         (0..100).for_each(|_| taps.publish(&LogRecord::default(), &[]));
         let TapCounts { matched, sampled_out, lost, .. } = reader.counts();
-        // A slow machine may earn an event or two meanwhile.
+        // A slow machine may earn an event or two in the meantime.
         assert!(matched == 100 && lost == 0 && (90..=95).contains(&sampled_out), "{:?}", reader.counts());
     }
 }

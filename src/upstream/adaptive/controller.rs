@@ -18,7 +18,7 @@ pub struct AdaptiveRule {
     pub max: u32,
     /// The limit before anything is known.
     pub start: u32,
-    /// A baseline that is never changed, in microseconds. `None`: measured.
+    /// A fixed baseline in microseconds. `None`: the baseline is measured.
     pub fixed_baseline_us: Option<u64>,
 }
 
@@ -61,7 +61,7 @@ const RISING: f64 = 0.4;
 /// at a lower limit.
 const DIP: f64 = 0.9;
 /// After this many windows in a row with the active limit and a short queue, the limit is multiplied by `PROBE`,
-/// although the elasticity does not suggest it: the estimate may be that of servers which had less capacity.
+/// although the elasticity does not suggest it: the estimate may be from a time when the servers had less capacity.
 const PROBE_INTERVAL: u32 = 3;
 const PROBE: f64 = 1.2;
 /// Windows between two dips while the limit does not change.
@@ -118,7 +118,7 @@ impl Controller {
         controller
     }
 
-    /// Applies changed settings. What was learned is kept within their bounds.
+    /// Applies changed settings. The learned values stay, within the new bounds.
     pub fn apply_rule(&mut self, rule: AdaptiveRule) {
         self.rule = rule;
         self.limit = self.limit.clamp(f64::from(rule.min), f64::from(rule.max));
@@ -206,7 +206,7 @@ impl Controller {
     }
 
     /// Moves the baseline towards the response time of a window. It falls fast, and rises by at most a tenth in a
-    /// minute. While the limit is active, longer response times may be those of a queue: then it rises only if the
+    /// minute. While the limit is active, longer response times may come from a queue: then it rises only if the
     /// throughput rises with the requests in flight.
     fn move_baseline(&mut self, response_us: f64, seconds: f64, is_full: bool) {
         if self.rule.fixed_baseline_us.is_some() || response_us <= 0.0 {
@@ -251,7 +251,7 @@ impl Controller {
             };
         }
         self.short_queues = if queue < short { self.short_queues + 1 } else { 0 };
-        // What the queue estimate suggests, as a guess of the elasticity that the measured one outweighs.
+        // The suggestion of the queue estimate, as a first guess of the elasticity. A measured elasticity outweighs it.
         let guess = if is_long {
             SATURATED_GUESS
         } else if queue < short {

@@ -12,7 +12,7 @@ const BAND: f64 = 0.35;
 /// Below this, the requests in flight varied too little for an estimate.
 const MIN_VARIATION: f64 = 0.004;
 
-/// A change of the capacity shows in so many windows at most.
+/// Number of windows after which a change of the capacity shows at the latest.
 const CHANGE_WINDOWS: usize = 4;
 /// Changes smaller than this many standard errors of Poisson counts, or than `MIN_CHANGE` as a logarithm, are noise.
 const CHANGE_ERRORS: f64 = 3.0;
@@ -140,7 +140,7 @@ impl Sums {
             return None;
         }
         let slope = xy / xx;
-        // Counts vary by themselves, so two windows that happen to agree are no proof.
+        // Counts vary by themselves, so two windows that happen to agree are not proof.
         let least = 0.25 / (self.responses / self.weight).max(1.0);
         let residual = ((yy - slope * xy) / (self.weight - 1.0).max(0.5)).max(least);
         Some(Estimate { slope, error: (residual / xx).sqrt() })

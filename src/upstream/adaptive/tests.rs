@@ -228,7 +228,7 @@ fn the_limit_follows_the_capacity() {
     });
 }
 
-/// The response times are those of a queue, by the baseline, but the servers have capacity.
+/// By the baseline, the response times look like a queue, but the servers have capacity.
 #[test]
 fn a_longer_way_to_the_servers_is_no_overload() {
     each_way(3, |simulation| {

@@ -57,7 +57,7 @@ impl Balancer {
         Balancer { balance, spread_above, turns: compute_turns(&weights), shares, weights, names, next: Cell::new(0) }
     }
 
-    /// Selects one of the permitted servers, if there is any. `hash`: that of the `hash_on` key.
+    /// Selects one of the permitted servers, if there is any. `hash` is the hash of the `hash_on` key.
     pub fn select(&self, random: impl FnMut() -> u64, hash: Option<u64>, servers: &impl Candidates) -> Option<usize> {
         // With one server, as most upstreams have, there is nothing to balance.
         if let [weight] = self.weights[..] {
@@ -67,7 +67,7 @@ impl Balancer {
             (Balance::RoundRobin, _) => self.select_round_robin(random, servers),
             (Balance::LeastRequests, _) => self.select_least_loaded(0..self.weights.len(), random, servers),
             (Balance::ConsistentHash, Some(hash)) => self.select_by_hash(hash, servers),
-            // A request without the key goes to any server.
+            // A request without the key can go to any server.
             (Balance::P2c | Balance::ConsistentHash, _) => self.select_p2c(random, servers),
         }
     }
@@ -116,7 +116,7 @@ impl Balancer {
         self.shares.randomize_start(random);
         let due = |load: &ServerLoad| self.shares.next_position(load.server, servers.ramp(load.server));
         let best = loads().filter(|load| !load.is_overloaded_beside(&idlest)).min_by_key(due);
-        // Other workers may have changed all loads meanwhile.
+        // Other workers may have changed all loads in the meantime.
         let best = best.map_or(idlest.server, |best| best.server);
         self.shares.record_request(best, servers.ramp(best));
         Some(best)

@@ -14,7 +14,7 @@ const WORDS: usize = 8;
 const BITS: u32 = 512;
 
 impl ClientBits {
-    /// Adds the client of a request. What no client caused counts as all of them.
+    /// Adds the client of a request. A request that no client caused counts as all clients.
     pub fn add_client(&mut self, client: Blame) {
         let Blame::Client(client) = client else {
             self.0 = [u64::MAX; WORDS];

@@ -366,9 +366,9 @@ impl BreakerRule {
         Some((condition, if condition == OpenCondition::SlowRatio { slow } else { errors }))
     }
 
-    /// Reports whether so many clients that met failures are enough to open the breaker, although others are served
-    /// well: the fraction of the condition is among requests, and half of it must be among clients. For a number of
-    /// errors, a quarter of the clients, or four.
+    /// Reports whether enough clients met failures to open the breaker, although others are served well: the fraction
+    /// of the condition is among requests, and half of it must be among clients. For a number of errors, a quarter of
+    /// the clients, or four.
     fn are_clients_enough(&self, condition: OpenCondition, failed: u64, all: u64) -> bool {
         match condition {
             OpenCondition::SlowRatio => self.slow_ratio.is_reached(2 * failed, all),

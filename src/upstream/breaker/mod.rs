@@ -100,8 +100,8 @@ impl CircuitBreaker {
         BreakerRefusal { kind: self.kind, wait_ms }
     }
 
-    /// Admits a request of `client`, or refuses it. `slow_ms`: from when it is slow, by the config that the request
-    /// uses. `now_ms` is read only if the breaker does not admit everything.
+    /// Admits a request of `client`, or refuses it. `slow_ms` is the time after which it counts as slow, by the config
+    /// that the request uses. `now_ms` is read only if the breaker does not admit everything.
     ///
     /// # Errors
     /// The breaker is open, half-open and has its probes, or the request is not in the share that a ramp admits.

@@ -143,7 +143,7 @@ fn lost_and_returned_probes_never_leave_it_half_open() {
     let mut machine = opened(&RULE);
     let lost: Vec<Ticket> = (0..3).map(|_| ticket(&mut machine, &RULE, 5_000)).collect();
     assert!(wait(&mut machine, &RULE, 9_999).is_some());
-    // Their places are free after `open_for`, and a late result still counts: it is a probe's own.
+    // Their places are free after `open_for`. A late result still counts, because it belongs to a probe.
     let next = ticket(&mut machine, &RULE, 10_000);
     machine.return_ticket(next);
     machine.return_ticket(next);
@@ -311,8 +311,9 @@ fn a_client_that_is_alone_gets_probes_at_once() {
     }
 }
 
-/// Requests of clients in turn, one every 10 ms. `attackers` fail on purpose, and as often as they like; the others are
-/// served if they are admitted. Returns the parts of the requests of others that were served, by second.
+/// Simulates requests of clients in turn, one every 10 ms. `attackers` fail on purpose whenever they like; the others
+/// are served if they are admitted. Returns, for each second, the fraction of the other clients' requests that were
+/// served.
 fn attack(rule: &BreakerRule, attackers: u64, others: u64, seconds: u64) -> Vec<f64> {
     let mut machine = opened(rule);
     let mut served = vec![0; usize::try_from(seconds).unwrap()];

@@ -15,9 +15,10 @@ use crate::proxy::server::quic::endpoint::HandshakeSlot;
 use crate::worker::listener::to_canonical;
 use crate::worker::quic::receive::{QuicListener, WAITING_MAX};
 
-/// When so large a part of `max_connections` is in the handshake, clients must prove their address first.
+/// Clients must prove their address first while more than `max_connections` divided by this number are in the
+/// handshake.
 const PROVEN_PART: usize = 8;
-/// When so large a part is, no more are accepted.
+/// No more are accepted while `max_connections` divided by this number are in the handshake.
 const FULL_PART: usize = 2;
 /// The address for which connections count until theirs is proven.
 const UNPROVEN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);

@@ -44,7 +44,7 @@ impl Backoff {
     }
 }
 
-/// Returns the pause after so many errors in a row.
+/// Returns the pause after this number of errors in a row.
 fn pause_after(errors: u32) -> Option<Duration> {
     let doubled = errors.checked_sub(ERRORS_FREE + 1)?;
     Some(PAUSE_MIN.saturating_mul(1 << doubled.min(10)).min(PAUSE_MAX))

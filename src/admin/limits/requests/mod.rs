@@ -1,5 +1,5 @@
 //! Parses the bodies and queries of requests about limits, and checks them against the config. `part_text` recognizes
-//! hashes, and texts that are no values. Called by `mod.rs` of `limits`.
+//! hashes, and texts that are not values. Called by `mod.rs` of `limits`.
 //!
 //! Input: a body or a query, and the config. Output: the values of keys by source (`NamedValues`) and what to do with
 //! them, or a problem that names each error with its place. To add a parameter or a member, parse it here, and describe
@@ -50,7 +50,7 @@ pub enum Refund {
 #[derive(Default)]
 pub struct NamedValues {
     given: Vec<(String, SourceValue<'static>)>,
-    /// Hashes from a log that the caller gave in place of values. Each has the name of its part in state keys.
+    /// Hashes from a log that the caller gave instead of values. Each has the name of its part in state keys.
     pub hashed: Vec<(String, KeyHash)>,
     /// Contents of state keys for these parts, which `hashed` looks up.
     pub found: Vec<(String, String)>,
@@ -181,7 +181,7 @@ fn parse_decisions(root: &JsonNode, config: &Config, effort: &TimeBudget) -> Opt
         other => node.add_fault(format!("unknown operation `{other}`; one of take, peek")),
     });
     let decisions = root.require("decisions")?.items(1..=DECISIONS_MAX)?;
-    // Every item is parsed, to find all mistakes, before one of them fails the request.
+    // Every item is parsed, to find all errors, before one of them fails the request.
     let decisions: Vec<_> = decisions.iter().map(|node| parse_decision(node, config, effort)).collect();
     Some(DecideBody { op: op?, decisions: decisions.into_iter().collect::<Option<_>>()? })
 }

@@ -1,16 +1,17 @@
-//! The texts that callers give for a part of a key: a value, or a hash in its place. A value that looks like a part of a
-//! key, as a log or a report shows it, is refused: taken as it is, it would be the key of nobody. Called by `requests`.
+//! The texts that callers give for a part of a key: a value, or a hash instead of it. A value that looks like a part of
+//! a key, as a log or a report shows it, is refused: used as it is, it would be a key that no client has. Called by
+//! `requests`.
 
 use crate::limiting::key::KeyPart;
 use crate::limiting::key::shown_key::KeyHash;
 use crate::limiting::source::{Source, SourceKind};
 
-/// A hash that a caller gives in place of a value.
+/// A hash that a caller gives instead of a value.
 #[derive(Debug, PartialEq)]
 pub enum GivenHash {
     /// As a log shows the part.
     Shown(KeyHash),
-    /// The digest that a state key has in place of a long or unusual value; a usage report shows it.
+    /// The digest that a state key has instead of a long or unusual value. A usage report shows it.
     Digest(String),
 }
 
@@ -38,8 +39,8 @@ impl GivenHash {
     }
 }
 
-/// Refuses a value that looks like a part of a key: with the name of this part, or of another source, before `=`, `#` or
-/// `!`. Case does not matter.
+/// Refuses a value that looks like a part of a key: with the name of this part, or of another source, before `=`, `#`
+/// or `!`. Case does not matter.
 pub fn refuse_part_text(part: &KeyPart, value: &[u8], forms: &OtherForms) -> Result<(), String> {
     let Ok(text) = str::from_utf8(value) else { return Ok(()) };
     let Some(at) = text.find(['=', '#', '!']) else { return Ok(()) };

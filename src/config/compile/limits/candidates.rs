@@ -11,7 +11,7 @@ use crate::config::schema::{limit, route};
 use crate::config::source::SourceTexts;
 use crate::limiting::limit::{Limit, Mode};
 
-/// Names of other limits that limits refer to by one option, by the name of the limit.
+/// The limits to which one option refers, by the name of the limit that has the option.
 pub type References<'a> = HashMap<&'a str, At<String>>;
 
 /// The limits that apply wherever another one is listed, by the name of that: its wider tiers, and its candidates with

@@ -25,7 +25,7 @@ const PRICES_MAX: usize = 100;
 /// Key of the cost of everything that a table does not list.
 const DEFAULT: &str = "default";
 
-/// Compiles the option; without it, a request costs 1. `weights`: those of the limit.
+/// Compiles the option; without it, a request costs 1. `weights` are the weights of the limit.
 pub fn compile_cost(section: &Section, weights: Option<Arc<ModelWeights>>) -> Option<Cost> {
     let source = |text: &str| {
         let help = format!("write an integer without quotes, {}", values::describe_sources(Cost::SOURCES));
@@ -174,8 +174,8 @@ fn parse_graphql_name(text: &str) -> Result<String, TextFault> {
     }
 }
 
-/// Compiles a table of costs. What it does not list costs its `default`, or the most of all that it lists, so that
-/// nothing is cheap by oversight.
+/// Compiles a table of costs. Requests that it does not list cost its `default`, or its highest cost, so that nothing
+/// is cheap by oversight.
 fn compile_prices<K: PartialEq>(
     cost: &Section,
     option: &ConfigOption,

@@ -1,4 +1,4 @@
-//! Option `distinct` of limits: what is counted in place of requests. Called by `limits` for the values, and by `rule`
+//! Option `distinct` of limits: what is counted instead of requests. Called by `limits` for the values, and by `rule`
 //! for the numbers.
 
 use crate::config::compile::context::LimitContext;

@@ -17,7 +17,7 @@ use crate::limiting::limit::Limit;
 /// Maximum number of limits in a list: one store decision carries no more.
 const LIMITS_MAX: usize = 16;
 
-/// One entry of a list: the name, and the table if it is one.
+/// One entry of a list: the name, and the table if the entry is a table.
 struct Entry<'a> {
     name: At<String>,
     table: Option<Section<'a>>,

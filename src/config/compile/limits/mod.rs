@@ -145,7 +145,8 @@ pub fn compile_limits(
     limits
 }
 
-/// Keys of the memory store that limits with their own `max_keys` take, and the limits that share the rest.
+/// Number of keys that limits with their own `max_keys` reserve in the memory store, and the limits that share the
+/// rest.
 #[derive(Default)]
 struct ReservedKeys {
     keys: usize,

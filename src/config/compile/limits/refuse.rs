@@ -48,7 +48,7 @@ pub fn compile_own_refuse(section: &Section) -> Option<Refuse> {
     })
 }
 
-/// Parses the value of a header. What the placeholders stand for has no line breaks.
+/// Parses the value of a header. The values of placeholders have no line breaks.
 fn parse_header(text: &str) -> Result<TextTemplate<RefusePlaceholder>, TextFault> {
     parse_header_value(text)?;
     parse_body(text)
@@ -67,7 +67,7 @@ fn parse_body(text: &str) -> Result<TextTemplate<RefusePlaceholder>, TextFault> 
     })
 }
 
-/// Reports a lower-case word in braces, or a misspelled placeholder, that is none of `known`. With spaces around it, a
+/// Reports a lower-case word in braces, or a misspelled placeholder, that is not in `known`. With spaces around it, a
 /// word is literal.
 pub fn report_unknown_placeholder(name: &str, known: &[&str]) -> Result<(), TextFault> {
     if name.starts_with(' ') && name.ends_with(' ') {

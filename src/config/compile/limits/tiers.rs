@@ -31,7 +31,7 @@ const AMOUNTS: [&str; 4] =
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tier {
     pub prefix: u8,
-    /// The tier's numbers are those of the limit times this factor.
+    /// The tier's numbers are the numbers of the limit times this factor.
     times: i64,
 }
 
@@ -259,7 +259,7 @@ fn find_value(entry: &mut TableEntry, part: usize, parts: usize) -> Option<(Plac
     }
 }
 
-/// Removes the prefix length of the value, and returns the index of its tier. Without one, it is that of the limit.
+/// Removes the prefix length of the value, and returns the index of its tier. Without one, it is the tier of the limit.
 fn take_prefix(section: &Section, place: Place, text: &mut Text, tiers: &[Tier]) -> Option<usize> {
     let Some((address, prefix)) = text.value.split_once('/') else { return Some(0) };
     let tier = tiers.iter().position(|tier| Some(i64::from(tier.prefix)) == parse_number(prefix));

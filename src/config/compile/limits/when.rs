@@ -359,7 +359,7 @@ fn parse_range(text: &str) -> Option<(i64, i64)> {
         .find_map(|(at, _)| Some((parse_bound(&text[..at])?, parse_bound(&text[at + 1..])?)))
 }
 
-/// Parses a 64-bit integer; a larger one would be truncated.
+/// Parses an integer that fits into 64 bits. `None` for a larger one, which `integer` alone would truncate.
 fn parse_bound(text: &str) -> Option<i64> {
     integer(text.as_bytes()).filter(|_| text.parse::<i64>().is_ok())
 }

@@ -28,7 +28,7 @@ enum Region<'t> {
 }
 
 impl<'t> HtmlPage<'t> {
-    /// Splits a page roughly as a browser does. What is unclear counts as markup, where only numbers may stand.
+    /// Splits a page roughly as a browser does. Unclear parts count as markup, in which only numbers are allowed.
     pub fn scan(text: &'t str) -> HtmlPage<'t> {
         let mut page = HtmlPage { text, lower: text.to_ascii_lowercase(), regions: Vec::new() };
         let mut at = 0;

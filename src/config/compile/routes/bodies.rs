@@ -31,7 +31,7 @@ impl BodyBounds {
     /// Returns how many bytes of a body the limits of a route read; `None` if they read none. A key needs the whole
     /// body, so its bound applies as soon as one limit has such a key. Calls may be long, so theirs is that of costs.
     ///
-    /// A response that names the calls of a refused request needs them as well; `refuse` is that of the route.
+    /// A response that names the calls of a refused request needs them as well; `refuse` is the option of the route.
     pub fn find_key_body(&self, limits: &[Arc<Limit>], refuse: &Refuse) -> Option<u32> {
         let is_read = limits.iter().any(|limit| limit.reads_body() || limit.refusal_response(refuse).names_calls());
         let is_key = limits.iter().any(|limit| limit.has_key_in_body() && !limit.counted_key().reads_calls_only());

@@ -94,7 +94,7 @@ fn parse_candidate(text: &str) -> Result<TextTemplate<RequestPath>, TextFault> {
         "path" => Ok(Some(RequestPath)),
         _ => invalid_text(format!("unknown placeholder `{{{name}}}`"), "the placeholder is {path}"),
     })?;
-    // The path begins with a slash itself.
+    // The value of `{path}` begins with a slash, so no slash may precede the placeholder.
     if !text.starts_with('/') && !text.starts_with("{path}") || text.starts_with("/{path}") {
         return invalid_text(
             format!("`{text}` begins neither with `{{path}}` nor with another name after `/`"),

@@ -78,7 +78,7 @@ pub struct RouteContext<'a> {
     pub ratelimit_headers: &'a [Dialect],
 }
 
-/// All routes, their table, and where each is written.
+/// All routes, their table, and the place of each in the config.
 pub struct CompiledRoutes {
     pub routes: Vec<Route>,
     pub table: RouteTable,

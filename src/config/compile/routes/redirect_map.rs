@@ -131,7 +131,8 @@ fn fault(what: &str, help: &str) -> TextFault {
     TextFault { what: what.to_owned(), help: help.to_owned() }
 }
 
-/// Returns the paths of a loop. A path that leads to itself under a full URL is none, because the scheme may differ.
+/// Returns the paths of a loop. A path that leads to itself under a full URL is not a loop, because the scheme may
+/// differ.
 fn find_loop<'m>(map: &'m RedirectMap, matcher: Option<&Matcher>) -> Option<Vec<&'m str>> {
     let next = |from: &str| {
         let (to, _) = map.get(from)?;

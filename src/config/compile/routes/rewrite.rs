@@ -90,9 +90,19 @@ fn read_locations(section: &Section) -> Option<LocationRewrite> {
             section.report_fault_at::<()>(KEY, entry.place, &what, &help);
         }
         let to = section.parse_node(&entry.key, &entry.node, is_text);
+        if let Some(to) = to.as_ref().filter(|to| entry.key.ends_with('/') && is_bare_origin(to)) {
+            let what = format!("`{to}` has no path: what follows would become a part of its host");
+            section.report_fault_at::<()>(KEY, entry.place, &what, &format!("write \"{to}/\""));
+        }
         starts.extend(to.map(|to| (entry.key.clone(), to)));
     }
     Some(LocationRewrite::Starts(starts))
+}
+
+/// Returns true for a URL that ends with its host and port.
+fn is_bare_origin(url: &str) -> bool {
+    let authority = url.strip_prefix("//").or_else(|| url.split_once("://").map(|(_, rest)| rest));
+    authority.is_some_and(|authority| !authority.contains(['/', '?', '#']))
 }
 
 /// Compiles `path` and `query` of a `rewrite`. Returns `None` if there is neither.
@@ -206,7 +216,7 @@ fn parse_target_path(text: &str, names: Option<&CaptureNames>) -> Result<TextTem
         return invalid_text("a path has no query and no fragment", help);
     }
     let template = parse_captures(text, names)?;
-    // Captures are pieces of canonical paths. What they are joined to must be canonical around them.
+    // Captures are pieces of canonical paths. The text around them must keep the path canonical.
     let literal = template.render(|_, out| out.push('x'));
     let path = canonicalize_path(&literal, |fault| match fault {
         crate::canonical::PathFault::Slash => Ok(()),

@@ -38,7 +38,7 @@ pub fn warn_of_unverified(section: &Section, edit: &HeaderEdit, auth: Option<&Ro
     }
 }
 
-/// Warns of fields of the access log that no line has, because nothing verifies what they state.
+/// Warns of fields of the access log that never have a value, because nothing in the config verifies it.
 pub fn warn_of_unlogged(section: &Section, server: &ServerSettings, keys: &LimitContext) {
     let (Some(node), Some(log)) = (section.node(&server::ACCESS_LOG), &server.access_log) else { return };
     for (name, fact) in log.facts.iter().zip(&server.log_facts) {

@@ -335,7 +335,7 @@ fn check_name(text: &str) -> Result<String, TextFault> {
             && !label.ends_with('-')
     };
     let host = name.strip_prefix("*.").unwrap_or(&name);
-    // A wildcard below a single label would be that of a whole top-level domain.
+    // A wildcard below a single label would cover an entire top-level domain.
     let is_wildcard_of_one = host.len() < name.len() && !host.contains('.');
     match is_host(host) && host.split('.').all(is_label) && name.len() <= NAME_MAX && !is_wildcard_of_one {
         true => Ok(name),

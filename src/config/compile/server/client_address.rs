@@ -3,6 +3,7 @@
 use crate::config::client_address::{AddressHeader, AddressHeaders, ClientAddressRules};
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::Diagnostic;
+use crate::config::hints::foreign_words::fold_name;
 use crate::config::reader::{At, Section};
 use crate::config::schema::server;
 use crate::config::values;
@@ -13,10 +14,14 @@ use crate::received_headers::may_name_client;
 pub fn compile_client_address(section: &Section) -> ClientAddressRules {
     let nat64 = read_nat64(section);
     section.sources.set_nat64(nat64.clone());
-    let trusted: IpSet = section
-        .read_strings(&server::TRUSTED_PROXIES, |text| section.sources.parse_network(text))
-        .map(|networks| networks.into_iter().map(|at| at.value).collect())
-        .unwrap_or_default();
+    let networks =
+        section.read_strings(&server::TRUSTED_PROXIES, |text| section.sources.parse_network(text)).unwrap_or_default();
+    for At { place, .. } in networks.iter().filter(|network| network.value.prefix_len() == 0) {
+        let what = "every client can choose its address: all peers are trusted proxies, whose headers name the client";
+        let help = "list only the addresses of the proxies in front of the gateway";
+        section.sources.add_warning(DiagnosticCode::ForgeableKey, Diagnostic::new(*place, what).with_help(help));
+    }
+    let trusted: IpSet = networks.into_iter().map(|at| at.value).collect();
     let mut headers = read_headers(section);
     headers.max_hops = section.get(&server::MAX_FORWARDED_HOPS);
     if let (true, true, Some(node)) = (trusted.is_empty(), headers.is_configured, section.node(&server::CLIENT_ADDRESS))
@@ -57,9 +62,42 @@ const PRESETS: [(&str, &str); 4] = [
     ("aws-alb", "x-forwarded-for"),
 ];
 
-/// Parses a preset, or the name of a header.
+/// Names of services and programs that are not presets, and what to write for each.
+const OTHER_SERVICES: [(&str, &str); 15] = [
+    ("akamai", "write \"true-client-ip\", and let Akamai send it"),
+    ("alb", "write \"aws-alb\""),
+    ("aws", "write \"aws-alb\"; a network load balancer needs `proxy_protocol` of [[listener]] instead"),
+    (
+        "awsnlb",
+        "leave it out, and write `proxy_protocol = true` in [[listener]], as the load balancer sends no headers",
+    ),
+    ("caddy", "write \"x-forwarded-for\""),
+    ("cloudfront", "write \"x-forwarded-for\""),
+    ("envoy", "write \"x-forwarded-for\""),
+    ("fastly", "write \"fastly-client-ip\""),
+    ("gcp", "write \"x-forwarded-for\""),
+    ("google", "write \"x-forwarded-for\""),
+    ("haproxy", "write \"x-forwarded-for\""),
+    ("nginx", "write \"x-forwarded-for\", or \"x-real-ip\" if it sends only that"),
+    ("nlb", "leave it out, and write `proxy_protocol = true` in [[listener]], as the load balancer sends no headers"),
+    ("traefik", "write \"x-forwarded-for\""),
+    ("vercel", "write \"x-forwarded-for\""),
+];
+
+/// Parses a preset, or the name of a header. Another name for a preset or a service would be a header that no request has:
+/// all clients would count as one.
 fn parse_address_header(text: &str) -> Result<AddressHeader, TextFault> {
     let preset = PRESETS.iter().find(|(preset, _)| *preset == text);
+    if preset.is_none() {
+        let folded = fold_name(text);
+        let what = || format!("`{text}` is neither a preset nor the name of a header with the client's address");
+        if let Some((preset, _)) = PRESETS.iter().find(|(preset, _)| fold_name(preset) == folded) {
+            return invalid_text(what(), format!("write \"{preset}\""));
+        }
+        if let Some((_, help)) = OTHER_SERVICES.iter().find(|(name, _)| *name == folded) {
+            return invalid_text(what(), *help);
+        }
+    }
     let name = values::parse_header_name(preset.map_or(text, |(_, header)| header))?;
     match name.as_str() {
         "forwarded" => Ok(AddressHeader::Forwarded),

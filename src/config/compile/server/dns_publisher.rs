@@ -84,7 +84,7 @@ fn read_program(section: &Section) -> Option<Vec<String>> {
     Some([path].into_iter().chain(words.map(|word| word.value)).collect())
 }
 
-/// Warns of a program that cannot be started here. The config may be for another machine, so that is no error.
+/// Warns of a program that cannot be started here. The config may be for another machine, so that is not an error.
 fn warn_about_program(section: &Section, place: Place, program: &str) {
     let is_executable = |path: &Path| {
         fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)

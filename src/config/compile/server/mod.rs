@@ -358,7 +358,8 @@ fn parse_store_kind(text: &str) -> Result<StoreKind, TextFault> {
     }
 }
 
-/// Reads the login of Redis; an empty text means none, and the memory needs none. No message repeats a part of it.
+/// Reads the login of Redis. An empty text means no login, and the memory store needs none. Messages do not repeat any
+/// part of it.
 fn read_store_login(section: &Section, kind: &StoreKind) -> StoreLogin {
     let read = |option: &ConfigOption| section.read_string(option).filter(|text| !text.is_empty());
     let login = StoreLogin { username: read(&store::USERNAME), password: read(&store::PASSWORD) };

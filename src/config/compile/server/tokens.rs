@@ -152,7 +152,7 @@ fn parse_expiry(text: &str) -> Result<SystemTime, TextFault> {
     })
 }
 
-/// Warns about a token that expires soon. An expired one is no mistake either: a gateway must start without it.
+/// Warns about a token that expires soon. An expired one is not a mistake either: a gateway must start without it.
 fn warn_about_expiry(item: &Section, token: &AdminToken) {
     let now = SystemTime::now();
     let (true, Some(expires), Some(node)) = (token.expires_soon(now), token.expires, item.node(&admin_token::EXPIRES))

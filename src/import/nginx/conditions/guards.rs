@@ -92,7 +92,7 @@ impl Guard {
         self.condition.keys.iter().any(ZoneKey::reads_client)
     }
 
-    /// Adds the limits of the guard to a route. `scope`: the directives in force there.
+    /// Adds the limits of the guard to a route. `scope`: the directives in effect there.
     pub fn apply(&self, scope: &Scope, out: &mut ImportedConfig, body: &mut RouteBody) {
         if self.status == 444 {
             body.add_remark(out.remarks.add(&self.at, CLOSES_CONNECTION));
@@ -149,7 +149,7 @@ fn read_condition(words: &[String], at: &Directive, variables: &Variables) -> Op
         other => other,
     };
     let name = variable.strip_prefix('$')?;
-    // It has the port and the case that the client wrote.
+    // `$http_host` has the port, and the case in which the client wrote the host.
     if name == "http_host" {
         return None;
     }

@@ -45,7 +45,7 @@ pub fn read_host_condition(at: &Directive) -> Option<HostCondition<'_>> {
 }
 
 impl HostCondition<'_> {
-    /// Returns the response that requests for a host get, with the groups of the expression in place of their variables.
+    /// Returns the response that requests for a host get, with the groups of the expression instead of their variables.
     pub fn answer(&self, host: &str) -> Option<Directive> {
         if self.exact.is_match(host) == self.is_negated {
             return None;

@@ -78,8 +78,8 @@ pub enum PrefixTarget {
 }
 
 /// Reads a `rewrite` with `break` that takes a prefix without its last slash, such as `/app(.*) $1` or `^/app(/.*)$ /v2$1`.
-/// All paths of its location start with `path`. Returns the prefixes to strip and to add, and whether a path that continues
-/// without a slash would become none in nginx.
+/// All paths of its location start with `path`. Returns the prefixes to strip and to add, and whether nginx would turn
+/// a path that continues without a slash into something that is not a path.
 pub fn read_segment_rewrite<'a>(at: &'a Directive, path: &str) -> Option<(&'a str, &'a str, bool)> {
     let [pattern, target, flag] = at.args.as_slice() else { return None };
     if at.name != "rewrite" || flag != "break" {

@@ -156,8 +156,8 @@ pub const GROUPS: [(&str, &[DirectiveRow]); 3] = [
             no_effect("log_not_found", "HSL", "logs"),
             no_effect("log_subrequest", "HSL", "logs"),
             no_effect("server_tokens", "HSL", "the gateway sends no `Server`"),
-            no_effect("resolver", "HSLU", "names are looked up again by the system's resolver"),
-            no_effect("resolver_timeout", "HSLU", "names are looked up again by the system's resolver"),
+            translated("resolver", "HSLU", "addresses, for all hostnames; the server of Docker is that of the system"),
+            no_effect("resolver_timeout", "HSLU", "a lookup that fails keeps the addresses of the last one"),
         ],
     ),
     (

@@ -20,7 +20,7 @@ use crate::import::verdict::Translation;
 /// One directive of nginx.
 #[derive(Debug)]
 pub struct DirectiveRow {
-    /// A `*` at the end stands for any rest.
+    /// A `*` at the end matches any suffix.
     pub name: &'static str,
     /// The blocks that may contain the directive: `M`ain, `H`TTP, `S`erver, `L`ocation, `U`pstream, `limit_except` (`X`),
     /// and `if` in a location (`i`) or a server (`I`).

@@ -1,8 +1,8 @@
 //! Translates `root`, `alias`, `index` and `try_files` to `files` and `try`, where nginx would serve the same files to the
 //! same clients. Everything else closes the route, with the reason.
 //!
-//! Input: a location without `proxy_pass`, with the directives in force there. Output: the folder, the lines of a route, and its
-//! `rewrite`, or why there are none. `lookup` finds the location that nginx chooses for a path.
+//! Input: a location without `proxy_pass`, with the directives that apply there. Output: the folder, the lines of a route, and
+//! its `rewrite`, or why there are none. `lookup` finds the location that nginx chooses for a path.
 //!
 //! To translate another directive about files, read it in `FileLocation::translate`.
 
@@ -68,7 +68,7 @@ pub struct FileLocation<'a> {
     pub block: &'a [Directive],
     pub matcher: &'a LocationMatcher,
     pub scope: &'a Scope<'a>,
-    /// The directives of the server, and those in force there.
+    /// The directives of the server, and those in effect there.
     pub site: &'a [Directive],
     pub outer: &'a Scope<'a>,
 }
@@ -177,7 +177,8 @@ impl FileLocation<'_> {
         Ok(())
     }
 
-    /// Checks the index of the folder where another location begins, if that location takes it and not the folder.
+    /// Checks the index of the folder where another location begins, if that location matches the index but not the
+    /// folder.
     fn check_index_at(&self, path: &str, prefix: &str, out: &mut ImportedConfig) -> Result<(), String> {
         let Some(slash) = path.rfind('/') else { return Ok(()) };
         let (folder, name) = path.split_at(slash + 1);
@@ -306,7 +307,7 @@ fn takes_index(pattern: &str, ignore_case: bool, prefix: &str) -> bool {
     let Ok((expression, ignores)) = translate_path_regex(pattern, ignore_case, Reading::Exact) else { return true };
     let below = if prefix.ends_with('/') { "(.*/)?" } else { ".*/" };
     let index = format!("^{}{below}index\\.html$", format_literal(prefix));
-    // What matches before the name matches the folder as well. A boundary of words depends on the name.
+    // An expression that matches before the name matches the folder as well. A boundary of words depends on the name.
     let folder = format!("(?:{expression}).*index\\.html$");
     let mut parts = vec![(expression.as_str(), ignores, true), (&index, false, true)];
     if !expression.contains("\\b") && !expression.contains("\\B") {

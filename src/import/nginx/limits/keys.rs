@@ -188,7 +188,7 @@ pub fn translate_key(text: &str, variables: &Variables) -> Result<TranslatedKey,
     {
         return Err("nginx skips requests without a query; Sluicegate cannot".to_owned());
     }
-    // nginx does not count requests whose whole key is empty.
+    // nginx does not count requests with an empty key.
     if !names.is_empty() && optional.len() == names.len() && text.starts_with('$') {
         match optional.as_slice() {
             [(kind, name)] => key.add_condition(kind, name, vec![ANY.to_owned()])?,

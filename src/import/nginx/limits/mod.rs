@@ -1,6 +1,6 @@
 //! Translates `limit_req` and `limit_conn` with their zones to limits.
 //!
-//! Input: the zones of `http`, and the directives in force at a location. Output: limits, and the names that a route
+//! Input: the zones of `http`, and the directives in effect at a location. Output: limits, and the names that a route
 //! lists; what cannot be said exactly closes the route. `keys` translates the keys of zones, and `entries` the entries of
 //! a `map`.
 //!
@@ -125,7 +125,7 @@ impl Zones {
         }
     }
 
-    /// Adds the limits in force in `scope` to a route of `server`.
+    /// Adds the limits in effect in `scope` to a route of `server`.
     pub fn apply_limits(
         &mut self,
         scope: &Scope,

@@ -1,7 +1,7 @@
 //! Translates the locations of a server to routes.
 //!
-//! Input: a `location` with the directives in force there. Output: its routes, the last of which is for all requests that
-//! no other one takes. To translate another directive of a location, read it in `Context::translate_body`.
+//! Input: a `location` with the directives in effect there. Output: its routes, the last of which is for all requests
+//! that no other one takes. To translate another directive of a location, read it in `Context::translate_body`.
 //!
 //! - `responses`: `return`.
 //! - `rewrites`: `rewrite` of a location.
@@ -52,13 +52,13 @@ pub struct Context<'a, 'o> {
     pub server_name: Option<&'o str>,
     /// The remark about what protects all locations of the server.
     pub closed: Option<usize>,
-    /// The directives of the server, and those in force there.
+    /// The directives of the server, and those in effect there.
     pub site: &'a [Directive],
     pub outer: &'o Scope<'a>,
     /// The `compress` of the gateway.
     pub compress: Option<&'o str>,
-    /// The comment on a regular expression inside of another location, which may take requests of the server's regular
-    /// expressions.
+    /// The comment on a regular expression inside another location. It may match requests that the server's regular
+    /// expressions would get.
     pub inner_regex: Option<usize>,
     /// How the location around maps `Location` headers, which the locations inside of it inherit.
     pub redirects: Option<RedirectPairs>,

@@ -34,7 +34,7 @@ impl KnownNames {
         ending.map(|ending| format!("*{ending}")).or_else(|| start().map(|start| format!("{start}*")))
     }
 
-    /// Returns whether a pattern of some server may take requests for a name of another one, which has no route of its own.
+    /// Returns whether a pattern of some server may match requests for a name of another server that has no route.
     pub fn may_cover(&self, name: &str) -> bool {
         let is_pattern = name.starts_with("*.") || name.ends_with(".*");
         is_pattern && !self.starts.is_empty() || self.find_pattern(name).is_some()

@@ -114,7 +114,7 @@ fn parse_address(text: &str) -> Option<String> {
     Some(std::net::SocketAddr::new(ip, 80).to_string())
 }
 
-/// Returns the addresses that accept the connections to this one, too: those of all interfaces with the same port.
+/// Returns the wildcard addresses with the same port, which accept connections to this address, too.
 fn wildcards_of(address: &str) -> Vec<String> {
     match address.parse::<SocketAddr>() {
         Ok(socket) if !socket.ip().is_unspecified() => {

@@ -1,7 +1,8 @@
 //! Translates `upstream` blocks and the servers that `proxy_pass` names.
 //!
-//! Input: `upstream` blocks, and the `proxy_*` directives in force at a location. Output: upstreams with their servers,
-//! and the rewrite of a route. `passes` translates `proxy_pass` of a location, and `tls` how servers are verified.
+//! Input: `upstream` blocks, and the `proxy_*` directives in effect at a location. Output: upstreams with their
+//! servers, and the rewrite of a route. `passes` translates `proxy_pass` of a location, and `tls` how servers are
+//! verified.
 //!
 //! To translate another parameter of servers, add it where `server` is read.
 

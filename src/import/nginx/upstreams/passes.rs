@@ -117,7 +117,7 @@ pub fn find_redirects(
     Some(pairs)
 }
 
-/// Returns how nginx maps `Location` headers by a `proxy_pass`, unless something else says it.
+/// Returns how nginx rewrites `Location` headers by default because of a `proxy_pass`.
 fn map_by_pass(at: &Directive, matcher: &LocationMatcher) -> Option<(String, String)> {
     let text = at.arg(0);
     // nginx does not know the server before the request.

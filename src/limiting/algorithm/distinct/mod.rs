@@ -36,11 +36,12 @@ pub struct Distinct {
 /// How long a value counts.
 #[derive(Clone, Debug, PartialEq)]
 enum ValueWindows {
-    /// A value counts for so many ms after its last request.
+    /// A value counts for this many ms after its last request.
     Sliding(i64),
-    /// Values count until the end of a window of so many ms, which began with the first value after the window before.
+    /// Values count until the end of a window of this many ms. A window begins with the first value after the previous
+    /// one.
     FirstHit(i64),
-    /// Values count until the next multiple of so many ms since the epoch.
+    /// Values count until the next multiple of this many ms since the epoch.
     Clock(i64),
     /// Values count until the end of a window of the calendar.
     Calendar(Box<Calendar>),
@@ -57,7 +58,7 @@ pub const DISTINCT: &str = "distinct";
 struct CurrentWindow {
     /// A value counts if its last request was not before this time.
     edge: i64,
-    /// When all values leave; `None` if each leaves at its own time.
+    /// When all values expire; `None` if each expires at its own time.
     stop: Option<i64>,
     /// Start of the window to store.
     start: i64,

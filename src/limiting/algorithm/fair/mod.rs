@@ -46,9 +46,9 @@ pub struct Fair {
 /// Settings of `fair` of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FairSettings {
-    /// `None` is half of the burst.
+    /// Tokens that a tenant above its share has to leave. `None`: half of the burst.
     pub reserve: Option<i64>,
-    /// `None` is eight times the refill time of the reserve, and at least 2 s.
+    /// How long a tenant counts as active. `None`: eight times the refill time of the reserve, and at least 2 s.
     pub active_ms: Option<i64>,
     pub max_active: i64,
     pub weight: i64,
@@ -71,7 +71,7 @@ pub const FORGET: i64 = -1;
 const FULL_MAX: i64 = EXACT / 8;
 /// Longest refill time of the reserve: a year.
 const TAU_MAX_MS: i64 = 366 * 86_400_000;
-/// Most tokens per ms. A backlog has a resolution of a microsecond, so it could not represent more.
+/// Maximum number of tokens per ms. A backlog has a resolution of a microsecond and cannot represent more.
 const TOKENS_PER_MS: i64 = 1000;
 /// Largest rate, so that a thousand times it is exact.
 const RATE_MAX: i64 = EXACT / 1024;

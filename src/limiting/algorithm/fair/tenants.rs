@@ -58,7 +58,7 @@ struct TenantChange {
     tat_us: Option<i64>,
 }
 
-/// The tenant among the others at one time.
+/// The position of the tenant among all tenants at one time.
 struct TenantPosition {
     /// The tenant, or the backlog that it shares.
     id: i64,
@@ -92,8 +92,8 @@ impl<'a> TenantView<'a> {
             total += tenant.weight;
         }
         let find = |id: i64| self.tenants.binary_search_by_key(&id, |tenant| tenant.id).ok();
-        // A tenant that is still stored keeps its own backlog, also after it became inactive. Otherwise it could share
-        // one with another tenant at the time that its refusal promised.
+        // A tenant that is still stored keeps its own backlog even while it is inactive. Otherwise, it could share a
+        // backlog with another tenant at the time that `Retry-After` promised.
         let is_shared = active >= max_active && find(self.tenant).is_none();
         let id = if is_shared { self.tenant % BUCKETS } else { self.tenant };
         let found = find(id).map(|index| self.tenants[index]).filter(|tenant| tenant.tat_us > edge_us);
@@ -106,7 +106,7 @@ impl<'a> TenantView<'a> {
         TenantPosition { id, is_shared, tat_us, backlog, active: active + 1, total: total + weight, edge_us, clock_us }
     }
 
-    /// Returns after how many ms `need` fits, if no other request arrives: others become inactive meanwhile.
+    /// Returns after how many ms `need` fits, if no other request arrives: others become inactive in the meantime.
     fn wait(&self, share: &TenantPosition, need: i64, free: i64) -> i64 {
         let fair = self.fair;
         let mut total = share.total;
@@ -245,7 +245,7 @@ impl RecordAlgorithm for TenantView<'_> {
     }
 }
 
-/// Returns how far the pool never falls, once the reserve was full and while the same tenants are active.
+/// Returns the level below which the pool never falls once the reserve was full and while the same tenants are active.
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "at most 2^50, and rounded down")]
 fn guaranteed_units(reserve_units: i64) -> i64 {
     (reserve_units as f64 * GUARANTEED).floor() as i64

@@ -27,8 +27,8 @@ pub struct RefillRecord {
     pub marks: LedgerMarks,
 }
 
-/// A lower bound of past usage: `low` was in use just before a charge at `at_ms`, less what has been refunded since. It
-/// is the least in use since the previous mark. See the header of `ledger`.
+/// A lower bound of past usage: just before a charge at `at_ms`, `low` was in use, not counting what has been refunded
+/// since. It is the lowest usage since the previous mark. See the header of `ledger`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LedgerMark {
     pub at_ms: i64,

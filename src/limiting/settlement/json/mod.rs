@@ -13,7 +13,7 @@ use crate::limiting::settlement::path_tree::{NodeId, PathTree};
 use crate::limiting::settlement::readings::{NUMBER_MAX, TEXT_MAX, Target, UsageReadings};
 use crate::telemetry::metrics::ScanFault;
 
-/// Deepest nesting of arrays and objects that is read. What is nested deeper is skipped: no path leads there.
+/// Deepest nesting of arrays and objects that is read. Deeper parts are skipped, because no path leads there.
 const DEPTH_MAX: u8 = 128;
 
 /// Parser of one JSON document.
@@ -179,7 +179,7 @@ impl JsonScanner {
         while let Some((&byte, rest)) = bytes.split_first() {
             let mut taken = 1;
             match self.state {
-                // What follows the document is not read.
+                // Bytes after the document are not read.
                 ScanState::Failed | ScanState::Done => return bytes.len(),
                 ScanState::Skipped => taken = self.skip(bytes),
                 ScanState::SkippedText => taken = self.skip_text(bytes, readings),

@@ -89,7 +89,7 @@ fn invalid_json_fails() {
     }
 }
 
-/// Names, numbers and other members are no content.
+/// Names, numbers and other members are not content.
 #[test]
 fn texts_on_content_paths_are_counted() {
     let mut tree = tree();

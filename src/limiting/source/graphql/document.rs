@@ -48,10 +48,32 @@ pub enum Selection {
 /// The value of an argument that may say how many items are wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Size {
+    /// An integer, or another number, rounded up.
     Integer(i64),
     Variable(Name),
-    /// Neither an integer nor a variable.
+    /// Neither a number nor a variable.
     Other,
+}
+
+impl Size {
+    fn read_number(text: &str) -> Size {
+        read_items(text).map_or(Size::Other, Size::Integer)
+    }
+}
+
+/// Reads a number of items as servers do that accept numbers of other types: `1e6` and `"1000000"` are a million. Rounds
+/// up. A number that does not fit, or infinity, is as large as one can be.
+pub fn read_items(text: &str) -> Option<i64> {
+    let text = text.trim();
+    match text.parse::<i64>() {
+        Ok(integer) => Some(integer),
+        Err(_) => text.parse::<f64>().ok().map(round_up),
+    }
+}
+
+/// Rounds a number up.
+pub fn round_up(number: f64) -> i64 {
+    format!("{:.0}", number.ceil()).parse().unwrap_or(i64::MAX)
 }
 
 impl Document {
@@ -153,10 +175,12 @@ fn add_argument(arguments: &mut Vec<(Name, Size)>, argument: &Argument) -> Optio
 fn add_sizes(sizes: &mut Vec<(Name, Size)>, name: &str, value: &Value) {
     let size = match value {
         Value::IntValue(value) => {
-            let text = value.int_token().map(|token| token.text().to_owned()).unwrap_or_default();
-            // A number that does not fit is as large as one can be.
-            Size::Integer(text.parse().unwrap_or(i64::MAX))
+            Size::read_number(value.int_token().map(|token| token.text().to_owned()).as_deref().unwrap_or(""))
         }
+        Value::FloatValue(value) => {
+            Size::read_number(value.float_token().map(|token| token.text().to_owned()).as_deref().unwrap_or(""))
+        }
+        Value::StringValue(value) => Size::read_number(&String::from(value)),
         Value::Variable(variable) => match variable.name() {
             Some(name) => Size::Variable(name.text().as_str().into()),
             None => Size::Other,

@@ -37,7 +37,7 @@ const VARIABLES_MAX: usize = 1000;
 pub struct GraphqlRequest {
     /// `None` if the server has to know the query, because the request only has its hash or its name.
     pub document: Option<Document>,
-    /// The request has a name for a stored query, which some servers execute in place of the query in it.
+    /// The request has a name for a stored query, which some servers execute instead of the query in it.
     pub names_stored: bool,
     pub operation_name: Option<Name>,
     /// The values of variables, as JSON.

@@ -115,8 +115,8 @@ impl VerificationKey {
         let fits = |algorithm: &&Algorithm| is_named(algorithm) && accepted.contains(algorithm);
         let mut algorithms: Vec<Algorithm> = of_family.iter().filter(fits).copied().collect();
         if algorithms.is_empty() {
-            let alg = alg.map_or_else(|| format!("keys of type {kty:?}"), |alg| format!("the algorithm {alg:?}"));
-            return Err(format!("{alg} is not among the accepted algorithms"));
+            let alg = alg.map_or_else(|| format!("the key type {kty:?}"), |alg| format!("the algorithm {alg:?}"));
+            return Err(format!("{alg} is not among the accepted ones"));
         }
         let decoding = match of_family[0].family() {
             AlgorithmFamily::Rsa => read_rsa(&decode("n", n.as_deref())?, &decode("e", e.as_deref())?)?,
@@ -162,7 +162,7 @@ impl KeySet {
     /// Reads a JSON Web Key Set. Keys that cannot verify a token of an `accepted` algorithm are skipped.
     ///
     /// # Errors
-    /// The text is no set, or none of its keys can be used.
+    /// The text is not a set, or none of its keys can be used.
     pub fn from_jwks(text: &[u8], accepted: &[Algorithm]) -> Result<KeySet, String> {
         #[derive(Deserialize)]
         struct Jwks {
@@ -170,7 +170,7 @@ impl KeySet {
         }
         let Jwks { keys } =
             serde_json::from_slice(text).map_err(|error| format!("it is not a JSON Web Key Set: {error}"))?;
-        let (mut read, mut skipped) = (Vec::new(), Vec::new());
+        let (mut read, mut skipped, mut left_out) = (Vec::new(), Vec::new(), 0);
         for (place, jwk) in keys.into_iter().enumerate() {
             let name = jwk.get("kid").and_then(Value::as_str);
             let name = name.map_or_else(|| format!("key {}", place + 1), |kid| format!("key {kid:?}"));
@@ -183,8 +183,11 @@ impl KeySet {
             match key {
                 Ok(key) => read.push(key),
                 Err(why) if skipped.len() < REASONS_MAX => skipped.push(format!("{name}: {why}")),
-                Err(_) => {}
+                Err(_) => left_out += 1,
             }
+        }
+        if left_out > 0 {
+            skipped.push(format!("and {left_out} more"));
         }
         match (read.is_empty(), skipped.is_empty()) {
             (true, true) => Err("the set has no keys".to_owned()),

@@ -129,7 +129,7 @@ impl TokenVerifier {
         self.keys.current(now_s).is_some()
     }
 
-    /// Returns the claims of a request's token. Returns `None` if there is no token, or none that is valid at `now_s`.
+    /// Returns the claims of a request's token. Returns `None` if there is no token, or if it is not valid at `now_s`.
     pub fn verify_request(&self, headers: &HeaderMap, now_s: i64) -> Option<TokenClaims> {
         let of = |repeated| inputs::find_header(headers, &self.header, repeated);
         let verified = |found: FoundValue| -> LineClaims {
@@ -165,7 +165,7 @@ impl TokenVerifier {
             Err(Ambiguous) => return PresentedToken::Invalid,
         };
         let token = strip_bearer(&field);
-        // Another scheme, such as `Basic`, is no token.
+        // Another scheme, such as `Basic`, is not a token.
         if token.is_empty() || (self.header == AUTHORIZATION && token.contains(&b' ')) {
             return PresentedToken::Missing;
         }
@@ -197,7 +197,7 @@ impl TokenVerifier {
         remote.request_refresh(Instant::now())
     }
 
-    /// Reads the header of a token, and returns what is to be checked of it. Returns `None` if it is no token of an
+    /// Reads the header of a token, and returns what is to be checked of it. Returns `None` if it is not a token of an
     /// accepted algorithm.
     fn read_header(&self, token: &[u8]) -> Option<(&Validation, Header)> {
         let header = decode_header(token).ok()?;
@@ -251,7 +251,7 @@ impl PartialEq for TokenVerifier {
     }
 }
 
-/// Compares the settings: an issuer may have other keys meanwhile.
+/// Compares the settings: an issuer may have other keys in the meantime.
 impl PartialEq for KeySource {
     fn eq(&self, other: &KeySource) -> bool {
         match (self, other) {

@@ -102,8 +102,9 @@ impl RemoteKeys {
         RemoteKeys { settings, state: ArcSwap::from_pointee(KeyState::new(None, refresh)) }
     }
 
-    /// Takes over the keys of an earlier config that come from the same place, so that a reload drops none while the
-    /// issuer is down. A renamed section keeps them too, and one with other algorithms those keys that fit them.
+    /// Takes over the keys of an earlier config that come from the same place, so that a reload loses no key while the
+    /// issuer is down. A renamed section keeps them, too. A section whose algorithms have changed keeps the keys that
+    /// fit the new ones.
     pub fn adopt(&self, earlier: &[Arc<RemoteKeys>]) {
         let settings = |keys: &RemoteKeys| (keys.settings.name.clone(), keys.settings.algorithms.clone());
         let from_same_place = || earlier.iter().filter(|keys| keys.settings.location == self.settings.location);
@@ -120,7 +121,7 @@ impl RemoteKeys {
         }
     }
 
-    /// Returns the keys that serve at `now_s`.
+    /// Returns the keys that are valid at `now_s`.
     pub fn current(&self, now_s: i64) -> Option<Arc<KeySet>> {
         let published = self.published()?;
         (!self.is_stale(&published, now_s)).then(|| published.set.clone())

@@ -1,5 +1,5 @@
 //! Cache of recently verified tokens. It has two generations: when the young one is full, it replaces the old one,
-//! which drops all tokens that were not used meanwhile.
+//! which drops all tokens that were not used in the meantime.
 
 use std::collections::HashMap;
 use std::sync::Arc;

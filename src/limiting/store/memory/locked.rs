@@ -214,7 +214,7 @@ impl LockedShards<'_> {
         let is_own = std::ptr::eq(donor, own);
         let id = if is_own { of.limit.id } else { donor.id };
         let KeyCount { len, spent } = donor.key_count();
-        // The limit's own number already includes the new key.
+        // The count of the limit itself already includes the new key.
         let of_spent = donor.evicts_spent(KeyCount { len: len.saturating_sub(usize::from(is_own)), spent });
         let mut victim: Option<(EvictionCandidate, usize, Option<MutexGuard<MemoryShard>>)> = None;
         let (home, mut looked_at) = (self.homes[i].shard, 0);

@@ -1,4 +1,4 @@
-//! The in-memory store. It is used without Redis, and in place of Redis while that is unavailable. All workers share
+//! The in-memory store. It is used without Redis, and instead of Redis while that is unavailable. All workers share
 //! it. It consists of 64 shards with a lock each, so that workers rarely wait for each other. The number of keys is
 //! bounded, for all limits together. `locked` runs operations on the shards of one request.
 //!

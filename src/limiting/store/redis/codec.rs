@@ -138,7 +138,7 @@ impl<'a> ScriptCall<'a> {
 
 /// Keys of a call, each sent once, and their numbers from 1.
 struct WireKeys<'a> {
-    /// A faster hash than the default will do: the keys of one call are few.
+    /// One call has few keys, so a faster hash than the default is sufficient.
     places: HashMap<&'a str, usize, RandomState>,
     items: Vec<&'a str>,
 }
@@ -174,7 +174,7 @@ fn push_rule(ints: &mut IntWriter, rule: &Rule, now_ms: i64) {
     params.into_iter().for_each(|param| ints.push(param));
 }
 
-/// Value in place of the verdict of a decision for which a full server has no memory. No answers follow, and nothing
+/// Value instead of the verdict of a decision for which a full server has no memory. No answers follow, and nothing
 /// was charged.
 const UNDECIDED: i64 = 2;
 
@@ -294,7 +294,7 @@ pub fn not_connected() -> RedisError {
 }
 
 /// Kind of errors that occur before anything is sent.
-const NOT_CONNECTED: redis::ErrorKind = redis::ErrorKind::Client;
+pub const NOT_CONNECTED: redis::ErrorKind = redis::ErrorKind::Client;
 
 /// Classifies the error of a command. If the connection broke after it was sent, the command may have been executed.
 pub fn sent_error_kind(error: &RedisError) -> ErrorKind {
@@ -341,7 +341,7 @@ mod tests {
         Value::BulkString(reply.encode_array(&IntWriter::default()))
     }
 
-    /// Decodes a reply to decisions with so many checks each.
+    /// Decodes a reply to decisions that have these numbers of checks.
     fn decoded(reply: Value, counts: &[usize]) -> Option<Vec<Result<Decision, ErrorKind>>> {
         let rule = Rule::FixedWindow(FixedWindow { limit: 1, window_ms: 1, clock: false });
         let check = Check::new(&Limit::bare("one", rule, Mode::Enforce), "key".to_owned(), 1);

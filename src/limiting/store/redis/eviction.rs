@@ -41,7 +41,7 @@ pub async fn watch_policy(send: impl AsyncFn(&Cmd) -> RedisResult<Value>, claim:
             continue;
         }
         let Ok(Ok(reply)) = timeout(RETRY_PAUSE, send(&info)).await else {
-            // Perhaps there is no connection, or the login may not run the command.
+            // There may be no connection, or the login may not be allowed to run the command.
             sleep(RETRY_PAUSE).await;
             continue;
         };

@@ -81,7 +81,7 @@ pub async fn read_texts(redis: &RedisStore, prefix: &str, kind: GatewayText) -> 
     let names: Vec<String> = send(redis, &key, &cmd).await.map_err(|error| error_text(&error))?;
     let is_name = |name: &String| name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
     let read = names.into_iter().filter(is_name).map(async |name| {
-        // One key may have another type, or be on a node that is down.
+        // A key may have another type, or be on a node that is down.
         let text = read_text(redis, &kind.key(prefix, &name), kind).await.unwrap_or_default();
         PeerText { name, text }
     });

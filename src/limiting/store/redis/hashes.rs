@@ -99,7 +99,7 @@ async fn read_pages(redis: &RedisStore, key: &str) -> RedisResult<Result<RawOver
         let reply =
             timeout(READ_TIMEOUT, redis.send(key, &cmd)).await.unwrap_or_else(|_| Err(failure("no reply in time")));
         let (next, page): (String, Value) = redis::from_redis_value(reply?).map_err(|_| failure("malformed reply"))?;
-        // Not `append`, which rebuilds the whole map for each page.
+        // `append` would rebuild the entire map for each page.
         raw.extend(parse_fields(page).ok_or_else(|| failure("malformed reply"))?);
         if raw.len() > LIVE_ENTRIES_MAX {
             return Ok(Err(format!("{key} has more than {LIVE_ENTRIES_MAX} fields")));

@@ -193,7 +193,7 @@ impl RedisStore {
         let _ = timeout(FIRST_CONNECT, first_attempt).await;
     }
 
-    /// Sends a command that is no decision to the server of `key`. Fails at once without a connection. There is no
+    /// Sends a command that is not a decision to the server of `key`. Fails at once without a connection. There is no
     /// deadline; the caller sets one.
     pub async fn send(&self, key: &str, cmd: &Cmd) -> RedisResult<Value> {
         self.servers.send(key, cmd).await
@@ -270,7 +270,7 @@ impl RedisStore {
         outcomes
     }
 
-    /// Reads the clock of the server in ms; with a cluster, always that of the same slot.
+    /// Reads the clock of the server in ms. With a cluster, always reads the clock of the same slot's server.
     pub async fn read_clock(&self) -> Result<i64, ErrorKind> {
         let key = format!("{}:{{clock}}:clock", self.prefix);
         let time = self.send_with_deadline(&key, &::redis::cmd("TIME")).await?;
@@ -350,8 +350,8 @@ impl RedisStore {
         eviction::read_policy(async |cmd| self.send(key, cmd).await).await
     }
 
-    /// Returns why the server that has `key` denies what a decision needs, in its own words; `None` if it does not, or if
-    /// there is no connection.
+    /// Returns the error with which the server that has `key` denies what a decision needs; `None` if it denies nothing,
+    /// or if there is no connection.
     pub async fn find_denial(&self, key: &str) -> Option<String> {
         const SCRIPT: &str = "redis.call('MGET', KEYS[1]) redis.call('SET', KEYS[1], '', 'PX', 1)";
         let mut call = redis::cmd("EVAL");

@@ -58,7 +58,7 @@ pub struct IntReader<'a> {
 }
 
 impl<'a> IntReader<'a> {
-    /// Reads the header. Returns `None` if the value is no array.
+    /// Reads the header. Returns `None` if the value is not an array.
     pub fn open(bytes: &'a [u8]) -> Option<IntReader<'a>> {
         let (head, mut rest) = bytes.split_first()?;
         let count = match head {
@@ -70,7 +70,7 @@ impl<'a> IntReader<'a> {
         Some(IntReader { bytes: rest, count: usize::try_from(count).ok()? })
     }
 
-    /// Reads the next integer. Returns `None` at the end, or if the value is no integer of 64 bits.
+    /// Reads the next integer. Returns `None` at the end, or if the value is not an integer of 64 bits.
     pub fn read_int(&mut self) -> Option<i64> {
         self.count = self.count.checked_sub(1)?;
         let [head] = take_bytes(&mut self.bytes)?;

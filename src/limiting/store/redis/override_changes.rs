@@ -77,7 +77,7 @@ fn malformed() -> String {
 /// Id of an entry of the stream, and the limit and the field that it names.
 type ListedChange = (String, Option<(String, String)>);
 
-/// Parses entries of the stream. One that another program added has no limit or field, and names no change.
+/// Parses entries of the stream. An entry that another program added, without a limit and a field, has only its id.
 fn parse_changes(reply: Value) -> Result<Vec<ListedChange>, String> {
     let entries: Vec<(String, Vec<String>)> = redis::from_redis_value(reply).map_err(|_| malformed())?;
     let change = |pairs: Vec<String>| match pairs.as_slice() {

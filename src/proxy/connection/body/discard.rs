@@ -153,7 +153,8 @@ pub async fn discard_within(poll_next: impl FnMut(&mut Context<'_>) -> Poll<Opti
     discard_bytes(DISCARD_BYTES, poll_next).await;
 }
 
-/// The same, for a rest of which `left` bytes may still come, and which needs a place.
+/// Discards the rest of a body after the response. At most `left` bytes can still come. Does nothing if there is no
+/// place.
 async fn discard_answered(
     left: usize,
     mut poll_next: impl FnMut(&mut Context<'_>) -> Poll<Option<usize>>,

@@ -88,7 +88,8 @@ impl Drop for StreamRequestBody {
     }
 }
 
-/// Tells invalid framing from a client that has left. The HTTP/2 library resets the stream in the first case.
+/// Distinguishes invalid framing from a client that has disconnected. The HTTP/2 library resets the stream in the first
+/// case.
 fn find_fault(error: &hyper::Error) -> BodyFault {
     let Some(source) = error.source() else { return BodyFault::CutOff };
     let is_malformed = match source.downcast_ref::<::h2::Error>() {

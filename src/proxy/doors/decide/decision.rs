@@ -161,7 +161,7 @@ impl ChargedChecks {
     }
 }
 
-/// Returns whether the response to a request may change what the limit charged.
+/// Returns whether the outcome of the request may correct the charge of the limit.
 fn may_change(limit: &Limit) -> bool {
     limit.charge_rules.as_ref().is_some_and(|rules| rules.depends_on_response())
 }

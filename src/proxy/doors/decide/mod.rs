@@ -2,7 +2,7 @@
 //! one of their requests.
 //!
 //! Input: a question, which is a request of a trusted peer about a request of its client. Output: the decision as a
-//! status with headers. `proxy::doors::request` calls this page in place of its own, and every answer passes
+//! status with headers. `proxy::doors::request` calls this page instead of its own, and every answer passes
 //! `finish_response`.
 //!
 //! - `question`: reads the name and the facts of the request in question
@@ -24,7 +24,9 @@ use crate::proxy::account::request_context::{Reply, RequestContext, RoutedReques
 use crate::proxy::doors::decide::decision::decide_question;
 use crate::proxy::doors::decide::question::{ProxyQuestion, QuestionPurpose, lacks_host, read_question};
 use crate::proxy::doors::decide::settle::settle_charges;
-use crate::proxy::steps::arrival::{check_framing, open_log_entry, report_unnamed_client, report_untrusted_headers};
+use crate::proxy::steps::arrival::{
+    check_framing, open_log_entry, record_target, report_unnamed_client, report_untrusted_headers,
+};
 use crate::proxy::steps::pipeline::admit_described;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
@@ -85,6 +87,10 @@ async fn answer<'a>(
     let head = admit_described(request, route, identity, parser_fault.or(fault));
     request.received.parts.version = version;
     let head = head?;
+    // The log has the path of the route, which may keep repeated slashes.
+    if head.path().len() != head.matched_path().len() {
+        record_target(request, &head);
+    }
     let routed = RoutedRequest { route, head: &head, identity: &identity };
     decide_question(request, routed, question).await.map(Reply::Decision)
 }

@@ -75,7 +75,7 @@ pub fn read_question<'c>(parts: &mut Parts, config: &'c Config) -> Result<ProxyQ
 enum HeadFault {
     /// The asking proxy does not state it.
     Question(Refusal),
-    /// The client sent something that is no valid head.
+    /// The client sent something that is not a valid head.
     Request(End),
 }
 
@@ -241,7 +241,7 @@ fn parse_target(
 ) -> Result<(Uri, Option<HeaderValue>, Option<End>), End> {
     let text = target.as_bytes();
     if text.first() == Some(&b'/') || text == b"*" {
-        // Without a host of its own, the request has that of the question, which HTTP/2 states in the target.
+        // A request without its own host has the host of the question, which is in the target over HTTP/2.
         let base = if host.is_some() { Uri::default() } else { parts.uri.clone() };
         let (uri, fault) = parse_path(text, base)?;
         return Ok((uri, host.cloned(), fault));
@@ -276,7 +276,7 @@ fn is_same_host(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-/// Parses a path with an optional query, and puts it in place of that of `uri`. Also returns the fault that was
+/// Parses a path with an optional query, and puts it instead of that of `uri`. Also returns the fault that was
 /// repaired.
 fn parse_path(text: &[u8], uri: Uri) -> Result<(Uri, Option<End>), End> {
     let (target, fault) = described::parse_target(text)?;

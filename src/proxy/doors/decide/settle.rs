@@ -85,7 +85,7 @@ async fn redeem_receipt(
         if units == 0 || is_over(charge, request).await {
             continue;
         }
-        // What the request cost is known now, so the usage counts that, even if the limit has forgotten the charge.
+        // The cost of the request is known now. The usage counts it, even if the limit has forgotten the charge.
         match charge.correct_charge(limiter, limit, rule, units, |_| units).await {
             Ok(Some(_)) => {
                 corrections.insert(limit.name.clone(), units.into());

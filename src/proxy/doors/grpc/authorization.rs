@@ -163,7 +163,7 @@ pub fn build_parts(http: &HttpAttributes) -> Result<(Parts, Option<End>), End> {
 /// Collects the headers of the request.
 ///
 /// # Errors
-/// The application may read a header that is none for this gateway.
+/// The application may read a header that this gateway does not accept as one.
 fn collect_headers(http: &HttpAttributes) -> Result<HeaderMap, End> {
     let mut headers = HeaderMap::new();
     for HeaderPair { key, value, raw_value } in list_raw_headers(http).unwrap_or(&http.headers) {

@@ -2,7 +2,7 @@
 //! protocols.
 //!
 //! Input: a unary call of a trusted peer. Output: its message and a status in the trailers. `proxy::doors::request`
-//! calls this page in place of its own, and every answer passes `finish_response`.
+//! calls this page instead of its own, and every answer passes `finish_response`.
 //!
 //! - `call`: reads the message of a call, and writes its answer.
 //! - `rate_limit`: `RateLimitService/ShouldRateLimit`. `plan` finds the limits of its descriptors, and `status` writes
@@ -56,7 +56,7 @@ pub async fn handle_call(request: &mut RequestContext<'_>) -> Result<Reply, Refu
     Ok(Reply::Route(call::build_response(answer), None))
 }
 
-/// Answers a request that is no gRPC call.
+/// Answers a request that is not a gRPC call.
 fn explain_protocol() -> Response<ResponseBody> {
     let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
     let problem = problem_document(status, "this listener answers gRPC calls over HTTP/2", None);
@@ -80,7 +80,7 @@ async fn answer_call(
     head: &ValidatedHead,
     identity: ClientAddress,
 ) -> Result<Bytes, CallError> {
-    // The health is no secret, and orchestrators check it from any address.
+    // The health is not a secret, and orchestrators check it from any address.
     if !identity.trusted_peer && method != RpcMethod::HealthCheck {
         let what = "this peer is not in `trusted_proxies` of the gateway";
         return Err(CallError::new(GrpcCode::PermissionDenied, what));

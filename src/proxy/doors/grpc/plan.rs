@@ -210,8 +210,8 @@ fn find_replacements<'d>(domain: &'d RateLimitDomain, request: &RateLimitRequest
     rules.filter_map(|(place, rule)| Some((place, rule.filter(|rule| !rule.replaces.is_empty())?))).collect()
 }
 
-/// Returns the facts of one descriptor. `reads_address`: whether one of its limits reads the address of the client. An
-/// error means that one does, and that the descriptor has none.
+/// Returns the facts of one descriptor. `reads_address` tells whether one of its limits reads the address of the
+/// client. If one does and the descriptor has no address, this is an error.
 fn descriptor_facts<'f>(
     entries: &'f [DescriptorEntry<'f>],
     facts: &Facts<'f>,
@@ -233,7 +233,7 @@ pub fn add_descriptor<'f>(entries: &'f [DescriptorEntry<'f>], facts: &Facts<'f>)
 /// decision reads and writes each budget once.
 ///
 /// # Errors
-/// The descriptors use the budget for two tenants, or a live override delays requests.
+/// The descriptors use the budget for two tenants or two values of `distinct`, or a live override delays requests.
 fn add_check(
     limiter: &Limiter,
     checks: &mut Checks,
@@ -252,7 +252,8 @@ fn add_check(
     {
         if let Evaluation::Check(earlier) = &mut checks.evaluations[place] {
             if earlier.tenant != check.tenant {
-                return Err(format!("two descriptors use the same budget of the limit {} for two tenants", limit.name));
+                let of = if limit.distinct.is_some() { "values of `distinct`" } else { "tenants" };
+                return Err(format!("two descriptors use the same budget of the limit {} for two {of}", limit.name));
             }
             earlier.cost = earlier.cost.saturating_add(check.cost).min(COST_MAX);
         }

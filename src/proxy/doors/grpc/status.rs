@@ -79,8 +79,8 @@ fn wait_ms(answer: Option<&Answer>) -> Option<i64> {
     answer.map(|answer| answer.retry_ms).filter(|ms| *ms != NEVER)
 }
 
-/// Returns the numbers that apply to the key; none if nothing limits it, or the store does not respond. A key that an
-/// override blocks has a quota of 0.
+/// Returns the numbers that apply to the key; `None` if nothing limits it, or if the store does not respond. A key that
+/// an override blocks has a quota of 0.
 fn describe_limit(limit: &Limit, result: &LimitResult) -> Option<CurrentLimit> {
     let rule = result.override_rule.as_deref().unwrap_or(&limit.rule);
     let policy = rule.policy_at(clock::now_ms());
@@ -179,7 +179,8 @@ pub fn build_verdict_response(request: &RequestContext<'_>, verdict: &Verdict) -
     }
     let dialects = route.ratelimit_headers.as_ref().unwrap_or(&view.snapshot.config.ratelimit_headers);
     view.ratelimit.add_headers(&mut response, dialects, (index, route), verdict);
-    // They describe how the gateway chose this format, which the client of another proxy did not ask for.
+    // `Vary` describes how the gateway chose the format of this response. The client of the other proxy did not ask for
+    // that format.
     [VARY, CONTENT_LENGTH].iter().for_each(|name| drop(response.headers_mut().remove(name)));
     response
 }

@@ -32,7 +32,7 @@ const OWN_HEADERS: usize = 4;
 /// A violation of HTTP by a server. It ends the exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolFault {
-    /// Not the head of an HTTP/1 response.
+    /// The bytes are not the head of an HTTP/1 response.
     Head,
     /// The head exceeds the server's [`HeadBounds`].
     HeadTooLarge,

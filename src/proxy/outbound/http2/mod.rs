@@ -92,8 +92,8 @@ impl Http2Connection {
             .max_header_list_size(u32::try_from(bounds.bytes).unwrap_or(u32::MAX))
             // `frames` bounds small frames. The library would end all requests for what one of them does not read.
             .data_frame_budget(usize::MAX)
-            // When a client leaves, its stream is reset, and more frames of it may be on their way. `frames` bounds
-            // them; the library would end the connection after a number of them in its whole life.
+            // When a client disconnects, its stream is reset, and more frames of it may be on their way. `frames`
+            // bounds them; the library would end the connection after a number of them in its whole life.
             .max_concurrent_reset_streams(RESETS_MAX)
             .reset_stream_duration(RESET_MEMORY)
             .max_local_error_reset_streams(None)

@@ -89,7 +89,7 @@ impl ResponseData {
         self.joined.is_empty() && self.stream.is_end_stream()
     }
 
-    /// Takes the frames that wait out of the library.
+    /// Moves the waiting frames from the library into the buffer.
     fn join_frames(&mut self) {
         // The task that waits for data is registered in the library. Polling without need would replace it.
         while self.stream.flow_control().used_capacity() > self.joined.len() {

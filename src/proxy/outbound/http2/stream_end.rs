@@ -19,7 +19,7 @@ use crate::proxy::words::failure_log::UpstreamFailureLog;
 /// How long a server has to end the stream. Then the gateway resets it.
 const END_WAIT: Duration = Duration::from_secs(5);
 
-/// A stream whose response is complete for the client.
+/// A stream whose response is complete from the client's point of view.
 pub struct AnsweredStream {
     pub body: Rc<RefCell<ResponseData>>,
     pub sender: Option<SendStream<Bytes>>,
@@ -31,7 +31,7 @@ pub struct AnsweredStream {
 
 impl AnsweredStream {
     /// Waits in a task of its own until the server ends the stream. Content that it sends is an error, which the client
-    /// does not notice. At most half of the streams of a connection wait; further ones are reset at once.
+    /// does not notice. At most half of the streams of a connection wait; further ones are reset immediately.
     pub fn await_end(self) {
         let waiting = &self.slot.connection.awaited_ends;
         if waiting.get() >= self.slot.connection.max_streams().div_ceil(2) {

@@ -120,7 +120,7 @@ impl StreamPool {
     /// Waits until a stream may be free.
     ///
     /// # Errors
-    /// A connection could not be opened meanwhile.
+    /// A connection could not be opened in the meantime.
     pub async fn wait_for_change(&self) -> Result<(), ConnectError> {
         let before = self.failures.get();
         self.changed.notified().await;

@@ -151,7 +151,7 @@ impl WorkerEndpoint {
         self.record_error(if late { client } else { Blame::Server });
     }
 
-    /// Records a response that is no error of the server.
+    /// Records a response that is not an error of the server.
     pub fn record_success(&self, client: Blame) {
         let (Some(_), Blame::Client(client)) = (&self.upstream.settings.eject, client) else { return };
         let now_ms = self.pools.now_ms();
@@ -188,7 +188,7 @@ impl StreamedResponse {
     }
 
     /// Records that the body broke off. `waited`: the gateway was waiting for more of it. Otherwise the client may have
-    /// read so slowly that the server gave up, which is no error of the server.
+    /// read so slowly that the server gave up, which is not an error of the server.
     pub fn record_cut_off(&mut self, waited: bool) {
         let WorkerEndpoint { upstream, state, pools, unreported, .. } = &*self.server;
         if !waited && pools.now_ms() > self.begun_ms + PROMPT_MS {

@@ -14,7 +14,8 @@ use crate::upstream::caps::UpstreamLoad;
 /// A place below the adaptive limit.
 ///
 /// If the client disconnects after its request was sent, the server may still work on it. So the place stays taken for
-/// the usual response time. Otherwise, clients that leave at once could send any number of requests to the servers.
+/// the usual response time. Otherwise, clients that disconnect immediately could send any number of requests to the
+/// servers.
 pub struct CapacityPermit {
     place: Option<AdaptivePermit>,
     load: Arc<UpstreamLoad>,
@@ -44,7 +45,7 @@ impl CapacityPermit {
         self.place.is_some() && self.sent.get().is_none()
     }
 
-    /// Prepares for another attempt. The last one is no sample.
+    /// Prepares for another attempt. The last one is not a sample.
     pub fn restart(&self) {
         self.sent.set(None);
     }

@@ -70,8 +70,8 @@ fn weaken_etag(headers: &mut HeaderMap) {
     }
 }
 
-/// Changes the head of a 304 as that of the response which the client has stored. A 304 rarely has a `Content-Type`, so
-/// `If-None-Match` tells whether the client's copy is a compressed one.
+/// Changes the head of a 304 in the same way as the response that the client has stored. A 304 rarely has a
+/// `Content-Type`, so `If-None-Match` tells whether the client's copy is a compressed one.
 pub fn revalidate(headers: &mut HeaderMap, request: &HeaderMap, settings: &CompressSettings) {
     let is_other_type = headers.get(CONTENT_TYPE).is_some_and(|found| !settings.has_type(found.as_bytes()));
     if is_other_type || !is_transformable(headers) {

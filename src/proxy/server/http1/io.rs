@@ -230,7 +230,7 @@ impl ReadFilter for Http1Filter {
     }
 }
 
-/// Reads once. Returns `None` if what was read is held, or has been replaced by `unread`: the next read goes on.
+/// Reads once. Returns `None` if what was read is held, or has been replaced by `unread`: the next read continues.
 fn read_unless_held(io: &mut Http1Io, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Option<Poll<io::Result<()>>> {
     if io.filter.is_new && !io.unread.is_empty() {
         io.filter.is_new = false;

@@ -110,7 +110,7 @@ enum AfterParser {
     Rest(Box<Http1Io>),
     /// The connection is upgraded. The client may have sent some bytes already.
     Tunnel(Stream, Vec<u8>, Rc<ClientConnection>),
-    /// The gateway writes this error response to bytes that are no request, and closes.
+    /// The gateway writes this error response to bytes that are not a request, and closes.
     Unread(Box<Http1Io>, Vec<u8>),
     /// The client may still send something that nobody reads.
     Linger(Box<Http1Io>),
@@ -210,7 +210,7 @@ pub fn new_parser(max_headers: usize, max_header_bytes: usize) -> http1::Builder
     parser
 }
 
-/// The number of headers that hyper parses unless it is told another.
+/// The number of headers that hyper parses by default.
 const HYPER_MAX_HEADERS: usize = 100;
 
 /// The smallest read buffer that hyper accepts.

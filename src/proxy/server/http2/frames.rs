@@ -1,5 +1,5 @@
-//! Reads the heads of an HTTP/2 client's frames beside the library. Finds floods of frames that cost work and bring
-//! nothing, and knows whether a head is incomplete.
+//! Reads the headers of an HTTP/2 client's frames in addition to the library. Finds floods of frames that cost work
+//! without any effect, and tracks whether a head is incomplete.
 
 use crate::ends::End;
 use crate::proxy::head::frame_head::{DATA, EARNED_MAX, END_STREAM, FrameHead, FrameSplitter, SETTINGS};
@@ -300,7 +300,7 @@ mod tests {
             let flood = (IDLE.0, Some(Flood::Idle));
             assert_eq!(pass(&mut begun(), &end, 0), flood, "nothing is open");
             let mut frames = begun();
-            // The second head has the trailers of the first, and the request of the third has no body.
+            // The second head has the trailers of stream 1. The request on stream 3 has no body.
             for (stream, flags) in [(1, 0), (1, END_STREAM), (3, END_STREAM), (5, 0)] {
                 let mut head = frame(0, HEADERS, END_HEADERS | flags);
                 head[HEAD - 1] = stream;

@@ -106,7 +106,7 @@ impl<S: GatheredStream> GatheredIo<S> {
 }
 
 impl<S: GatheredStream> Gathering<S> {
-    /// Returns whether the socket must accept something before more is gathered.
+    /// Returns whether the socket must accept some bytes before more are gathered.
     fn is_full(&mut self) -> bool {
         if self.frames.len() >= USUAL_GATHER && self.permit.is_none() {
             self.permit = self.io.acquire_large_write();
@@ -170,7 +170,7 @@ impl<S: GatheredStream> Gathering<S> {
     /// Returns the buffer to the worker, and keeps the bytes that are not written.
     fn return_buffer(&mut self) {
         if self.written == 0 && self.frames.capacity() == self.frames.len() {
-            // The rest of an earlier poll, of which nothing was written since.
+            // This is the rest of an earlier poll, and nothing has been written since then.
             return;
         }
         let rest = self.frames.split_off(self.written);

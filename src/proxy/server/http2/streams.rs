@@ -28,7 +28,7 @@ use crate::proxy::words::refusal::Refusal;
 const PIECE_MIN: usize = 16 * 1024;
 /// Size up to which pieces grow for a client that keeps up, so that many frames are ready at once.
 const PIECE_USUAL: usize = 32 * 1024;
-/// The same for bytes of a bulk transfer. They are in a buffer that connections share, of which there are few.
+/// Maximum size of a piece of a bulk transfer. Such pieces are in shared buffers, of which there are few.
 const PIECE_MAX: usize = 256 * 1024;
 /// More bytes than one read returns outside of bulk transfers.
 const BULK_MIN: usize = 64 * 1024 + 1;

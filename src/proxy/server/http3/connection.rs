@@ -35,8 +35,9 @@ const LAST_CALL: Duration = Duration::from_millis(500);
 const LARGEST_REQUEST: u64 = varint::MAX - 3;
 /// Bytes per second that a client acknowledges at least, if `min_response_rate` is less.
 const LEAST_RATE: u64 = 1024;
-/// Time after which the next response tries to write, though the last one has found no room: perhaps it was only the
-/// window of its stream that was full. Each that finds no room waits for the library then, so that the tries end.
+/// Time after which the next response tries to write although the last one found no space, because perhaps only the
+/// window of its stream was full. A response that finds no space waits for the library, so the number of tries is
+/// bounded.
 const RETRY_WRITE: Duration = Duration::from_millis(50);
 /// Packets that are sent before other tasks run.
 const SENDS_MAX: usize = 16;
@@ -45,9 +46,9 @@ const SENDS_MAX: usize = 16;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Leaving {
     No,
-    /// The client was told to open no more requests, at this time.
+    /// At this time, the client was asked to open no more requests.
     Told(Instant),
-    /// Further requests are rejected. The client has been told if `is_sent`, and may be told of the close.
+    /// Further requests are rejected. The client knows this if `is_sent`, and may then get the close.
     Last {
         is_sent: bool,
     },
@@ -145,7 +146,7 @@ impl Driver {
             self.leaving = Leaving::Last { is_sent: true };
             cx.waker().wake_by_ref();
         }
-        // What was sent may have news for the endpoint, too.
+        // Sending may also have produced events for the endpoint.
         while self.pass_endpoint_events() {
             while let Some(event) = self.shared.queue.pop() {
                 self.shared.quic.borrow_mut().handle_event(event);
@@ -327,7 +328,7 @@ impl Driver {
         has_answer
     }
 
-    /// Sends what there is, as far as the kernel has room.
+    /// Sends all pending packets, as far as the kernel has space.
     fn send(&mut self, now: Instant, cx: &mut Context<'_>) {
         let max_segments = self.endpoint.socket.max_segments();
         if let Some((transmit, packets)) = &self.unsent {

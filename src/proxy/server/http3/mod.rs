@@ -1,8 +1,8 @@
 //! Serves HTTP/3 connections (RFC 9114): many requests at once, each on a QUIC stream with a timer of its own.
 //!
 //! Input: a QUIC connection that `worker::quic` has accepted. Requests go to `proxy::doors::request`. Everything above the
-//! QUIC library is here: no frame is kept before its length is known to be allowed, and the rules for fields are those of
-//! HTTP/2.
+//! QUIC library is here: no frame is kept before its length is known to be allowed, and the rules for fields are the
+//! same as in HTTP/2.
 //!
 //! - `connection.rs`: the loop of a connection: packets, timers, its end.
 //! - `handshake.rs`: what follows the handshake: who the client is, and the control stream.

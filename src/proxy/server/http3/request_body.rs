@@ -22,7 +22,7 @@ pub struct Http3Body {
     pub connection: Rc<Http3Connection>,
     pub id: StreamId,
     pub deadline: RequestDeadline,
-    /// Bytes that are still to come, if the head has announced a length.
+    /// Number of bytes that have not arrived yet, if the head announced a length.
     pub left: Option<u64>,
     /// Trailers, which count once the stream has ended.
     pub trailers: Option<HeaderMap>,

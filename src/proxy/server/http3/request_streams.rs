@@ -1,4 +1,4 @@
-//! What a connection knows of its streams.
+//! The state that a connection keeps of its streams.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -21,7 +21,7 @@ pub struct RequestStream {
     pub(super) unread: Bytes,
     /// An item that was read in advance.
     pub(super) ahead: Option<RequestItem>,
-    /// Nothing more comes from the client: it has ended the stream, or reset it.
+    /// Set once the client has ended or reset the stream, so that no more data arrives.
     pub(super) end: Option<StreamEnd>,
     /// The client does not want the response any more.
     pub is_stopped: bool,
@@ -131,7 +131,7 @@ impl RequestStream {
         }
     }
 
-    /// Counts, once, that the client has broken off a request without an answer.
+    /// Counts, at most once per request, that the client has reset a request before its response.
     pub fn count_reset(&mut self, budget: &RefCell<FloodBudget>) -> Result<(), Fatal> {
         if self.is_answered || std::mem::replace(&mut self.is_reset, true) {
             return Ok(());

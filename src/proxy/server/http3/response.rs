@@ -166,8 +166,8 @@ impl Http3Connection {
         }
     }
 
-    /// Returns whether the task of a request has nobody to work for. If not, the task of `cx` is woken when that changes,
-    /// and when there is room for more of the response.
+    /// Returns whether the client no longer wants this response. While it does, the task of `cx` is woken when that
+    /// changes, and when there is room for more of the response.
     fn poll_unwanted(&self, id: StreamId, cx: &mut Context<'_>) -> bool {
         let mut streams = self.streams.borrow_mut();
         let Some(stream) = streams.requests.get_mut(&id) else { return true };
@@ -233,7 +233,7 @@ impl RequestTask {
     }
 
     /// Forgets the request, and asks the client with `code` to send no more of it. If its rest is being discarded and there
-    /// is no error, that happens afterwards.
+    /// is not an error, that happens afterwards.
     fn end(&self, code: Code) {
         if code != NO_ERROR || !self.connection.end_with_rest(self.id) {
             self.deadline.cut_stream();
@@ -299,7 +299,7 @@ impl RequestTask {
         .await
     }
 
-    /// Runs the steps of the request, and sends the response. If that opens a tunnel, it is in `tunnel` afterwards.
+    /// Runs the steps of the request, and sends the response. If the response opens a tunnel, stores it in `tunnel`.
     async fn answer(&self, request: Request<RequestBody>) -> Result<(), Unsent> {
         let (connection, id, deadline) = (&self.connection, self.id, &self.deadline);
         let method = request.method().clone();

@@ -81,7 +81,7 @@ impl Http3Connection {
         }
     }
 
-    /// Bounds the time of the oldest incomplete head, which began at `begun_ms`. `None`: there is no such head.
+    /// Sets the timer for the oldest incomplete head, which began at `begun_ms`. `None`: no head is incomplete.
     fn set_head_timer(&self, begun_ms: Option<u64>) {
         self.state.end_head();
         if let Some(begun_ms) = begun_ms {
@@ -212,7 +212,7 @@ impl Http3Connection {
         self.poll_write_with(id, |mut stream| stream.write_chunks(chunks).map(|written| written.bytes))
     }
 
-    /// Writes as much of `bytes` as there is room for, like [`poll_write`](Self::poll_write).
+    /// Writes as much of `bytes` as fits, like [`poll_write`](Self::poll_write).
     pub fn poll_write_slice(&self, id: StreamId, bytes: &[u8]) -> Poll<Result<usize, WriteError>> {
         self.poll_write_with(id, |mut stream| stream.write(bytes))
     }
@@ -240,7 +240,8 @@ impl Http3Connection {
         Poll::Ready(result)
     }
 
-    /// Ends the response. One that the client has stopped is reset: only then does the library free the stream.
+    /// Ends the response. If the client has stopped it, it is reset, because only then does the library free the
+    /// stream.
     pub fn finish(&self, id: StreamId) {
         let finished = self.quic.borrow_mut().send_stream(id).finish();
         match finished {

@@ -16,7 +16,7 @@ use crate::proxy::server::http3::request_streams::{RequestStream, StreamItem, St
 use crate::proxy::server::http3::shared::Http3Connection;
 use crate::proxy::server::http3::unidirectional::{UniResult, UniStream, UrgencyUpdate};
 
-/// Heads that may be incomplete at once take at most so many times `max_header_bytes`.
+/// All incomplete heads of a connection take at most this multiple of `max_header_bytes`.
 const HEADS_MAX: usize = 4;
 
 impl Http3Connection {
@@ -148,7 +148,7 @@ impl Http3Connection {
         Ok(())
     }
 
-    /// Sets the urgency of a response. The header of its request has less weight than a PRIORITY_UPDATE.
+    /// Sets the urgency of a response. A PRIORITY_UPDATE takes precedence over the header of the request.
     pub fn set_urgency(&self, id: StreamId, of_header: u8) {
         if let Some(stream) = self.streams.borrow_mut().requests.get_mut(&id) {
             stream.urgency.get_or_insert(of_header);

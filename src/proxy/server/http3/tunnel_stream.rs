@@ -89,7 +89,7 @@ impl AsyncWrite for Http3Tunnel {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends the response. One that ends inside of a frame is reset when the stream is dropped.
+    /// Ends the response. A response that ends inside a frame is reset when the stream is dropped.
     fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.frame_left == 0 && !self.is_shut_down {
             self.is_shut_down = true;

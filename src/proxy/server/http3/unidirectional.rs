@@ -51,16 +51,16 @@ pub enum UniStream {
     },
 }
 
-/// What became of the bytes of a unidirectional stream.
+/// The result of reading bytes of a unidirectional stream.
 #[derive(Debug, PartialEq, Eq)]
 pub enum UniResult {
-    /// They were read. So many frames brought nothing.
+    /// The bytes were read. `idle_frames` of their frames had no effect.
     Read { idle_frames: u32 },
     /// The type of the stream is unknown, so nothing more of it is read.
     Ignored,
 }
 
-/// The urgency that a PRIORITY_UPDATE states for the request stream with this number.
+/// The urgency in a PRIORITY_UPDATE for the request stream with this number.
 #[derive(Debug, PartialEq, Eq)]
 pub struct UrgencyUpdate {
     pub number: u64,

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quinn_proto::StreamId;
 
-/// One of so many turns that write goes to the response that has waited longest, whatever its urgency.
+/// Of this many turns in which a response writes, one goes to the response that has waited longest, whatever its
+/// urgency.
 const FAIR_TURN: u64 = 8;
 
 /// The responses that wait for their turn to write.
@@ -17,7 +18,7 @@ pub struct WriteTurns {
     waiting: BTreeSet<(u8, u64, StreamId)>,
     /// Waits so far.
     count: u64,
-    /// Numbers of waits that have found no room in their turn. They go on when the library reports room again.
+    /// Numbers of waits that have found no room in their turn. They continue when the library reports room again.
     blocked: BTreeMap<StreamId, u64>,
     /// Turns so far that have written.
     written: u64,
@@ -154,7 +155,7 @@ mod tests {
         assert!(!turns.end(stream(2)));
     }
 
-    /// Each round has room for one response. The next one finds none, and goes on with its wait.
+    /// Each round has space for one response. The next response finds none, and continues to wait.
     #[test]
     fn every_eighth_turn_that_writes_goes_to_the_longest_wait() {
         let mut turns = turns(&[(0, 0), (1, 1), (2, 1)]);

@@ -13,7 +13,7 @@ use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 const CID_LENGTH: usize = 10;
 /// Bytes of an ID in front of its tag.
 const BODY: usize = 6;
-/// A byte can name so many workers.
+/// Number of workers that one byte can name.
 pub const WORKERS_MAX: usize = 256;
 
 /// The offset of the receiver's connection ID in a long header, behind its length, and in a short header.

@@ -107,7 +107,7 @@ pub struct QuicEndpoint {
     worker: usize,
     library: RefCell<Endpoint>,
     queues: RefCell<HashMap<ConnectionHandle, Rc<ConnectionQueue>>>,
-    /// The listener is being closed: its connections end.
+    /// The listener is closing, so its connections end.
     is_stopping: Cell<bool>,
     /// Packets of the connection that sends. One buffer serves all of them.
     pub send_buffer: RefCell<Vec<u8>>,
@@ -203,7 +203,7 @@ impl QuicEndpoint {
     /// Accepts a connection.
     ///
     /// # Errors
-    /// Its first packets were invalid, or begin no handshake that could succeed. The client has been told.
+    /// Its first packets were invalid, or begin no handshake that could succeed. The client has been informed.
     pub fn accept(&self, incoming: Incoming, config: Arc<ServerConfig>) -> Result<AcceptedConnection, ConnectionError> {
         let mut response = Vec::new();
         let accepted = self.library.borrow_mut().accept(incoming, Instant::now(), &mut response, Some(config));
@@ -225,7 +225,7 @@ impl QuicEndpoint {
         self.library.borrow_mut().handle_event(handle, event)
     }
 
-    /// Forgets a connection. The library has been told.
+    /// Removes a connection. The library already knows that it has ended.
     pub fn remove(&self, handle: ConnectionHandle) {
         self.queues.borrow_mut().remove(&handle);
         self.wake();

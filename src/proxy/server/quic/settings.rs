@@ -64,8 +64,8 @@ pub fn ping_interval(settings: &ConnectionSettings) -> Duration {
     silence(settings) / 3
 }
 
-/// Returns how many bytes of responses may be unacknowledged or wait to be sent, with this congestion window: a second
-/// window waits. More would wait in front of responses that are more urgent, and take memory.
+/// Returns how many bytes of responses may be unacknowledged or wait to be sent with this congestion window: two
+/// windows, of which one waits. More bytes would delay responses that are more urgent, and use memory.
 pub fn send_window(congestion_window: u64) -> u64 {
     congestion_window.saturating_mul(2).clamp(SEND_WINDOW_MIN, SEND_WINDOW)
 }

@@ -19,8 +19,8 @@ use crate::proxy::words::refusal::Refusal;
 /// Longest time for which a request waits for newer keys.
 const KEYS_WAIT: Duration = Duration::from_secs(2);
 
-/// About when a client may try again while there are no keys. They are fetched as soon after a failure, or up to a
-/// minute later if the issuer has been down for a while.
+/// Approximate delay after which a client may try again while there are no keys. After a failure, keys are fetched
+/// again after the same delay, or up to a minute later if the issuer has been down for some time.
 const KEYS_RETRY_MS: u64 = 5000;
 
 /// Waits until newer keys have been fetched, if the token needs them: for a bounded time, and only if the last keys
@@ -47,7 +47,7 @@ pub async fn verify_token<'a, D: Door<'a>>(
             if auth.verifier.remote_keys().is_some() {
                 Box::pin(door.await_token_keys(&auth.verifier)).await;
             }
-            // Without keys nobody can be told whether the token is valid.
+            // Without keys, the gateway cannot tell whether the token is valid.
             if !auth.verifier.has_keys(clock::now_ms() / 1000) {
                 return Err(Refusal::retry_after(End::TokenKeys, Duration::from_millis(add_jitter(KEYS_RETRY_MS))));
             }

@@ -33,7 +33,7 @@ pub async fn authenticate<'a, D: Door<'a>>(
     if let Some(proof) = door.logged_proof() {
         return proof.map(|()| None).map_err(Refusal::from);
     }
-    // Boxed, so that the future of a request without authentication is not larger for it.
+    // Boxed, so that it does not enlarge the future of a request without authentication.
     let user = match &auth.method {
         AuthMethod::Basic(password) => Box::pin(door.verify_password(routed, password)).await,
         AuthMethod::Jwt(token) => Box::pin(jwt::verify_token(door, routed, token)).await,
@@ -60,7 +60,7 @@ fn accept_user<'a, D: Door<'a>>(door: &mut D, auth: &RouteAuth, user: &str) -> R
 }
 
 /// Adds the header in which the upstream server gets the identity, if it gets one. Limits see it too. Returns `None` if
-/// the identity is no value of a header.
+/// the identity is not a value of a header.
 fn state_user(headers: &mut HeaderMap, auth: &RouteAuth, user: &str) -> Option<()> {
     if let Some(name) = &auth.user_header {
         headers.insert(name.clone(), HeaderValue::from_bytes(user.as_bytes()).ok()?);

@@ -35,7 +35,8 @@ pub fn answer_preflight(preflight: &Preflight<'_>, request: &HeaderMap) -> Respo
     response
 }
 
-/// Replaces the CORS headers of a response by those of the route. `origin`: that of the page, if the request has one.
+/// Replaces the CORS headers of a response by those of the route. `origin` is the origin of the page, if the request
+/// has one.
 pub fn write_cors_headers(headers: &mut HeaderMap, policy: &CorsPolicy, origin: Option<&HeaderValue>) {
     for name in CORS_HEADERS {
         headers.remove(name);

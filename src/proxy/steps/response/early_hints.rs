@@ -33,7 +33,7 @@ impl EarlyHints<'_> {
             return;
         }
         headers::clean_response_headers(&mut fields, None);
-        // An interim response has no body. Clients might take the length for that of the final response.
+        // An interim response has no body. Clients might mistake the length for the length of the final response.
         fields.remove(CONTENT_LENGTH);
         for name in &self.edit.remove {
             fields.remove(name);

@@ -20,8 +20,8 @@ pub fn apply_response_edits(headers: &mut HeaderMap, status: StatusCode, edit: &
     }
 }
 
-/// Replaces the start of `Location`, and of the URL in `Refresh`, by what the route has for it. The longest start
-/// counts.
+/// Replaces the start of `Location`, and of the URL in `Refresh`, with the value in the table of the route. The longest
+/// matching start counts.
 pub fn rewrite_locations(headers: &mut HeaderMap, locations: &[(String, String)]) {
     if locations.is_empty() {
         return;

@@ -17,8 +17,10 @@ pub struct UrlOrigin<'a> {
 
 /// Maps URLs of a server to URLs of the client.
 pub struct LocationMap<'a> {
-    /// The origins that the server may have for its own: that of its address, and that of the `Host` it got.
-    pub server: [UrlOrigin<'a>; 2],
+    /// The origin of the server's address.
+    pub server: UrlOrigin<'a>,
+    /// The `Host` that the server got. A server that knows the client's scheme writes that one before it, not its own.
+    pub sent_host: &'a str,
     /// The origin of the client's request. An empty authority is unknown.
     pub client: UrlOrigin<'a>,
     pub paths: Option<PathMap<'a>>,
@@ -74,9 +76,7 @@ impl LocationMap<'_> {
             Some(_) => return None,
         };
         let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-        let is_same =
-            |origin: &UrlOrigin| is_https.is_none_or(|is_https| is_https == origin.is_https) && origin.has(authority);
-        if !self.server.iter().chain([&self.client]).any(is_same) {
+        if !self.is_own(is_https, authority) {
             return None;
         }
         let path = if rest.starts_with('/') { rest.to_owned() } else { format!("/{rest}") };
@@ -88,6 +88,19 @@ impl LocationMap<'_> {
             (_, None) => Some(format!("//{authority}{path}")),
             (_, Some(_)) => Some(format!("{}://{authority}{path}", if is_https { "https" } else { "http" })),
         }
+    }
+
+    /// Returns whether a URL is one of the server's own. `is_https`: its scheme, if it has one.
+    fn is_own(&self, is_https: Option<bool>, authority: &str) -> bool {
+        let is_same =
+            |origin: &UrlOrigin| is_https.is_none_or(|is_https| is_https == origin.is_https) && origin.has(authority);
+        let is_https = is_https.unwrap_or(self.server.is_https);
+        let sent = UrlOrigin { is_https, authority: self.sent_host };
+        // The client's host with another scheme: a redirect to HTTPS, which must not become one to HTTP.
+        if (UrlOrigin { is_https, ..self.client }).has(authority) {
+            return is_same(&self.client);
+        }
+        is_same(&self.server) || sent.has(authority)
     }
 
     /// Maps a path with its query and fragment.
@@ -147,12 +160,13 @@ impl LocationMap<'_> {
             let host = origin.host().to_ascii_lowercase();
             host == domain || host.strip_suffix(domain.as_str()).is_some_and(|labels| labels.ends_with('.'))
         };
-        !domain.is_empty() && self.server.iter().any(is_within) && !is_within(&self.client)
+        let sent = UrlOrigin { authority: self.sent_host, ..self.server };
+        !domain.is_empty() && (is_within(&self.server) || is_within(&sent)) && !is_within(&self.client)
     }
 }
 
 impl<'a> UrlOrigin<'a> {
-    /// Returns whether an authority of a URL with this scheme is that of the origin.
+    /// Returns whether the authority of a URL with this scheme belongs to the origin.
     fn has(&self, authority: &str) -> bool {
         !authority.is_empty() && self.strip_port(authority).eq_ignore_ascii_case(self.strip_port(self.authority))
     }
@@ -180,10 +194,8 @@ mod tests {
 
     fn mapped(rewrite: &Rewrite, client: UrlOrigin, name: &'static str, value: &str) -> String {
         let map = LocationMap {
-            server: [
-                UrlOrigin { is_https: false, authority: "10.0.0.7:3000" },
-                UrlOrigin { is_https: false, authority: "app.internal.example" },
-            ],
+            server: UrlOrigin { is_https: false, authority: "10.0.0.7:3000" },
+            sent_host: "app.internal.example",
             client,
             paths: PathMap::new(rewrite, &PATTERN, "/app/x", "/app/x"),
         };
@@ -204,6 +216,10 @@ mod tests {
             ("http://app.internal.example", "https://www.example.com/app/"),
             ("http://app.internal.example?x", "https://www.example.com/app/?x"),
             ("//app.internal.example/x", "//www.example.com/app/x"),
+            // The server puts the scheme of `X-Forwarded-Proto` before the host that it got.
+            ("https://app.internal.example/x", "https://www.example.com/app/x"),
+            ("https://app.internal.example:443/x", "https://www.example.com/app/x"),
+            ("https://app.internal.example:80/x", "https://app.internal.example:80/x"),
             ("https://www.example.com/login", "https://www.example.com/app/login"),
             ("https://www.example.com/app/login", "https://www.example.com/app/login"),
             ("/app/login", "/app/login"),
@@ -230,6 +246,24 @@ mod tests {
                     assert_eq!(refresh, format!("{before}{expected}{after}"), "{url}");
                 }
             }
+        }
+        // A server that is reached with TLS gets the client's host, and redirects a client without TLS to HTTPS.
+        for (authority, url) in [
+            ("www.example.com", "https://www.example.com/app/login"),
+            ("www.example.com", "https://www.example.com:443/app/login"),
+            ("www.example.com:8080", "https://www.example.com:8080/app/login"),
+        ] {
+            let map = LocationMap {
+                server: UrlOrigin { is_https: true, authority: "10.0.0.7:3000" },
+                sent_host: authority,
+                client: UrlOrigin { is_https: false, authority },
+                paths: PathMap::new(&rewrite, &PATTERN, "/app/x", "/app/x"),
+            };
+            assert_eq!(map.map_url(url), None, "{url}");
+            assert_eq!(
+                map.map_url(&format!("http://{authority}/login")),
+                Some(format!("http://{authority}/app/login"))
+            );
         }
         let unknown = UrlOrigin { is_https: true, authority: "" };
         assert_eq!(mapped(&rewrite, unknown, "location", "http://10.0.0.7:3000/login"), "/app/login");

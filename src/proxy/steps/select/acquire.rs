@@ -125,7 +125,7 @@ async fn acquire_limited(
     }
 }
 
-/// Returns an idle connection to a reserved server, or a new one. A shortage of file descriptors is no fault of the
+/// Returns an idle connection to a reserved server, or a new one. A shortage of file descriptors is not a fault of the
 /// server: the request keeps its reservation while some are freed.
 async fn connect_reserved(
     servers: &WorkerUpstream,

@@ -96,7 +96,7 @@ fn reserve(
         }
         let choice = servers.selector.select_below_limits(load, state);
         let Some(server) = choice.inspect_err(|fault| servers.record_no_server(*fault))? else { return Ok(None) };
-        // Another worker may have taken the server's last slot, or the last place, meanwhile.
+        // Another worker may have taken the server's last slot, or the last place, in the meantime.
         if let Some(slot) = server.take_slot(load) {
             if state.place.is_none() && load.adaptive.is_some() {
                 state.place = CapacityPermit::take(load);

@@ -39,7 +39,8 @@ impl UsedGauges {
         family.set_metric(shown.map(|(_, (metric, _))| metric).collect());
     }
 
-    /// Returns which gauges of a family are not 0, or were not in an earlier text. Those that are gone are forgotten.
+    /// Returns which gauges of a family are not 0, or were not 0 in an earlier text. Forgets gauges that no longer
+    /// exist.
     fn note_gauges(&mut self, family: &str, metrics: &[Metric]) -> Vec<bool> {
         let known = self.0.remove(family).unwrap_or_default();
         let mut used_labels = HashSet::new();

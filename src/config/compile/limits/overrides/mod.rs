@@ -173,7 +173,7 @@ fn compile_entry(
         Some(node) => read_values(&own, node, hasher),
         None => own.report_missing(format!("{} has an entry without a key", own.title), &help(spec)),
     };
-    // Numbers that the entry does not set are those of the limit.
+    // Numbers that the entry does not set come from the limit.
     let options = amount_options(all_params()).filter_map(|name| limit::overrides::TABLE.find(name));
     let amounts: Vec<&TableEntry> = options.filter_map(|option| own.entry(option)).collect();
     let until = own.parse_string(&limit::overrides::UNTIL, parse_until);
@@ -302,7 +302,7 @@ fn match_key_values(
     Some(values)
 }
 
-/// Compiles the limit's rule with the numbers of `changed` in place of its own.
+/// Compiles the limit's rule with the numbers of `changed` instead of its own.
 pub fn compile_budget(
     sources: &SourceTexts,
     title: &str,
@@ -344,7 +344,7 @@ pub fn compile_budget(
     Some(OverrideBudget::Rule(Arc::new(rule)))
 }
 
-/// Returns an option of the limit that is impossible if requests wait in the queue of a key.
+/// Returns an option of the limit that cannot be combined with a queue, in which requests of a key wait.
 fn find_option_without_queue(base: &Tree) -> Option<&'static str> {
     let has = |option: &&ConfigOption| {
         base.entries.iter().any(|entry| {
@@ -406,7 +406,7 @@ fn parse_set_at(text: &str) -> Result<i64, TextFault> {
     }
 }
 
-/// Describes the numbers of the limit with those of `changed` in place of its own, as they are written.
+/// Describes the numbers of the limit with those of `changed` instead of its own, as they are written.
 fn describe_written(base: &Tree, changed: &[TableEntry]) -> Arc<str> {
     let own = |name: &str| changed.iter().find(|entry| entry.key == name);
     describe_budget(|name| own(name).or_else(|| base.get(name)).map(|entry| &entry.node.value)).into()

@@ -73,7 +73,7 @@ impl Cluster {
                 Err(LaneError::Redirected(_)) => {}
             }
         }
-        // The task continues if the client leaves, so that no slot remains charged alone.
+        // The task continues if the client disconnects, so that no slot remains charged alone.
         let task = spread::decide_over_slots(self.nodes.clone(), op, checks.clone(), until);
         await_reply(deadline, task).await.map_or(Err(ErrorKind::Timeout), |decided| decided.value)
     }

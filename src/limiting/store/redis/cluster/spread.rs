@@ -2,9 +2,9 @@
 //! likely to refuse. If a later slot refuses, the earlier charges are refunded by their receipts, so that a refused
 //! request charges nothing.
 //!
-//! The checks of one slot form a unit and are sent together. A check that comes after another is sent once the answer
-//! to that is known. A charge that depends on limits in other slots, such as that of a candidate, is refunded if the
-//! answers of all slots show that it should not have been made.
+//! The checks of one slot form a unit and are sent together. A check that depends on another check is sent once the
+//! answer to that check is known. A charge that depends on limits in other slots, such as that of a candidate, is
+//! refunded if the answers of all slots show that it should not have been made.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -20,8 +20,8 @@ use crate::limiting::store::redis::cluster::nodes::Nodes;
 use crate::limiting::store::redis::pipeline::waiting::LaneError;
 use crate::limiting::store::redis::slot::key_slot;
 
-/// Decides in a task of its own, which runs to the end even if the client leaves. If the decision comes too late for
-/// the client, its charges are refunded.
+/// Decides in a task of its own, which runs to the end even if the client disconnects. If the decision comes too late
+/// for the client, its charges are refunded.
 pub async fn decide_over_slots(
     nodes: Rc<Nodes>,
     op: Op,

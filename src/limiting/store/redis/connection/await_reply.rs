@@ -91,7 +91,7 @@ mod tests {
     fn time_in_which_the_worker_is_late_is_not_the_servers() {
         on_worker(async {
             let (sender, reply) = oneshot::channel();
-            // The reply takes a quarter of the deadline, but the worker does not run for three of them meanwhile.
+            // The reply takes a quarter of the deadline, but the worker does not run for three of them in the meantime.
             spawn_local(async move {
                 thread::sleep(LIMIT * 3);
                 sleep(LIMIT / 4).await;

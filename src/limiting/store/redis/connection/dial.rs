@@ -10,13 +10,20 @@ use redis::io::tcp::TcpSettings;
 use redis::{
     AsyncConnectionConfig, Cmd, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisError, RedisResult, Value,
 };
-use tokio::net::TcpStream;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
 
 use crate::limiting::store::address::ServerAddr;
+use crate::limiting::store::redis::codec::NOT_CONNECTED;
 use crate::limiting::store::redis_tls::RedisTls;
 
 /// Timeout of the library. Longer than any deadline, because callers use timers of their own.
 const NO_TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// Time for the error with which a server greets, and its length.
+const GREETING_TIMEOUT: Duration = Duration::from_millis(300);
+const GREETING_MAX: usize = 1024;
 
 /// Opens connections with one login.
 #[derive(Clone)]
@@ -33,6 +40,12 @@ impl Dialer {
             Err(error) if error.kind() == redis::ErrorKind::AuthenticationFailed => {
                 Err(self.login_error(addr).await.unwrap_or(error))
             }
+            // The text that the server wrote before it closed is lost, because the server had not read a command that
+            // it got.
+            Err(error) if error.is_connection_dropped() => {
+                let greeting = timeout(GREETING_TIMEOUT, self.read_greeting(addr)).await;
+                Err(greeting.ok().flatten().unwrap_or(error))
+            }
             outcome => outcome,
         }
     }
@@ -43,6 +56,28 @@ impl Dialer {
         let mut auth = redis::cmd("AUTH");
         auth.arg(self.login.username()).arg(self.login.password());
         send_command(&mut pipe, &auth).await.err()
+    }
+
+    /// Connects without sending a command, and returns the error that the server sends first. Redis sends one in
+    /// protected mode, and when it has too many clients.
+    async fn read_greeting(&self, addr: &ServerAddr) -> Option<RedisError> {
+        let tls = self.tls.as_ref().map(|tls| tls.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        let mut text = [0; GREETING_MAX];
+        let length = match (addr, tls) {
+            (ServerAddr::Tcp(host, port), None) => {
+                TcpStream::connect((host.as_str(), *port)).await.ok()?.read(&mut text).await
+            }
+            (ServerAddr::Tcp(host, port), Some(tls)) => {
+                let tcp = TcpStream::connect((host.as_str(), *port)).await.ok()?;
+                tls.connect(host, tcp).await.ok()?.read(&mut text).await
+            }
+            (ServerAddr::Unix(path), _) => UnixStream::connect(path).await.ok()?.read(&mut text).await,
+        };
+        let line = str::from_utf8(&text[..length.ok()?]).ok()?.strip_prefix('-')?.lines().next()?;
+        // The text about protected mode continues with several ways out.
+        let line = line.split(". ").next().unwrap_or(line).to_owned();
+        let kind = if line.starts_with("DENIED") { redis::ErrorKind::AuthenticationFailed } else { NOT_CONNECTED };
+        Some((kind, "the server refuses connections", line).into())
     }
 
     async fn dial_as(&self, addr: &ServerAddr, login: &RedisConnectionInfo) -> RedisResult<MultiplexedConnection> {

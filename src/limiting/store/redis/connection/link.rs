@@ -252,8 +252,8 @@ impl Connector {
         Ok(connection)
     }
 
-    /// Returns the error of a server that turns out to be a node of a cluster. It would decide some requests and not
-    /// others, so that limits would be charged in part here and in part in the memory of the gateway.
+    /// Returns the error of a server that turns out to be a node of a cluster. Such a server would decide only some
+    /// requests. Limits would then be charged partly in Redis and partly in the memory of the gateway.
     async fn test_single(&self, connection: &RedisConnection) -> RedisResult<()> {
         let Some(test) = &self.0.single_test else { return Ok(()) };
         match connection.send(test).await {
@@ -266,9 +266,8 @@ impl Connector {
     /// Checks that the server responds, and reads its clock. An error reply is a response, too: the next decisions show
     /// whether the server can decide. Only a rejected login is an error, because then no decision can succeed.
     async fn check(&self, connection: &RedisConnection) -> RedisResult<()> {
-        let time = redis::cmd("TIME");
-        let (time, taught) = join(connection.send(&time), connection.load_script()).await;
-        match time {
+        // Before the script: without the password, a server closes the connection that sends so much, and its reply is lost.
+        match connection.send(&redis::cmd("TIME")).await {
             Err(error) if error.code().is_none() || codec::error_kind(&error) == ErrorKind::Denied => {
                 return Err(error);
             }
@@ -279,7 +278,7 @@ impl Connector {
             }
             Err(_) => {}
         }
-        taught
+        connection.load_script().await
     }
 }
 
@@ -287,8 +286,9 @@ impl ManageConnection for Connector {
     type Connection = RedisConnection;
     type Error = RedisError;
 
-    /// Connects to the server within [`CONNECT_TIMEOUT`]. If the sentinels name another master meanwhile, it switches
-    /// to that one at once: the old master may hang, or may have restarted without knowing that it was replaced.
+    /// Connects to the server within [`CONNECT_TIMEOUT`]. If the sentinels name another master in the meantime, it
+    /// switches to that one at once: the old master may hang, or may have restarted without knowing that it was
+    /// replaced.
     async fn connect(&self) -> RedisResult<RedisConnection> {
         for _ in 0..MASTERS_MAX {
             let addr = self.target().find_addr().await?;

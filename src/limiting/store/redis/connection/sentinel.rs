@@ -10,7 +10,9 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisError, RedisResult, Value, from_redis_value};
 use tokio::time::{sleep, timeout};
 
+use crate::limiting::decision::ErrorKind;
 use crate::limiting::store::address::ServerAddr;
+use crate::limiting::store::redis::codec::error_kind;
 use crate::limiting::store::redis::connection::dial::{Dialer, send_command};
 
 /// Longest wait for the sentinels, which are queried at once.
@@ -18,6 +20,9 @@ const QUERY_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// Pause between two queries of the sentinels. They detect a master that was replaced and does not know it.
 const QUERY_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Says that a sentinel, and not the master, refuses the login or a command.
+pub const REFUSED_LOGIN: &str = "a sentinel refuses the login or a command";
 
 /// Target of a connection.
 pub enum ConnectionTarget {
@@ -110,6 +115,10 @@ impl Sentinels {
                     newest = Some((epoch, addr));
                 }
                 Ok(_) => {}
+                // Its login differs from the login of the master.
+                Err(denied) if error_kind(&denied) == ErrorKind::Denied => {
+                    error = (redis::ErrorKind::AuthenticationFailed, REFUSED_LOGIN, denied.to_string()).into();
+                }
                 Err(seen) => error = seen,
             }
         }

@@ -89,7 +89,7 @@ impl Lane {
         Ok(result)
     }
 
-    /// Sends a command that is no decision, without the queue. There is no deadline; the caller sets one.
+    /// Sends a command that is not a decision, without the queue. There is no deadline; the caller sets one.
     pub async fn send(&self, cmd: &Cmd, asking: bool) -> RedisResult<Value> {
         let Some(connection) = self.link.connection() else { return Err(codec::not_connected()) };
         let outcome = match asking {

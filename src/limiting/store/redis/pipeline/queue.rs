@@ -14,8 +14,8 @@
 //! last of them would be late, although the server is healthy. The bound grows by one call per round trip while replies
 //! are in time, and halves while they are slow, because other workers and gateways may flood the server, too.
 //!
-//! Decisions that wait are sent, however old they are, as long as the server replies: if they are old, the worker is
-//! late. They fail only if calls under way are late, too. As a call is sent whenever none is under way, each turn of
+//! As long as the server replies, waiting decisions are sent no matter how old they are: if they are old, the worker is
+//! late. They fail only if calls in flight are late, too. A call is sent whenever none is in flight, so each turn of
 //! the worker makes progress.
 
 use std::cell::RefCell;
@@ -31,7 +31,7 @@ use crate::limiting::store::redis::pipeline::waiting::{LaneError, QueuedDecision
 
 /// Maximum number of decisions that wait for one server; further ones fail.
 pub const QUEUE_MAX: usize = 65_536;
-/// Space for so many decisions is kept after a flood.
+/// Number of decisions for which the queue keeps space after a flood.
 const KEPT_CAPACITY: usize = 4096;
 /// Time that a server needs for a unit of work.
 const UNIT_TIME: Duration = Duration::from_micros(5);
@@ -246,7 +246,7 @@ impl PendingQueue {
         let mut batch = Vec::with_capacity(self.waiting.len().min(DECISIONS_MAX));
         let mut work = 0_i64;
         while let Some(next) = self.waiting.front() {
-            // A client that has left is not charged.
+            // A client that has disconnected is not charged.
             let is_wanted = !next.reply.is_closed();
             if is_wanted {
                 work = work.saturating_add(next.work);

@@ -117,7 +117,7 @@ impl QueuedDecision {
     /// Delivers the result. The checks are dropped first, so that the receiver has the only reference to them.
     pub fn deliver(self, answer: Result<Decision, LaneError>) {
         drop(self.checks);
-        // If the client has left, nobody reads the result. Its charge remains.
+        // If the client has disconnected, nobody reads the result. Its charge remains.
         self.reply.0.result.set(Some(answer));
     }
 }

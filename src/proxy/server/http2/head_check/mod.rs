@@ -88,7 +88,7 @@ pub struct HeadCheck {
     unseen: usize,
     /// The beginning of a frame head, or of the frames of one block, that cannot be judged yet.
     held: Vec<u8>,
-    /// Bytes that pass in place of those that were read.
+    /// Bytes that pass instead of those that were read.
     passing: Vec<u8>,
     max_continuations: usize,
     /// Largest list of headers that the library accepts.
@@ -104,7 +104,7 @@ pub struct HeadCheck {
 
 /// The frames at the beginning of some bytes.
 enum BlockFrames {
-    /// The first frame is no part of a block of headers.
+    /// The first frame is not part of a block of headers.
     None,
     /// A block that is not complete yet.
     Partial,
@@ -340,7 +340,8 @@ impl HeadCheck {
                     request_line.write_without_path(literals);
                 }
             }
-            // A few bytes can stand for thousands. Of a larger list, the library gets enough to refuse it.
+            // A few bytes can represent thousands. If the list is too large, the library gets just enough of it to
+            // refuse it.
             if *writes_literals && list_size < max_list {
                 write_field(field, literals);
             }
@@ -375,7 +376,7 @@ fn write_field(field: HeaderField<'_>, literals: &mut Vec<u8>) {
     write_literal(literals, field.name, encoded.as_deref().unwrap_or(field.value));
 }
 
-/// Writes the frames of a block in place of those that begin with `head`.
+/// Writes the frames of a block instead of those that begin with `head`.
 fn write_block(head: FrameHead, mut block: &[u8]) -> Option<Vec<u8>> {
     let mut frames = Vec::with_capacity(HEAD + block.len());
     let (mut kind, mut flags) = (HEADERS, head.flags & END_STREAM);

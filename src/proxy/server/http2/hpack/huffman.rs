@@ -111,7 +111,7 @@ pub fn decode(mut encoded: &[u8], decoded: &mut Vec<u8>) -> Result<(), InvalidHu
         if length > bits {
             return Err(InvalidHuffman);
         }
-        // EOS is no byte.
+        // EOS is not a byte.
         decoded.push(u8::try_from(symbol).map_err(|_| InvalidHuffman)?);
         window <<= length;
         bits -= length;

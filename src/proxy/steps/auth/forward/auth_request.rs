@@ -39,14 +39,14 @@ const OMITTED: [HeaderName; 12] = [
 /// Builds the request that asks the auth server about `request`.
 ///
 /// # Errors
-/// The request has no host, or its target is no value of a header.
+/// The request has no host, or its target is not a value of a header.
 pub fn build_auth_request(
     request: &mut RequestContext<'_>,
     routed: RoutedRequest<'_>,
     rule: &ForwardAuth,
 ) -> Result<OutgoingRequest, Refusal> {
     if routed.head.authority().is_empty() {
-        // An auth server would take its own host for that of the request.
+        // An auth server would mistake its own host for the host of the request.
         return Err(End::HostMissing.into());
     }
     let (mut parts, ()) = Request::new(()).into_parts();
