@@ -16,5 +16,6 @@ mod tidy {
     mod reach;
     mod size;
     mod source;
+    mod stderr;
     mod taught;
 }

@@ -29,19 +29,23 @@ async function perform(result, action, work, done) {
   }
 }
 
-// What a reset leaves as it is.
-function resetEffect({ about, parts }) {
-  return keyNames(about, parts).length > keyNames(about, []).length ? "The shared budget stays as it is."
+// What a reset leaves as it is. `override`: that of the key, if any.
+function resetEffect({ about, parts }, override) {
+  const block = override && override.blocked ? `The key stays ${describeOverride(override)}: only an end of the block admits its requests.` : "";
+  const others = keyNames(about, parts).length > keyNames(about, []).length ? "The shared budget stays as it is."
     : about.tier_of ? "It counts IPv6 clients in networks of other sizes too. These are not reset, and may still refuse the next request."
-      : `The next request of this key has the full budget${about.ban ? ", and a ban of it ends" : ""}.`;
+      : block ? "" : `The next request of this key has the full budget${about.ban ? ", and a ban of it ends" : ""}.`;
+  return [others, block].filter(Boolean).join(" ");
 }
 
 async function resetKey(result, target, refresh) {
   const { name, shown, state } = target;
-  const effect = resetEffect(target);
+  const { override } = await getJson(state).catch(() => ({}));
+  if (hasLeft(result)) return;
+  const effect = resetEffect(target, override);
   if (!(await confirmAction("Reset this key?", `The limit ${name} forgets what ${shown} has used. ${effect}`, "Reset", "primary"))) return;
   await perform(result, "Reset", async () => (await request("DELETE", state)).json(),
-    (answer) => (answer.existed === false ? `Nothing to reset: ${name} knew nothing of ${shown}. Is the key right?` : `Reset: ${name} forgot ${shown}. ${effect}`));
+    (answer) => (answer.existed === false ? `Nothing to reset: ${name} had counted nothing of ${shown}. ${override ? effect : "Is the key right?"}` : `Reset: ${name} forgot ${shown}. ${effect}`));
   refresh();
 }
 
@@ -61,10 +65,10 @@ async function removeOverride(result, { override, name, shown }, refresh) {
   refresh();
 }
 
-// How many requests of the last minute the change is about, where that is known.
-async function recentRequests(about, parts) {
+// How many requests of the last minute the change is about, where that is known: the list has the most frequent keys.
+async function recentRequests(about, key) {
   const { keys } = await getJson(`/-/top?limit=${encodeURIComponent(about.limit)}&by=admitted&window=1m&n=100`);
-  const own = keys.find((one) => keyLink(one.limit, one.key) === keyLink(about.limit, parts.join(",") || "all"));
+  const own = keys.find((one) => one.key === key);
   return own ? own.count_max : 0;
 }
 
@@ -80,11 +84,13 @@ async function changeBudget(result, target, refresh, blocks) {
   const time = choice("For", "for", DURATIONS, blocks ? "1h" : "1d");
   const note = textField("Note, such as the number of a ticket", "note", "", { maxlength: "200" });
   const place = (await canEditFiles()) ? choice("Kept as", "place", [["live", `live override: at once, ${wherever()}`], ["file", "edit of the config file: after a look at the change"]], "live") : null;
+  const now = await getJson(target.state).catch(() => ({}));
   if (hasLeft(result)) return;
   const recent = el("p", { class: "quiet" });
-  if (blocks) recentRequests(about, parts).then((found) => setText(recent, found ? `In the last minute, the limit admitted about ${count(found, "request")} of this key.` : "The limit admitted no request of this key in the last minute."), () => {});
+  if (blocks) recentRequests(about, now.key).then((found) => setText(recent, found ? `In the last minute, the limit admitted about ${count(found, "request")} of this key.` : ""), () => {});
   const text = el("p", {}, blocks ? `The limit ${name} refuses every request of ${shown}.` : `The limit ${name} gives ${shown} a budget of its own. What the key has used counts already; reset it too if it shall start anew.`);
-  if (!(await confirmAction(`${word} this key?`, [text, recent, el("div", { class: "stack" }, size, time, note, place)], word))) return;
+  const replaced = now.override && now.override.source === "live" ? el("p", {}, `It replaces the override ${describeOverride(now.override)}, which does not return.`) : null;
+  if (!(await confirmAction(`${word} this key?`, [text, ...(replaced ? [replaced] : []), recent, el("div", { class: "stack" }, size, time, note, place)], word))) return;
   const [amount, length, reason] = [blocks ? "0" : size.lastElementChild.value.trim(), time.lastElementChild.value, note.lastElementChild.value.trim()];
   if (place && place.lastElementChild.value === "file") {
     await addOverride(result, about.limit, parts, amount, { length, reason });
@@ -95,7 +101,7 @@ async function changeBudget(result, target, refresh, blocks) {
       if (idle) throw new Error(idle);
       const body = { ...(blocks ? { block: true } : { [leading]: amount }), ...(length && { for: length }), ...(reason && { note: reason }) };
       return sendJson("PUT", override, body);
-    }, (answer) => `${shown} at ${name}: ${answer.override ? describeOverride(answer.override) : "changed"}. ${KEEPERS[answer.kept_in] || ""}${answer.applied ? "" : " It applies within seconds."}`);
+    }, (answer) => `${shown} at ${name}: ${answer.override ? describeOverride(answer.override) : "changed"}. ${KEEPERS[answer.kept_in] || ""}${answer.applied ? "" : " It applies within seconds."}${answer.replaced ? ` Before: ${describeOverride(answer.replaced)}.` : ""}`);
   }
   refresh();
 }

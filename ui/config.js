@@ -13,14 +13,14 @@ function showDiff(diff) {
     .map(([change, list]) => showText(`${kind} ${change.replaceAll("_", " ")}: ${list.join(", ")}`, 400)));
 }
 
-const diffList = (lines) => el("ul", {}, ...lines.slice(0, 50).map((line) => el("li", {}, line)));
+const diffList = (lines) => el("ul", {}, ...firstOf(lines, 50, (line) => line).map((line) => el("li", {}, line)));
 
 // Lists errors. `jump(found)` returns what goes to the place of an error, if that is shown.
 function diagnosticList(list, jump = () => null) {
-  return el("ul", {}, ...list.slice(0, 20).map((found) => {
+  return el("ul", {}, ...firstOf(list, 20, (found) => {
     const go = jump(found);
-    return el("li", {}, go ? el("button", { type: "button", class: "link", onclick: go }, showDiagnostic(found)) : showDiagnostic(found));
-  }));
+    return go ? el("button", { type: "button", class: "link", onclick: go }, showDiagnostic(found)) : showDiagnostic(found);
+  }).map((item) => el("li", {}, item)));
 }
 
 // A text with the numbers of its lines.
@@ -286,6 +286,9 @@ function textPanel(title, path) {
   return { node: section(null, details), load: async () => {} };
 }
 
+// Which config is active, and how the last reload ended.
+const describeActive = ({ generation, pinned, last_reload: last }) => JSON.stringify([generation, pinned, last && last.at]);
+
 function configScreen(main) {
   const result = outcome();
   const reload = reloadPanel(() => load());
@@ -298,23 +301,29 @@ function configScreen(main) {
   ];
   if (!session.allows("edit")) panels[0][0] = { node: section("Files", needsRole("edit", "Reading and editing files")), load: async () => {} };
   main.replaceChildren(el("h1", { tabindex: "-1" }, "Config"), result.node, reload.node);
-  async function load() {
-    try {
-      reload.update(await getJson("/-/status"));
-    } catch (error) {
-      result.show("bad", error.message);
-    }
-    const history = panels[1][0];
-    if (history.node.isConnected) history.load().catch(() => {});
-  }
+  const history = panels[1][0];
+  // What the live event says about the config that is shown.
+  let shown = null;
+  const load = () => loadWithRetry(reload.node, async () => {
+    const found = await getJson("/-/status");
+    shown = describeActive(found);
+    reload.update(found);
+    result.node.replaceChildren();
+    if (history.node.isConnected) await history.load();
+  }, (error) => result.show("bad", error.message));
   load();
-  // Panels that this role may see.
-  (async () => {
-    for (const [panel, role] of panels) {
-      if (role && !session.allows(role)) continue;
-      await panel.load().then(() => main.append(panel.node), (error) => main.append(el("p", { class: "quiet" }, `A part of this screen cannot be loaded: ${error.message}`)));
-    }
-  })();
+  // Panels that this role may see, in their order.
+  for (const [panel, role] of panels) {
+    if (role && !session.allows(role)) continue;
+    const place = el("p", { class: "quiet" });
+    main.append(place);
+    loadWithRetry(place, async () => {
+      await panel.load();
+      place.replaceWith(panel.node);
+    }, (error) => setText(place, `A part of this screen cannot be loaded: ${error.message}`));
+  }
   const [file] = panels[0];
-  return { close() {}, unsaved: () => (file.unsaved ? file.unsaved() : null), keepDraft: () => file.keepDraft && file.keepDraft() };
+  return { close() {}, update(event) {
+    if (shown !== null && shown !== describeActive(event)) load();
+  }, unsaved: () => (file.unsaved ? file.unsaved() : null), keepDraft: () => file.keepDraft && file.keepDraft() };
 }

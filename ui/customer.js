@@ -28,6 +28,7 @@ function customerFinder() {
   let isChosen = false;
   const source = choice("Known by", "source", [[REQUEST, "Request id"]], REQUEST);
   const select = source.lastElementChild;
+  const result = outcome();
   select.addEventListener("change", () => { isChosen = true; });
   const value = textField("What the customer sent: an address, an API key, or the request id of the response", "value", "", { required: true, maxlength: "2000", oninput: () => {
     const text = value.lastElementChild.value.trim();
@@ -35,16 +36,31 @@ function customerFinder() {
     if (guess && !isChosen && Array.from(select.options).some((option) => option.value === guess)) select.value = guess;
   } });
   value.className = "grow";
-  listSources().then((sources) => {
+  loadWithRetry(select, async () => {
+    const sources = await listSources();
     select.prepend(...sources.map((name) => el("option", { value: name }, describeSource(name))));
     if (!isChosen) select.selectedIndex = 0;
-  }).catch(() => {});
-  return section("Why was a customer refused?", el("form", { class: "row", role: "search", onsubmit: (event) => {
+    result.node.replaceChildren();
+  }, (error) => result.show("warn", `Customers can be found by a request id only: ${error.message}`));
+  const find = ({ name, value: text, isHash }) => getJson(`/-/customers?source=${encodeURIComponent(name)}&${isHash ? "hash" : "value"}=${encodeURIComponent(text)}&n=1`);
+  return section("Why was a customer refused?", el("form", { class: "row", role: "search", onsubmit: async (event) => {
     event.preventDefault();
     const text = value.lastElementChild.value.trim();
-    const hash = /(?:^|#)([0-9a-f]{16})$/.exec(text);
-    location.hash = select.value === REQUEST ? requestLink(text) : customerLink(hash ? `${select.value}#${hash[1]}` : `${select.value}=${encodeURIComponent(text)}`);
-  } }, value, source, el("button", { type: "submit", class: "primary" }, "Find")));
+    if (select.value === REQUEST) {
+      location.hash = requestLink(text);
+      return;
+    }
+    let typed = readTyped(select.value, text);
+    try {
+      // The gateway says what is no value of the source.
+      const found = await find(typed);
+      const hashed = { ...typed, isHash: true };
+      if (maybeHash(typed) && !found.limits.some(hasUsed) && (await find(hashed).then(() => true, () => false))) typed = hashed;
+      if (!hasLeft(result)) location.hash = customerLink(typedPart(typed));
+    } catch (error) {
+      result.show("bad", error.message);
+    }
+  } }, value, source, el("button", { type: "submit", class: "primary" }, "Find")), result.node);
 }
 
 // Why a limit refused a request, in words.
@@ -74,9 +90,11 @@ function requestScreen(main, id) {
   const result = outcome();
   const story = section(null, el("p", { class: "quiet" }, "Loading\u2026"));
   main.replaceChildren(trail(["Customers", "#/customers"]), el("h1", { tabindex: "-1" }, `Request ${showText(id)}`), result.node, story, customerFinder());
-  const budgets = getJson("/-/limits").then(({ limits }) => new Map(limits.map(({ limit, budget }) => [limit, budget])), () => new Map());
-  Promise.all([getJson(`/-/refusals?request_id=${encodeURIComponent(id)}`), budgets]).then(([{ refusals, gateways }, known]) => {
+  const loadBudgets = () => getJson("/-/limits").then(({ limits }) => new Map(limits.map(({ limit, budget }) => [limit, budget])), () => new Map());
+  loadWithRetry(story, async () => {
+    const [{ refusals, gateways }, known] = await Promise.all([getJson(`/-/refusals?request_id=${encodeURIComponent(id)}`), loadBudgets()]);
     const rows = checksOf(refusals);
+    result.node.replaceChildren();
     if (rows.length === 0) {
       story.replaceChildren(el("p", { class: "story" }, "No such request is among the last refusals."),
         el("ul", {}, el("li", {}, "It may be too old, or it was not refused by a limit. The access log has every request: search it for the id."),
@@ -90,7 +108,7 @@ function requestScreen(main, id) {
     story.replaceChildren(...rows.map((row) => el("p", { class: "story" }, tellRefusal(row, known))),
       el("ul", {}, ...rows.filter(({ check }) => check.key).map(({ check }) => el("li", {}, el("a", { href: keyLink(check.limit, check.key) }, `Help: the key ${showText(check.key)} of the limit ${showText(check.limit, 60)}`))),
         ...keys.map((part) => el("li", {}, el("a", { href: customerLink(part) }, `All limits of ${showText(part)}`)))), grid.node);
-  }).catch((error) => {
+  }, (error) => {
     story.replaceChildren();
     result.show("bad", error.message);
   });
@@ -112,6 +130,13 @@ function judgeCustomer(found) {
   return { level: "good", text: `No limit ${unknown ? "is known to refuse" : "refuses"} this customer now.${unknown}${before}`, now };
 }
 
+// How often the key was refused. Other limits than those that refuse count what was over them.
+function describeRefused({ outcome: counted, refused_min: least, refused_max: most }) {
+  const number = most === least ? showNumber(least) : `${showNumber(least)} to ${showNumber(most)}`;
+  if (most === 0 || counted === "refused") return number;
+  return counted === "would_refuse" ? `would be: ${number}` : `none, over it: ${number}`;
+}
+
 function customerColumns(part, act) {
   const left = (row) => isNumber(row.remaining) && row.policy;
   return [
@@ -120,7 +145,7 @@ function customerColumns(part, act) {
     { name: "Now", kind: "wide", cell: (row) => (row.admitted === undefined ? "not known" : row.admitted ? { text: "admitted", level: "good" } : { text: describeNext(row).replace("is refused", row.mode === "shadow" ? "would be refused" : "refused"), level: row.mode === "shadow" ? "warn" : "bad" }) },
     { name: "Used", number: true, cell: (row) => (left(row) ? { text: `${showNumber(row.used)} of ${showNumber(row.policy.quota)}`, share: row.used / Math.max(1, row.policy.quota) } : "\u2013") },
     { name: "Left", number: true, cell: (row) => (left(row) ? showNumber(row.remaining) : "\u2013") },
-    { name: "Refused here in 10 min", number: true, cell: (row) => (row.refused_max === row.refused_min ? showNumber(row.refused_min) : `${showNumber(row.refused_min)} to ${showNumber(row.refused_max)}`) },
+    { name: "Refused here in 10 min", number: true, cell: describeRefused },
     { name: "Override", cell: (row) => (row.override ? describeOverride(row.override) : "\u2013") },
     ...(session.allows("limits") ? [{ name: "Help", act, cell: (row) => ({ acts: keyButtons(keyTarget(row.about, row.parts), row.override).filter(({ id }) => id !== "refund")
       .map(({ id, text, kind }) => ({ id, kind: kind === "primary" ? null : kind, text: text.replace(" key", ""), label: `${text.replace(" key", "")}: ${showText(row.limit, 60)}, ${showText(row.key)}` })) }) }] : []),
@@ -129,7 +154,7 @@ function customerColumns(part, act) {
 
 function customerScreen(main, part) {
   const { name, value, isHash } = splitPart(part);
-  const query = `source=${encodeURIComponent(name)}&${isHash ? `hash=${encodeURIComponent(value)}` : `value=${encodeShown(value || "")}`}`;
+  const query = `source=${encodeURIComponent(name)}&${isHash ? `hash=${encodeURIComponent(value)}` : `literal=${encodeShown(value || "")}`}`;
   const result = outcome();
   const problem = outcome();
   const title = el("h2");
@@ -148,17 +173,22 @@ function customerScreen(main, part) {
       problem.node.replaceChildren();
       show(found);
     } catch (error) {
-      if (error.name !== "AbortError") problem.show("bad", error.message);
+      if (error.name === "AbortError") return;
+      problem.show("bad", error.message);
+      setText(loading, "Nothing is known yet.");
     }
   };
+  const loading = el("p", { class: "quiet" }, "Loading\u2026");
   const refresh = () => load();
   const grid = table({ caption: "What the limits know", key: (row) => `${row.limit} ${row.key}`, empty: "No limit has counted this customer yet.", most: 30,
     columns: customerColumns(part, (row, id) => KEY_ACTIONS[id](result, keyTarget(row.about, row.parts), refresh)) });
   const refused = refusalTable("Last refusals", "None among the last refusals.", [REFUSED_BY]);
-  const resetAll = el("button", { type: "button", class: "primary", id: "reset-all", onclick: async () => {
+  const resetAll = el("button", { type: "button", class: "primary", id: "reset-all", disabled: true, onclick: async () => {
     const used = rows.filter((row) => !whyUnknown(row.about, row.parts));
     const names = [...new Set(used.map((row) => showText(row.limit, 60)))].join(", ");
-    if (!(await confirmAction("Reset everything that this customer has used?", `${count(used.length, "key")} of these limits are reset: ${names}. The next requests have full budgets, and bans end.`, "Reset all", "primary"))) return;
+    const blocked = [...new Set(used.filter(({ override }) => override && override.blocked).map((row) => showText(row.limit, 60)))];
+    const effect = blocked.length ? `Bans end. Blocks stay: ${blocked.join(", ")}. At the other limits, the next requests have full budgets.` : "The next requests have full budgets, and bans end.";
+    if (!(await confirmAction("Reset everything that this customer has used?", `${count(used.length, "key")} of these limits are reset: ${names}. ${effect}`, "Reset all", "primary"))) return;
     await perform(result, "Reset", async () => {
       for (const row of used) await request("DELETE", keyTarget(row.about, row.parts).state);
     }, () => `Reset: ${count(used.length, "key")} of ${showText(part)}.`);
@@ -170,6 +200,7 @@ function customerScreen(main, part) {
     rows = found.limits.filter((row) => about.has(row.limit)).sort((a, b) => weight(b) - weight(a)).map((row) => ({ ...row, about: about.get(row.limit), parts: row.key.split(",").filter((one) => one !== "all") }));
     const judged = judgeCustomer(found);
     verdict.hidden = false;
+    [loading.hidden, helped.hidden, refusedSection.hidden] = [true, false, false];
     verdict.className = `verdict ${judged.level}`;
     const key = JSON.stringify([judged.level, judged.text]);
     if (verdict.shown !== key) {
@@ -189,7 +220,10 @@ function customerScreen(main, part) {
     setText(note, gaps.join(" "));
     resetAll.disabled = rows.length === 0;
   }
+  const helped = section(null, el("div", { class: "row" }, ...withRole("limits", "Helping this customer", resetAll)), result.node, grid.node, note);
+  const refusedSection = section(null, refused.node);
+  [helped.hidden, refusedSection.hidden] = [true, true];
   main.replaceChildren(trail(["Customers", "#/customers"]), el("h1", { tabindex: "-1" }, `Customer ${showText(isHash ? `#${value}` : decodeShown(value || part))}`), el("p", { class: "under" }, `${describeSource(name)}, as limits count it`), problem.node, verdict,
-    section(null, el("div", { class: "row" }, ...withRole("limits", "Helping this customer", resetAll)), result.node, grid.node, note), section(null, refused.node), customerFinder());
+    loading, helped, refusedSection, customerFinder());
   return { close: poll(3000, load) };
 }

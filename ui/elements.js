@@ -100,8 +100,8 @@ function fillCell(cell, spec, act) {
   cell.replaceChildren(content, ...(share === undefined ? [] : [bar(share, 1, text)]));
 }
 
-// A table whose rows are updated in place. Rows keep their order until somebody sorts, so that nothing moves under a
-// pointer or the focus. `kind` is a class of the table. `columns`: { name, cell(row), value(row), number, kind, act(row, id) }; a column with `value` can be sorted,
+// A table whose rows are updated in place. They are in the order of the list, or in that which somebody chose. Nothing moves
+// under a pointer or the focus: meanwhile, rows keep their order, and new ones are last. `kind` is a class of the table. `columns`: { name, cell(row), value(row), number, kind, act(row, id) }; a column with `value` can be sorted,
 // `kind` is a class of its cells (`short` for texts that do not wrap, `wide` for those that need space), and `act` is what its buttons do.
 // Of more than `most` rows, a button shows as many more. `keepsOrder`: the address has the order.
 function table({ caption, columns, key, empty, most = 500, kind = null, keepsOrder = false }) {
@@ -144,11 +144,21 @@ function table({ caption, columns, key, empty, most = 500, kind = null, keepsOrd
     if (keepsOrder) keepInAddress("order", `${down ? "-" : ""}${column.name}`);
   }
 
-  function sortRows() {
-    for (const name of Array.from(rows.keys()).sort(order)) body.append(rows.get(name));
+  // Puts the rows in this order. Those in their place are not touched.
+  function moveRows(names) {
+    names.forEach((name, place) => {
+      const row = rows.get(name);
+      if (body.children[place] !== row) body.insertBefore(row, body.children[place] || null);
+    });
   }
 
+  const sortRows = () => moveRows(Array.from(rows.keys()).sort(order));
+
+  const isInUse = () => grid.matches(":hover") || grid.contains(document.activeElement);
+
+  // `replace`: rows in use may move too.
   function update(list, replace) {
+    const mayMove = replace || !isInUse();
     all = list;
     data = new Map(list.slice(0, shownMost).map((row) => [key(row), row]));
     for (const [name, row] of rows) {
@@ -165,9 +175,10 @@ function table({ caption, columns, key, empty, most = 500, kind = null, keepsOrd
         })));
         rows.set(name, row);
         body.append(row);
-      } else if (replace) body.append(row);
+      }
       columns.forEach((column, place) => fillCell(row.children[place], column.cell(value), (id) => column.act(data.get(name), id)));
     }
+    if (mayMove && !order) moveRows([...data.keys()]);
     grid.hidden = data.size === 0;
     none.hidden = data.size !== 0;
     // Before the first rows, it is not known whether there are any.
@@ -176,7 +187,7 @@ function table({ caption, columns, key, empty, most = 500, kind = null, keepsOrd
       const place = columns.findIndex((column) => column.value && column.name === wanted.replace(/^-/, ""));
       if (place >= 0) sortBy(columns[place], heads[place], wanted.startsWith("-"));
       wanted = null;
-    } else if (replace && order) sortRows();
+    } else if (mayMove && order) sortRows();
     more.hidden = list.length <= shownMost;
     setText(moreText, `The first ${showNumber(shownMost)} of ${showNumber(list.length)} are shown.`);
   }

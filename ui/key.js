@@ -44,10 +44,10 @@ function whyUnknown(about, parts) {
   return null;
 }
 
-// The query that names the key, and its tenant.
+// The query that names the key, and its tenant. The values of the address are those of requests, whatever they look like.
 function keyQuery(about, parts) {
   const own = keyNames(about, []).length;
-  const names = (place) => (place < own ? ["key", "hash"] : ["tenant", "tenant_hash"]);
+  const names = (place) => (place < own ? ["literal", "hash"] : ["tenant_literal", "tenant_hash"]);
   return parts.map(splitPart).map(({ value, isHash }, place) => (isHash ? `${names(place)[1]}=${encodeURIComponent(value)}` : `${names(place)[0]}=${encodeShown(value || "")}`)).join("&");
 }
 
@@ -92,21 +92,37 @@ function keyScreen(main, [limit, ...parts]) {
   const under = el("p", { class: "under" }, `Limit ${showText(limit, 80)}`);
   const first = section(null, el("p", { class: "quiet" }, "Loading\u2026"));
   const refused = el("div");
+  const problem = outcome();
   let stop = () => {};
   main.replaceChildren(trail(["Limits", "#/limits"], [showText(limit, 80), limitLink(limit)]), el("h1", { tabindex: "-1" }, `Key ${shown}`), under, first, refused);
-  getJson(`/-/limits/${encodeURIComponent(limit)}`).then((about) => {
-    setText(under, `of the limit ${showText(limit, 80)}: ${showBudget(about)}${about.mode === "shadow" ? ", in shadow mode, which never refuses" : ""}`);
+  // Loads the refusals of the key. The gateway finds them by each spelling of it.
+  const loadRefused = (about) => loadWithRetry(refused, async () => {
+    const own = parts.join(",");
+    // Refusals name the tenants too, which share the budget.
+    const isOneKey = !about.fair || parts.length > keyNames(about, []).length;
+    const { refusals, gateways } = await getJson(`/-/refusals?limit=${encodeURIComponent(limit)}${isOneKey ? `&key=${encodeURIComponent(own || "all")}` : ""}&n=200`);
+    const isOwn = (one) => isOneKey || own === "" || one.startsWith(`${own},`);
+    const grid = refusalTable("Last refusals of this key", describeNoRefusal(gateways));
+    grid.update(checksOf(refusals).filter(({ check }) => check.limit === limit && isOwn(withoutAll((check.key || "").split(",")).join(","))));
+    refused.replaceChildren(section(null, grid.node));
+  }, (error) => {
+    problem.show("bad", `The last refusals cannot be loaded: ${error.message}`);
+    refused.replaceChildren(problem.node);
+  });
+  const describe = (about) => setText(under, `of the limit ${showText(limit, 80)}: ${showBudget(about)}${about.mode === "shadow" ? ", in shadow mode, which never refuses" : ""}`);
+  let known = null;
+  loadWithRetry(first, async () => {
+    const about = await getJson(`/-/limits/${encodeURIComponent(limit)}`);
+    known = about;
+    describe(about);
     const why = whyUnknown(about, parts);
     if (why) first.replaceChildren(el("p", {}, why));
     else if (first.isConnected) stop = showKey(first, keyTarget(about, parts));
-  }).catch((error) => first.replaceChildren(el("p", { role: "alert" }, `The limit cannot be loaded: ${error.message}`)));
-  getJson(`/-/refusals?limit=${encodeURIComponent(limit)}&key=${encodeURIComponent(parts.join(",") || "all")}&n=200`).then(({ refusals, gateways }) => {
-    const own = checksOf(refusals).filter(({ check }) => check.limit === limit && keyLink(limit, check.key || "all") === keyLink(limit, parts.join(",") || "all"));
-    const grid = refusalTable("Last refusals of this key", describeNoRefusal(gateways));
-    grid.update(own);
-    refused.replaceChildren(section(null, grid.node));
-  }).catch(() => {});
-  return { close: () => stop() };
+    loadRefused(about);
+  }, (error) => first.replaceChildren(el("p", { role: "alert" }, `The limit cannot be loaded: ${error.message}`)));
+  // The limit may change while its key is shown.
+  const follow = followConfig(() => known && loadWithRetry(under, async () => describe(Object.assign(known, await getJson(`/-/limits/${encodeURIComponent(limit)}`))), () => {}));
+  return { close: () => stop(), update: follow };
 }
 
 // What the next request of a key meets, in words.
@@ -122,6 +138,9 @@ function describeNext(found) {
 }
 
 const OVERRIDE_SOURCES = { live: "store", config: "config", file: "file of overrides" };
+
+// Whether a key has used something, or something is special about it.
+const hasUsed = ({ policy, remaining, override, ban }) => !policy || remaining < policy.quota || Boolean(override) || Boolean(ban && (ban.banned || ban.bans));
 
 // Shows the numbers of a key and what can be done about them, from the section `first`. Returns a function that stops it.
 function showKey(first, target) {

@@ -48,7 +48,7 @@ function limitsScreen(main) {
   const show = () => {
     if (!isLoaded) return;
     const text = filter.lastElementChild.value;
-    const found = all.map((limit) => ({ ...limit, ...rates.get(limit.limit) })).filter((limit) => limit.limit.includes(text));
+    const found = all.map((limit) => ({ ...limit, ...rates.get(limit.limit) })).filter((limit) => containsText(limit.limit, text));
     const listed = found.filter((limit) => idle.checked || text !== "" || limit.asked_total > 0 || all.length <= IDLE_SHOWN);
     grid.update(listed.sort(order), isFirst);
     const left = found.length - listed.length;
@@ -74,21 +74,41 @@ function limitsScreen(main) {
   return { close: () => stops.forEach((stop) => stop()) };
 }
 
+const HASH = /^([0-9a-f]{16}|[0-9a-f]{32})$/;
+
+// Reads what somebody typed or copied for the part `name` of a key: a value, NAME=VALUE, or a hash as NAME#HASH or #HASH.
+function readTyped(name, text) {
+  const [, before, mark, rest] = /^([^=#]*)([=#])(.+)$/s.exec(text) || [];
+  const isOwn = before !== undefined && before.toLowerCase() === name.toLowerCase();
+  if (mark === "#" && (isOwn || before === "") && HASH.test(rest)) return { name, value: rest, isHash: true };
+  return { name, value: mark === "=" && isOwn ? rest : text, isHash: false };
+}
+
+const typedPart = ({ name, value, isHash }) => (isHash ? `${name}#${value}` : `${name}=${encodeURIComponent(value)}`);
+
+// Whether somebody may have typed the digits of a hash alone.
+const maybeHash = ({ value, isHash }) => !isHash && HASH.test(value);
+
 // The parts of a key, by hand: one field for each.
 function keyFinder(limit) {
   const parts = limit.key.filter((part) => part !== "all");
   if (parts.length === 0) return section("One budget for all", el("p", {}, el("a", { href: keyLink(limit.limit, "all") }, "Numbers of this budget")));
-  const fields = parts.map((part, place) => textField(`${part} (value, or the hash of the log)`, `part${place}`, "", { required: true }));
-  return section("Find a key", el("form", { class: "row", onsubmit: (event) => {
+  const result = outcome();
+  const fields = parts.map((part, place) => textField(`${part} (value, or # and the hash of the log)`, `part${place}`, "", { required: true, maxlength: "8192" }));
+  const find = (typed) => getJson(`/-/limits/${encodeURIComponent(limit.limit)}/state?${typed.map(({ value, isHash }) => `${isHash ? "hash" : "key"}=${encodeURIComponent(value)}`).join("&")}`);
+  return section("Find a key", el("form", { class: "row", onsubmit: async (event) => {
     event.preventDefault();
-    const shown = fields.map((field, place) => {
-      const value = field.lastElementChild.value.trim();
-      const name = shownName(parts[place]);
-      const hash = /(?:^|#)([0-9a-f]{16})$/.exec(value);
-      return hash ? `${name}#${hash[1]}` : `${name}=${encodeURIComponent(value)}`;
-    });
-    location.hash = keyLink(limit.limit, shown.join(",")).slice(1);
-  } }, ...fields, el("button", { type: "submit" }, "Show")));
+    let typed = fields.map((field, place) => readTyped(shownName(parts[place]), field.lastElementChild.value.trim()));
+    try {
+      // The gateway says what is no value of the key.
+      const found = await find(typed);
+      const hashed = typed.map((part) => ({ ...part, isHash: part.isHash || maybeHash(part) }));
+      if (typed.some(maybeHash) && !hasUsed(found) && (await find(hashed).then(() => true, () => false))) typed = hashed;
+      if (!hasLeft(result)) location.hash = keyLink(limit.limit, typed.map(typedPart).join(",")).slice(1);
+    } catch (error) {
+      result.show("bad", error.message);
+    }
+  } }, ...fields, el("button", { type: "submit" }, "Show")), result.node);
 }
 
 // What another size would have refused in the last ten minutes.
@@ -124,31 +144,38 @@ function limitScreen(main, [name]) {
   main.replaceChildren(trail(["Limits", "#/limits"]), el("h1", { tabindex: "-1" }, `Limit ${showText(name, 80)}`), el("p", { class: "under" }), el("p", {}, el("a", { href: overridesLink(name) }, "Overrides and bans of this limit")), banner, result.node, rates.node,
     section(null, form, top.node), finder, whatIfForm(name), section("Settings", settings.node));
   const show = (event) => {
+    follow(event);
     const row = event.limits.list.find((limit) => limit.limit === name);
     rates.set("asked", showRate(row ? row.asked_per_second : undefined));
     rates.set("refused", showRate(row ? row.refused_per_second : undefined), row ? showShare(row.refused_per_second, row.asked_per_second) : "");
     rates.set("would", showRate(row ? row.would_refuse_per_second : undefined));
     rates.set("total", showNumber(row ? row.refused_total : undefined));
   };
-  getJson(`/-/limits/${encodeURIComponent(name)}`).then((limit) => {
+  let finderKey = "";
+  const load = () => loadWithRetry(finder, async () => {
+    const limit = await getJson(`/-/limits/${encodeURIComponent(name)}`);
+    result.node.replaceChildren();
     settings.set("budget", showBudget(limit));
     setText(main.querySelector(".under"), `${showBudget(limit)} per ${showText(limit.key.join(", "), 120)}`);
-    if (limit.mode === "shadow") banner.replaceChildren(el("div", { class: "outcome warn" }, el("p", {}, limit.candidate_of ? `A candidate of ${showText(limit.candidate_of, 60)}: it refuses nobody. The list shows where the two differ.` : "In shadow mode: it refuses nobody. The list shows whom it would refuse.")));
+    banner.replaceChildren(...(limit.mode !== "shadow" ? [] : [el("div", { class: "outcome warn" }, el("p", {}, limit.candidate_of ? `A candidate of ${showText(limit.candidate_of, 60)}: it refuses nobody. The list shows where the two differ.` : "In shadow mode: it refuses nobody. The list shows whom it would refuse."))]));
     settings.set("algorithm", showText(limit.algorithm));
     settings.set("key", showText(limit.key.join(", ")));
     // Nobody is refused there, so the question is who would be.
-    const would = limit.candidate_of ? "would_admit" : "would_refuse";
-    if ((limit.mode === "shadow" || limit.candidate_of) && by.lastElementChild.value === "refused") {
-      by.lastElementChild.value = would;
+    if (!finderKey && (limit.mode === "shadow" || limit.candidate_of) && by.lastElementChild.value === "refused") {
+      by.lastElementChild.value = "would_refuse";
       top.load(undefined, true);
     }
     settings.set("mode", limit.mode === "shadow" ? "shadow: decides and counts, never refuses" : showText(limit.mode));
     settings.set("cost", showText(limit.cost));
     settings.set("missing", showText(limit.missing));
     settings.set("on_error", showText(limit.on_error));
-    settings.set("routes", limit.routes.length ? limit.routes.slice(0, 50).map((route) => showText(route, 60)).join(", ") : "none");
-    finder.replaceChildren(keyFinder(limit));
-  }).catch((error) => result.show("bad", error.message));
+    settings.set("routes", limit.routes.length ? firstOf(limit.routes, 50, (route) => showText(route, 60)).join(", ") : "none");
+    // What somebody is typing stays.
+    if (finderKey !== limit.key.join()) finder.replaceChildren(keyFinder(limit));
+    finderKey = limit.key.join();
+  }, (error) => result.show("bad", error.message));
+  load();
+  const follow = followConfig(load);
   const stop = poll(3000, (signal) => top.load(signal));
   return { close: stop, update: show };
 }

@@ -89,7 +89,7 @@ function showScreen(focus) {
   screen = found.open(main, found.path === path ? parts : []);
   toggleMore(false);
   const title = main.querySelector("h1");
-  document.title = `${title.textContent} \u2013 Sluicegate`;
+  showTitle();
   if (focus) title.focus();
   if (live.event && screen.update) screen.update(live.event);
   window.scrollTo(0, 0);
@@ -113,11 +113,12 @@ function showAge() {
   setText(stale, live.event ? `These numbers are ${showDuration(Math.round(age / 1000) * 1000)} old.${why}` : `There are no live numbers.${why}`);
 }
 
-function start() {
+// `focus`: whether somebody has just logged in here, and a reader of the screen must hear where that led.
+function start(focus) {
   isLoggingIn = false;
   document.getElementById("logout").hidden = !session.token;
   openLive();
-  showScreen(false);
+  showScreen(focus);
 }
 
 session.onLoginNeeded = () => {
@@ -133,14 +134,35 @@ function askLogin(why) {
   closeScreen();
   live.event = null;
   document.getElementById("logout").hidden = true;
-  loginScreen(main, start, why);
+  loginScreen(main, () => start(true), why);
+}
+
+// Two tabs may be about two gateways.
+function showTitle() {
+  const { environment, host } = live.event || {};
+  document.title = [main.querySelector("h1").textContent, ...[environment, host].filter(Boolean).map((name) => showText(name, 40)), "Sluicegate"].join(" \u2013 ");
+}
+
+// The version of the gateway that this page belongs to.
+let ownVersion = null;
+
+// Says that the gateway was replaced by another version: this page may not know it.
+function showVersion(version) {
+  ownVersion = ownVersion || version;
+  const renewed = document.getElementById("renewed");
+  renewed.hidden = version === ownVersion;
+  if (!renewed.hidden && !renewed.hasChildNodes()) {
+    renewed.append(`The gateway has another version now, and this page belongs to ${showText(ownVersion, 20)}. `, el("button", { type: "button", onclick: () => location.reload() }, "Reload this page"));
+  }
 }
 
 live.onEvent = (event) => {
+  showVersion(event.version);
   setText(document.getElementById("version"), showText(event.version, 20));
   const login = session.role && `role ${session.role}${session.name ? ` as ${session.name}` : ""}`;
   setText(document.getElementById("gateway"), [event.host, login].filter(Boolean).map((text) => showText(text, 40)).join(" \u00b7 "));
   showEnvironment(event);
+  if (screen) showTitle();
   if (screen && screen.update) screen.update(event);
   showAge();
 };
@@ -203,13 +225,13 @@ async function begin() {
   // A link with a code may be opened in a tab that shows the login.
   window.addEventListener("hashchange", async () => {
     if (!(await useCode())) await followAddress();
-    else if (!isLoggingIn) start();
+    else if (!isLoggingIn) start(true);
   });
   window.addEventListener("beforeunload", (event) => {
     if (unsaved()) event.preventDefault();
   });
   setInterval(showAge, 1000);
-  if (!isLoggingIn) start();
+  if (!isLoggingIn) start(false);
 }
 
 begin();

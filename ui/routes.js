@@ -21,8 +21,14 @@ function groupRoutes(routes) {
 
 function routesScreen(main) {
   const result = outcome();
-  const filter = textField("Show routes whose name or path contains", "filter", "", { type: "search", oninput: () => show() });
-  const idle = el("input", { type: "checkbox", name: "idle", onchange: () => show() });
+  const filter = textField("Show routes whose name or path contains", "filter", addressQuery().get("name") || "", { type: "search", oninput: () => {
+    keepInAddress("name", filter.lastElementChild.value);
+    show();
+  } });
+  const idle = el("input", { type: "checkbox", name: "idle", checked: addressQuery().has("idle"), onchange: () => {
+    keepInAddress("idle", idle.checked && "1");
+    show();
+  } });
   const hidden = el("p", { class: "quiet" });
   let configured = new Map();
   let rates = { routes: [], route_count: 0 };
@@ -32,7 +38,7 @@ function routesScreen(main) {
   let isLoaded = false;
   const grid = table({ keepsOrder: true, caption: "Routes, and their rates per second in the last ten seconds", key: (row) => row.route, empty: "No route has requests.", most: ROWS, columns: [
     { name: "Route", value: (row) => row.route, cell: (row) => showText(row.route, 60) },
-    { name: "Matches", cell: (row) => ({ lines: row.places.slice(0, 3).map((place) => showText(place, 60)) }) },
+    { name: "Matches", cell: (row) => ({ lines: firstOf(row.places, 3, (place) => showText(place, 60)) }) },
     { name: "Goes to", cell: (row) => describeAction(row.action) },
     rate("Requests", "requests_per_second"),
     rate("4xx", "client_errors_per_second"),
@@ -40,13 +46,13 @@ function routesScreen(main) {
     rate("5xx", "failed_per_second"),
     time("p50", "p50_ms"),
     time("p99", "p99_ms"),
-    { name: "Limits", cell: (row) => ({ lines: row.limits.slice(0, 4).map((limit) => ({ text: showText(limit, 40), href: limitLink(limit) })) }) },
+    { name: "Limits", cell: (row) => ({ lines: firstOf(row.limits, 4, (limit) => ({ text: showText(limit, 40), href: limitLink(limit) })) }) },
   ] });
   function show() {
     if (!isLoaded) return;
     const text = filter.lastElementChild.value;
     const all = rates.routes.map((row) => ({ places: [], limits: [], action: null, ...configured.get(row.route), ...row }));
-    const found = all.filter((row) => text === "" || row.route.includes(text) || row.places.some((place) => place.includes(text)));
+    const found = all.filter((row) => containsText(row.route, text) || row.places.some((place) => containsText(place, text)));
     const listed = found.filter((row) => idle.checked || text !== "" || row.requests_total > 0);
     grid.update(listed, isFirst);
     const left = found.length - listed.length;

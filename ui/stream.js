@@ -62,6 +62,37 @@ function keepStream(path, onEvent, onState) {
   } };
 }
 
+// What could not be loaded and is loaded again with the next live event, which shows that the gateway responds.
+const reloads = new Set();
+
+// Runs `work` now. If the gateway does not respond, or fails, it runs again with the next live event, as long as `node` is
+// on the screen. `failed(error)` shows each failure.
+async function loadWithRetry(node, work, failed) {
+  try {
+    await work();
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    failed(error);
+    const isLasting = error.status >= 400 && error.status < 500 && error.status !== 429;
+    if (!isLasting) reloads.add(() => node.isConnected && loadWithRetry(node, work, failed));
+  }
+}
+
+function runReloads() {
+  const due = [...reloads];
+  reloads.clear();
+  for (const run of due) run();
+}
+
+// Returns a function for live events, which calls `load` if another config is active than at the first of them.
+function followConfig(load) {
+  let generation = null;
+  return (event) => {
+    if (generation !== null && generation !== event.generation) load();
+    ({ generation } = event);
+  };
+}
+
 // The live numbers: the last event, and when it came.
 const live = { event: null, at: 0, error: null, stream: null, onEvent: () => {} };
 
@@ -73,6 +104,7 @@ function openLive() {
     live.at = Date.now();
     live.error = null;
     live.onEvent(event);
+    runReloads();
   }, (state, error) => {
     if (state === "failed") live.error = error;
   });

@@ -81,6 +81,15 @@ function count(number, one, many = `${one}s`) {
   return `${showNumber(number)} ${number === 1 ? one : many}`;
 }
 
+// The first `most` of a list, each as `show(one)`, and how many more there are.
+function firstOf(list, most, show) {
+  const more = list.length - most;
+  return [...list.slice(0, most).map(show), ...(more > 0 ? [`${showNumber(more)} more`] : [])];
+}
+
+// Whether a text contains another one, in upper or lower case.
+const containsText = (text, part) => text.toLowerCase().includes(part.toLowerCase());
+
 // What the address has after its `?`, and a change of one member of it, without a new entry in the history.
 const addressQuery = () => new URLSearchParams(location.hash.split("?")[1]);
 

@@ -337,8 +337,9 @@ impl LiveOverrides {
         result
     }
 
-    /// Applies the changes that other gateways announced since the last call.
-    async fn follow_changes(&self, config: &Config, store: &Store) {
+    /// Applies the changes that other gateways announced since the last call: before their overrides are shown or changed,
+    /// and periodically.
+    pub async fn catch_up(&self, config: &Config, store: &Store) {
         let last = self.last_change.borrow().clone();
         let read = store.read_changes(&change_list_key(config), last.as_deref()).await.and_then(Result::ok);
         // After a failure, and with another store, only changes from now on are followed; the readings find the others.
@@ -350,8 +351,13 @@ impl LiveOverrides {
             if fields.is_empty() {
                 continue;
             }
+            let before: Vec<_> = fields.iter().map(|field| self.find_value(&limit.name, field.as_bytes())).collect();
             let Some(Ok(values)) = store.read_fields(&override_key(config, limit), &fields).await else { continue };
-            for (field, value) in fields.iter().zip(values) {
+            for ((field, before), value) in fields.iter().zip(before).zip(values) {
+                // A change of this gateway since then is newer.
+                if self.find_value(&limit.name, field.as_bytes()) != before {
+                    continue;
+                }
                 let spellings = limit.overrides.find_spelling(field).into_iter().collect();
                 let value = value.as_deref().map(String::from_utf8_lossy);
                 // An error is counted and logged by the next reading.
@@ -371,7 +377,7 @@ impl LiveOverrides {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.follow_changes(&current.load_full().config, &link.store()).await;
+            self.catch_up(&current.load_full().config, &link.store()).await;
         }
     }
 

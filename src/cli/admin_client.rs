@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{SocketAddrUnix, SocketType};
 
+use crate::cli::report::report_note;
 use crate::cli::{CONFIG_VARIABLE, DEFAULT_CONFIG};
 use crate::config;
 use crate::config::AdminContact;
@@ -63,7 +64,7 @@ pub fn resolve_admin_contact(path: &Path) -> Result<AdminContact, String> {
             if let Some(error) = explain_unknown_address(path, &running) {
                 return Err(error);
             }
-            eprintln!("{} does not set the admin address, trying {DEFAULT_ADMIN}", path.display());
+            report_note(format_args!("{} does not set the admin address, trying {DEFAULT_ADMIN}", path.display()));
             ListenAddr::Tcp(DEFAULT_ADMIN)
         }
     };

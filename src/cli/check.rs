@@ -1,7 +1,7 @@
 //! `sluicegate check`: loads a config as `run` does and starts nothing. With `--store`, it asks the limit store as
 //! well. Warnings change the exit code only with `--deny-warnings`.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use serde_json::json;
 use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 
-use crate::cli::{BAD_CONFIG, report_bad_config};
+use crate::cli::BAD_CONFIG;
+use crate::cli::report::{report_bad_config, report_config_warnings, report_error, report_warning};
 use crate::config::{self, Config};
 use crate::limiting::store::Stores;
 use crate::limiting::store::memory::MemoryStore;
@@ -43,7 +44,7 @@ pub fn check_config(path: &Path, options: CheckOptions) -> ExitCode {
                 Ok(warnings) => warnings,
                 Err(error) => {
                     match format {
-                        ReportFormat::Text => eprintln!("error: {error}"),
+                        ReportFormat::Text => report_error(error),
                         ReportFormat::Json => {
                             drop(writeln!(std::io::stdout(), "{}", json!({ "ok": false, "store": error })))
                         }
@@ -56,9 +57,9 @@ pub fn check_config(path: &Path, options: CheckOptions) -> ExitCode {
             let answer = match format {
                 ReportFormat::Text => {
                     if let Some(warnings) = &config.warnings {
-                        eprintln!("{}", warnings.render(std::io::stderr().is_terminal()));
+                        report_config_warnings(warnings);
                     }
-                    of_store.iter().for_each(|warning| eprintln!("warning: {warning}"));
+                    of_store.iter().for_each(|warning| report_warning(warning));
                     format!(
                         "ok: {}, {}, {}",
                         format_count(routes as u64, "route"),

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::cli::check::ReportFormat;
-use crate::cli::{BAD_CONFIG, NamedConfig, report_bad_config};
+use crate::cli::report::{report_bad_config, report_error};
+use crate::cli::{BAD_CONFIG, NamedConfig};
 use crate::config;
 use crate::contract::report::Contract;
 use crate::limiting::store::settings::GATEWAYS_MAX;
@@ -36,7 +37,7 @@ pub fn print_contract(options: ContractOptions) -> ExitCode {
         Err(report) => return report_bad_config(&report),
     };
     if let Some(name) = options.limit.iter().find(|name| config.limits.find(name).is_none()) {
-        eprintln!("error: --limit {name}: the config has no such limit");
+        report_error(format_args!("--limit {name}: the config has no such limit"));
         return ExitCode::from(BAD_CONFIG);
     }
     let is_wanted = |name: &String| options.limit.is_empty() || options.limit.contains(name);

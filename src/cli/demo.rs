@@ -7,6 +7,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::cli::report::report_error;
 use crate::cli::{RUNTIME, run_gateway};
 use crate::config;
 use crate::config::schema::json_schema::render_schema;
@@ -21,7 +22,7 @@ pub fn run_demo(dir: Option<PathBuf>) -> ExitCode {
     let home = match DemoHome::new(dir) {
         Ok(home) => home,
         Err(error) => {
-            eprintln!("error: cannot write the demo config: {error}");
+            report_error(format_args!("cannot write the demo config: {error}"));
             return ExitCode::from(RUNTIME);
         }
     };

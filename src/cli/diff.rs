@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::cli::check::ReportFormat;
-use crate::cli::report_bad_config;
+use crate::cli::report::{report_bad_config, report_config_warnings};
 use crate::config;
 use crate::config::Config;
 use crate::reload::diff::Diff;
@@ -68,7 +68,7 @@ pub fn run_diff(options: &DiffOptions) -> ExitCode {
 fn load_config(path: &Path) -> Result<Config, ExitCode> {
     let config = config::load_config(path).map_err(|report| report_bad_config(&report))?;
     if let Some(warnings) = config.warnings.as_ref().filter(|_| std::io::stderr().is_terminal()) {
-        eprintln!("{}", warnings.render(true));
+        report_config_warnings(warnings);
     }
     Ok(config)
 }

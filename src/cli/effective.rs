@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
-use crate::cli::{NamedConfig, report_bad_config};
+use crate::cli::NamedConfig;
+use crate::cli::report::report_bad_config;
 use crate::config;
 use crate::config::EffectiveFormat;
 

@@ -12,7 +12,8 @@ use serde_json::Value;
 
 use crate::cli::check::ReportFormat;
 use crate::cli::gateway::GatewayOptions;
-use crate::cli::{BAD_CONFIG, RUNTIME, report_bad_config};
+use crate::cli::report::{report_bad_config, report_error};
+use crate::cli::{BAD_CONFIG, RUNTIME};
 use crate::config::{self, Config};
 use crate::explain::text::render_explanation;
 use crate::explain::{
@@ -98,7 +99,7 @@ pub fn run_explain(options: &ExplainOptions) -> ExitCode {
     let explanation = match result {
         Ok(explanation) => explanation,
         Err((code, why)) => {
-            eprintln!("error: {why}");
+            report_error(why);
             return ExitCode::from(code);
         }
     };
@@ -128,7 +129,7 @@ fn exit_code(explanation: &Explanation) -> ExitCode {
 }
 
 fn report_usage(why: &str) -> ExitCode {
-    eprintln!("error: {why}");
+    report_error(why);
     ExitCode::from(BAD_CONFIG)
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use http::Uri;
 
 use crate::cli::admin_client::{AdminRequest, resolve_admin_contact, send_request};
+use crate::cli::report::{report_error, report_failure};
 use crate::cli::{BAD_CONFIG, RUNTIME};
 use crate::net::ListenAddr;
 
@@ -23,7 +24,7 @@ pub fn run_healthcheck(config: &Path, url: Option<&str>) -> ExitCode {
         Some(url) => match url.parse::<Uri>() {
             Ok(uri) if uri.scheme_str() == Some("http") && uri.host().is_some() => ask_url(&uri),
             _ => {
-                eprintln!("error: --url {url}: expected http://HOST:PORT/PATH");
+                report_error(format_args!("--url {url}: expected http://HOST:PORT/PATH"));
                 return ExitCode::from(BAD_CONFIG);
             }
         },
@@ -31,7 +32,7 @@ pub fn run_healthcheck(config: &Path, url: Option<&str>) -> ExitCode {
             Ok(contact) => fetch_status(&contact.listen, "/readyz", "localhost"),
             // Not the exit code of a bad config: container engines reserve it.
             Err(error) => {
-                eprintln!("error: {error} (`--url http://ADMIN_ADDRESS/readyz` needs no config)");
+                report_error(format_args!("{error} (`--url http://ADMIN_ADDRESS/readyz` needs no config)"));
                 return ExitCode::from(RUNTIME);
             }
         },
@@ -44,7 +45,7 @@ pub fn run_healthcheck(config: &Path, url: Option<&str>) -> ExitCode {
 }
 
 fn print_unhealthy(why: &str) -> ExitCode {
-    eprintln!("not ready: {why}");
+    report_failure(format_args!("not ready: {why}"));
     ExitCode::from(RUNTIME)
 }
 

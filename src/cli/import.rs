@@ -1,12 +1,13 @@
 //! `sluicegate import`: writes the config of another proxy as one of Sluicegate, on standard output. Called by the
 //! command line.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
+use crate::cli::report::{report_bad_config, report_error, report_note};
 use crate::cli::{BAD_CONFIG, RUNTIME};
 use crate::{config, import};
 
@@ -53,29 +54,29 @@ pub fn run_import(options: &ImportOptions) -> ExitCode {
     let output = match result {
         Ok(output) => output,
         Err(error) => {
-            eprintln!("error: {error}");
+            report_error(error);
             return ExitCode::from(BAD_CONFIG);
         }
     };
     if let Err(error) = std::io::stdout().write_all(output.text.as_bytes())
         && error.kind() != std::io::ErrorKind::BrokenPipe
     {
-        eprintln!("error: cannot write the config: {error}");
+        report_error(format_args!("cannot write the config: {error}"));
         return ExitCode::from(RUNTIME);
     }
     if let Err(report) = config::load_text("standard output", &output.text) {
-        eprintln!("{}", report.render(std::io::stderr().is_terminal()));
-        eprintln!("error: the imported config does not load yet; correct what is listed above");
+        report_bad_config(&report);
+        report_error("the imported config does not load yet; correct what is listed above");
         return ExitCode::from(RUNTIME);
     }
     match output.remarks {
         0 => ExitCode::SUCCESS,
         1 => {
-            eprintln!("1 item was not translated; see the numbered comment in the config");
+            report_note("1 item was not translated; see the numbered comment in the config");
             ExitCode::from(INCOMPLETE)
         }
         many => {
-            eprintln!("{many} items were not translated; see the numbered comments in the config");
+            report_note(format_args!("{many} items were not translated; see the numbered comments in the config"));
             ExitCode::from(INCOMPLETE)
         }
     }

@@ -1,8 +1,8 @@
 //! Command line: subcommands, logging setup and exit codes. Called by `main`.
 //!
 //! `run` and `proxy` start the gateway from here, and each other subcommand is a file of its own. `admin_client` sends
-//! requests to a running gateway, `gateway` finds one by its config or address, and `manual` generates the man page and
-//! completions. The commands of `operate` show and change what a running gateway does, and those of `live` watch it.
+//! requests to a running gateway, `gateway` finds one by its config or address, `report` writes the errors and notes of
+//! all commands, and `manual` generates the man page and completions. The commands of `operate` show and change what a running gateway does, and those of `live` watch it.
 //!
 //! To add a subcommand, add a variant to `Command`, a file for it, and its entry in `docs/reference/command-line.md` or
 //! `docs/reference/operator-commands.md`.
@@ -23,6 +23,7 @@ mod operate;
 mod reference;
 mod reload;
 mod replay;
+mod report;
 mod test_cases;
 mod trust;
 mod ui;
@@ -32,7 +33,6 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -42,6 +42,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::cli::report::{report_bad_config, report_error};
 use crate::control::ConfigSource;
 use crate::telemetry::sampled::libraries::SampleLibraries;
 use crate::telemetry::sampled::stderr::BoundedStderr;
@@ -248,23 +249,19 @@ fn run_command(args: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(cli) => cli,
         // clap reports help and version in this way too, with exit code 0.
         Err(message) => {
-            match message.use_stderr() && wants_json() {
-                true => print_json_error(message.to_string().trim_end()),
+            match message.use_stderr() && report::find_json_option() {
+                true => report_error(message.to_string().trim_end()),
                 false => drop(message.print()),
             }
             return ExitCode::from(u8::try_from(message.exit_code()).unwrap_or(BAD_CONFIG));
         }
     };
+    let logs_json = cli.log.log_format == LogFormat::Json;
+    report::set_json(logs_json);
     if let Err(error) = start_log(&cli.log) {
-        let error = format!("--log {}: {error}", cli.log.log);
-        match cli.log.log_format {
-            LogFormat::Json => print_json_error(&error),
-            LogFormat::Text => eprintln!("error: {error}"),
-        }
+        report_error(format_args!("--log {}: {error}", cli.log.log));
         return ExitCode::from(BAD_CONFIG);
     }
-    let logs_json = cli.log.log_format == LogFormat::Json;
-    LOGS_JSON.store(logs_json, Ordering::Relaxed);
     if logs_json {
         // A panic must be one line as well.
         std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
@@ -301,35 +298,6 @@ fn run_command(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Completions { shell } => write_output(Ok(manual::render_completions(Cli::command(), shell))),
         Command::Man => write_output(manual::render_man(Cli::command())),
         Command::Healthcheck { config, url } => healthcheck::run_healthcheck(&config.config, url.as_deref()),
-    }
-}
-
-/// True if every line on standard error is JSON.
-static LOGS_JSON: AtomicBool = AtomicBool::new(false);
-
-/// Returns whether arguments that cannot be parsed ask for a log in JSON.
-fn wants_json() -> bool {
-    let args: Vec<OsString> = std::env::args_os().collect();
-    let is_json = |value: &OsString| value.eq_ignore_ascii_case("json");
-    args.windows(2).any(|pair| pair[0] == "--log-format" && is_json(&pair[1]))
-        || args.iter().any(|arg| arg == "--log-format=json")
-        || std::env::var_os("SLUICEGATE_LOG_FORMAT").is_some_and(|value| is_json(&value))
-}
-
-/// Prints an error as a line of the log in JSON, before the log exists.
-fn print_json_error(message: &str) {
-    let line = serde_json::json!({
-        "timestamp": jiff::Timestamp::now().to_string(), "level": "ERROR", "message": message,
-    });
-    eprintln!("{line}");
-}
-
-/// Reports why the program ends: to people, or as a line of the log in JSON.
-fn report_error(error: &dyn std::fmt::Display) {
-    match LOGS_JSON.load(Ordering::Relaxed) {
-        // Not by the log, whose filter may leave it out.
-        true => print_json_error(&error.to_string()),
-        false => eprintln!("error: {error}"),
     }
 }
 
@@ -370,14 +338,6 @@ fn run_gateway(source: ConfigSource) -> ExitCode {
             ExitCode::from(RUNTIME)
         }
     }
-}
-
-fn report_bad_config(report: &config::Report) -> ExitCode {
-    match LOGS_JSON.load(Ordering::Relaxed) {
-        true => report.log_lines().for_each(|line| print_json_error(&line)),
-        false => eprintln!("{}", report.render(std::io::stderr().is_terminal())),
-    }
-    ExitCode::from(BAD_CONFIG)
 }
 
 fn build_proxy_config(proxy: &Proxy) -> Result<String, config::Report> {

@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 
 use clap::Command;
 
+use crate::cli::report::report_error;
 use crate::cli::{BAD_CONFIG, write_output};
 use crate::config::schema::Schema;
 use crate::config::schema::json_schema::{render_schema, strip_links};
@@ -54,7 +55,7 @@ pub fn print_help(mut program: Command, name: &[String]) -> ExitCode {
                     "sluicegate help server, admin, store, upstream, limit or route lists the options there".to_owned()
                 }
             };
-            eprintln!("error: there is no option or command `{}`\n{remedy}", name.escape_debug());
+            report_error(format_args!("there is no option or command `{}`\n{remedy}", name.escape_debug()));
             ExitCode::from(BAD_CONFIG)
         }
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::cli::admin_client::{AdminReply, AdminRequest, resolve_admin_contact, send_request};
+use crate::cli::report::{report_bad_config, report_error, report_failure, report_warning};
 use crate::cli::{BAD_CONFIG, RUNTIME};
 use crate::config;
 use crate::config::AdminContact;
@@ -30,7 +31,7 @@ pub fn request_reload(file: &Path, dry_run: bool) -> ExitCode {
     let AdminContact { listen: addr, mut token } = match resolve_admin_contact(file) {
         Ok(contact) => contact,
         Err(error) => {
-            eprintln!("error: {error}");
+            report_error(error);
             return ExitCode::from(BAD_CONFIG);
         }
     };
@@ -52,22 +53,23 @@ pub fn request_reload(file: &Path, dry_run: bool) -> ExitCode {
             if reply.status == UNAUTHORIZED
                 && let Err(report) = config::load_config(file) =>
         {
-            eprintln!("{report}\nthe config was not loaded");
+            report_bad_config(&report);
+            report_failure("the config was not loaded");
             return ExitCode::from(RUNTIME);
         }
         Ok(reply) => reply,
         Err(error) if error.kind() == ErrorKind::TimedOut => {
-            eprintln!("error: {addr} did not respond within {} s; its log has the result", TIMEOUT.as_secs());
+            report_error(format_args!("{addr} did not respond within {} s; its log has the result", TIMEOUT.as_secs()));
             return ExitCode::from(RUNTIME);
         }
         Err(error) => {
-            eprintln!("error: no gateway responds at {addr}: {error}; pass its config with -c FILE");
+            report_error(format_args!("no gateway responds at {addr}: {error}; pass its config with -c FILE"));
             return ExitCode::from(RUNTIME);
         }
     };
     let answer: Value = serde_json::from_str(&reply.body).unwrap_or_default();
     let list = |key: &str| answer[key].as_array().cloned().unwrap_or_default();
-    list("warnings").iter().for_each(|warning| eprintln!("warning: {}", format_diagnostic(warning)));
+    list("warnings").iter().for_each(|warning| report_warning(format_diagnostic(warning)));
     if reply.status == 200 {
         println!("{}", print_outcome(&answer, dry_run));
         let changes = list("changes");
@@ -78,18 +80,22 @@ pub fn request_reload(file: &Path, dry_run: bool) -> ExitCode {
             println!("  and {more} more");
         }
         for key in list("restart_needed_for") {
-            eprintln!("warning: the change of {} needs a restart", key.as_str().unwrap_or_default());
+            report_warning(format_args!("the change of {} needs a restart", key.as_str().unwrap_or_default()));
         }
     }
     let diagnostics = list("diagnostics");
-    diagnostics.iter().for_each(|diagnostic| eprintln!("error: {}", format_diagnostic(diagnostic)));
+    diagnostics.iter().for_each(|diagnostic| report_error(format_diagnostic(diagnostic)));
     if reply.status == 200 {
         return if diagnostics.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(RUNTIME) };
     }
     if diagnostics.is_empty() {
-        eprintln!("error: {addr} answered {}: {}", reply.status, answer["detail"].as_str().unwrap_or(&reply.body));
+        report_error(format_args!(
+            "{addr} answered {}: {}",
+            reply.status,
+            answer["detail"].as_str().unwrap_or(&reply.body)
+        ));
     } else {
-        eprintln!("the config was not loaded: generation {} stays active", answer["generation"]);
+        report_failure(format_args!("the config was not loaded: generation {} stays active", answer["generation"]));
     }
     ExitCode::from(RUNTIME)
 }

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::cli::check::ReportFormat;
-use crate::cli::{BAD_CONFIG, ConfigFile, RUNTIME, report_bad_config};
+use crate::cli::report::{is_json, report_bad_config, report_error};
+use crate::cli::{BAD_CONFIG, ConfigFile, RUNTIME};
 use crate::config::find_closest;
 use crate::limiting::algorithm::{SPECS, Spec};
 use crate::replay::ReplayRequest;
@@ -95,7 +96,7 @@ pub fn run_replay(args: &ReplayOptions) -> ExitCode {
     };
     let host = match args.host.as_deref().map(|host| replay::canonical_host(host.as_bytes())) {
         Some(None) => {
-            eprintln!("error: --host: not a host name");
+            report_error("--host: not a host name");
             return ExitCode::from(BAD_CONFIG);
         }
         other => other.flatten(),
@@ -105,26 +106,26 @@ pub fn run_replay(args: &ReplayOptions) -> ExitCode {
     {
         let close = find_closest(name, config.limits.iter().map(|limit| limit.name.as_str()));
         let help = close.map(|close| format!("; did you mean `{close}`?")).unwrap_or_default();
-        eprintln!("error: --limit: there is no limit `{name}`{help}");
+        report_error(format_args!("--limit: there is no limit `{name}`{help}"));
         return ExitCode::from(BAD_CONFIG);
     }
     let options = ReplayRequest {
         top: usize::from(args.top),
         host,
         verdicts: args.verdicts.clone(),
-        progress: std::io::stderr().is_terminal(),
+        progress: std::io::stderr().is_terminal() && !is_json(),
     };
     let outcome = match replay::run_replay(&config, &args.logs, &options) {
         Ok(outcome) => outcome,
         Err(error) => {
-            eprintln!("error: {error}");
+            report_error(error);
             return ExitCode::from(RUNTIME);
         }
     };
     if let Some(path) = &args.plot
         && let Err(error) = std::fs::write(path, draw_outcome(&outcome))
     {
-        eprintln!("error: cannot write {}: {error}", path.display());
+        report_error(format_args!("cannot write {}: {error}", path.display()));
         return ExitCode::from(RUNTIME);
     }
     let answer = match args.format {
@@ -136,7 +137,7 @@ pub fn run_replay(args: &ReplayOptions) -> ExitCode {
     match outcome.why_nothing_evaluated() {
         None => ExitCode::SUCCESS,
         Some(why) => {
-            eprintln!("error: {why}");
+            report_error(why);
             ExitCode::from(RUNTIME)
         }
     }

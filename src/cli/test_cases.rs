@@ -1,6 +1,6 @@
 //! `sluicegate test`: runs the test cases of a config in virtual time, without a gateway.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -8,7 +8,8 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::cli::check::ReportFormat;
-use crate::cli::{BAD_CONFIG, ConfigFile, RUNTIME, report_bad_config};
+use crate::cli::report::{report_bad_config, report_entries, report_error};
+use crate::cli::{BAD_CONFIG, ConfigFile, RUNTIME};
 use crate::config;
 use crate::config::cases::load_cases;
 use crate::explain::cases::{CaseResult, Coverage, decision_names, describe_failures, run_cases};
@@ -47,14 +48,14 @@ pub fn run_test(options: &TestOptions) -> ExitCode {
     let file = match load_cases(&options.cases, &decision_names()) {
         Ok(file) => file,
         Err(report) => {
-            eprintln!("{}", report.render_entries(std::io::stderr().is_terminal()).trim_end());
+            report_entries(&report);
             return ExitCode::from(BAD_CONFIG);
         }
     };
     let (results, coverage) = match run_cases(&config, &file) {
         Ok(ran) => ran,
         Err(why) => {
-            eprintln!("error: {}, {why}", options.cases.display());
+            report_error(format_args!("{}, {why}", options.cases.display()));
             return ExitCode::from(BAD_CONFIG);
         }
     };
@@ -64,8 +65,7 @@ pub fn run_test(options: &TestOptions) -> ExitCode {
         ReportFormat::Json => format!("{}\n", to_json(&results, &coverage, failures == 0 && is_covered)),
         ReportFormat::Text => {
             if failures > 0 {
-                let report = file.report_failures(describe_failures(&results));
-                eprint!("{}", report.render_entries(std::io::stderr().is_terminal()));
+                report_entries(&file.report_failures(describe_failures(&results)));
             }
             let outcome = if failures == 0 { "ok" } else { "failed" };
             format!("{outcome}: {} cases passed, {failures} failed\n{}", results.len() - failures, coverage.to_text())
@@ -74,7 +74,11 @@ pub fn run_test(options: &TestOptions) -> ExitCode {
     // The reader may have closed the pipe.
     let _ = std::io::stdout().write_all(answer.as_bytes());
     if !is_covered {
-        eprintln!("error: the coverage is {}%, below --fail-under {}", coverage.percent(), options.fail_under);
+        report_error(format_args!(
+            "the coverage is {}%, below --fail-under {}",
+            coverage.percent(),
+            options.fail_under
+        ));
     }
     if failures == 0 && is_covered { ExitCode::SUCCESS } else { ExitCode::from(RUNTIME) }
 }

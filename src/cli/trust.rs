@@ -10,7 +10,8 @@ use clap::Args;
 use jiff::Timestamp;
 use rustix::process::geteuid;
 
-use crate::cli::{ConfigFile, RUNTIME, report_bad_config};
+use crate::cli::report::{report_bad_config, report_error};
+use crate::cli::{ConfigFile, RUNTIME};
 use crate::config;
 use crate::local_ca::authority::CaCertificate;
 use crate::local_ca::debian::{self, TrustStoreError};
@@ -94,7 +95,7 @@ fn report(result: Result<String, TrustError>) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("error: {error}");
+            report_error(error);
             ExitCode::from(RUNTIME)
         }
     }

@@ -8,6 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::cli::admin_client::{AdminReply, AdminRequest, resolve_admin_contact, send_json};
+use crate::cli::report::{report_error, report_note};
 use crate::cli::{ConfigFile, RUNTIME};
 use crate::net::{ListenAddr, to_reachable};
 
@@ -28,11 +29,11 @@ pub fn print_link(options: &UiOptions) -> ExitCode {
     match find_link(options) {
         Ok((link, note)) => {
             println!("{link}");
-            eprintln!("{note}");
+            report_note(note);
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("error: {error}");
+            report_error(error);
             ExitCode::from(RUNTIME)
         }
     }

@@ -38,7 +38,7 @@ respond = { body = "in" }
 limits = ["per-ip", "daily", "pair"]
 "#;
 
-fn output(gateway: &Gateway, arguments: &[&str]) -> (i32, String, String) {
+pub fn output(gateway: &Gateway, arguments: &[&str]) -> (i32, String, String) {
     let command = program().args(arguments).arg("-c").arg(gateway.config()).output().unwrap();
     let Output { status, stdout, stderr } = command;
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -47,14 +47,14 @@ fn output(gateway: &Gateway, arguments: &[&str]) -> (i32, String, String) {
 
 /// Runs a command that succeeds.
 #[track_caller]
-fn run(gateway: &Gateway, arguments: &[&str]) -> String {
+pub fn run(gateway: &Gateway, arguments: &[&str]) -> String {
     let (code, stdout, stderr) = output(gateway, arguments);
     assert_eq!((code, stderr.as_str()), (0, ""), "{arguments:?}: {stdout}");
     stdout
 }
 
 #[track_caller]
-fn run_json(gateway: &Gateway, arguments: &[&str]) -> Value {
+pub fn run_json(gateway: &Gateway, arguments: &[&str]) -> Value {
     serde_json::from_str(&run(gateway, &[arguments, &["--format", "json"]].concat())).unwrap()
 }
 

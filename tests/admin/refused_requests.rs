@@ -56,7 +56,7 @@ fn mistakes_are_reported_with_their_places() {
         ("POST", "/-/limits/site/refund", r#"{"cost":0}"#, 422, Some("#/cost"), "an integer from 1 to 1000000000"),
         ("POST", "/-/limits/site/refund", r#"{"cost":1}"#, 422, None, "give each of them in `key`"),
         ("POST", "/-/limits/sites/refund", "{}", 404, None, "there is no limit `sites`; did you mean `site`?"),
-        ("GET", "/-/limits/xyz", "", 404, None, "GET /-/limits lists them"),
+        ("GET", "/-/limits/xyz", "", 404, None, "there is no limit `xyz`; there are "),
         ("GET", "/-/limits/site/state?key=::1", "", 400, None, "keyed by ip/24/56, header:x-api-key: write `key` once"),
         ("GET", "/-/limits/watched/state?key=a", "", 400, None, "leave `key` out"),
         ("GET", "/-/limits/per-ip/state?key=a", "", 400, None, "key ip: `a` is not an address"),

@@ -192,6 +192,47 @@ fn a_customer_is_found_by_a_request_id_and_helped() {
     assert_eq!(gateway.fetch(&get("/", "x-key: gold\r\n")).status(), 200);
 }
 
+/// Limits of which logs show keys in other spellings than requests have.
+const SPELLINGS: &str = r#"
+[limit.per-secret]
+rate = "1/h"
+key = "header:x-secret"
+missing = "skip"
+
+[limit.per-net]
+rate = "1/h"
+key = "ip"
+
+[[route]]
+path = "/net"
+upstream = "echo:"
+limits = ["per-net"]
+"#;
+
+#[test]
+fn keys_and_customers_are_found_by_what_people_type() {
+    let keys = "[admin]\nkeys = { \"header:x-key\" = \"plain\" }\n";
+    let routes = ROUTES.replacen("limits = [\"per-key\", \"watched\"]", "limits = [\"per-key\", \"per-secret\"]", 1);
+    let text = config("trusted_proxies = [\"127.0.0.1\"]\n", &format!("{SPELLINGS}{routes}"));
+    let gateway = Gateway::with_config(&text.replace("[admin]\n", keys));
+    for (path, header) in [
+        ("/", "x-key: anna smith"),
+        ("/", "x-key: 0123456789abcdef"),
+        ("/", "x-secret: secret key"),
+        ("/net", "x-forwarded-for: 2001:db8::7"),
+    ] {
+        let statuses: Vec<u16> = (0..3).map(|_| gateway.fetch(&get(path, &format!("{header}\r\n"))).status()).collect();
+        assert_eq!(statuses[2], 429, "{header}: {statuses:?}");
+    }
+    run_script("finders.js", &[&address(&gateway)]);
+}
+
+#[test]
+fn what_an_outage_left_out_is_loaded_afterwards_and_changes_are_followed() {
+    let gateway = refusing_gateway("edit = true\ntoken = \"hush-hush-hush-hush\"\n");
+    run_script("outage.js", &[&address(&gateway), "hush-hush-hush-hush"]);
+}
+
 #[test]
 fn keys_are_blocked_and_overridden_by_an_edit() {
     let gateway = refusing_gateway("edit = true\ntoken = \"hush-hush-hush-hush\"\n");

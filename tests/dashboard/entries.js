@@ -76,8 +76,8 @@ const dotted = page.maskSecrets(["# \u2022\u2022 a list\n"]);
 assert.strictEqual(dotted.restore(dotted.shown), "# \u2022\u2022 a list\n");
 
 // The numbers of a tenant are found by its name.
-assert.strictEqual(page.keyQuery({ ...fair, key: ["ip"] }, ["ip=::1", "header:x-tenant=a"]), "key=%3A%3A1&tenant=a");
-assert.strictEqual(page.keyQuery(two, ["header:x-a=v", "cookie:b|query:c#0123456789abcdef"]), "key=v&hash=0123456789abcdef");
+assert.strictEqual(page.keyQuery({ ...fair, key: ["ip"] }, ["ip=::1", "header:x-tenant=a"]), "literal=%3A%3A1&tenant_literal=a");
+assert.strictEqual(page.keyQuery(two, ["header:x-a=v", "cookie:b|query:c#0123456789abcdef"]), "literal=v&hash=0123456789abcdef");
 assert.strictEqual(page.whyUnknown(fair, ["header:x-tenant=a"]), null);
 assert.strictEqual(page.whyUnknown(fair, ["header:x-tenant#0123456789abcdef"]), null);
 assert.strictEqual(page.keyQuery(fair, ["header:x-tenant#0123456789abcdef"]), "tenant_hash=0123456789abcdef");

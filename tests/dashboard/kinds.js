@@ -49,6 +49,7 @@ run(async (open) => {
   await page.getByRole("button", { name: "Save and apply" }).click();
   await page.waitForSelector(".outcome.good");
   await page.click("#reset");
+  await page.waitForFunction(() => document.getElementById("dialog").open);
   assert((await page.textContent("#dialog[open]")).includes("other sizes"), "a reset leaves the other networks");
   await page.getByRole("button", { name: "Cancel" }).click();
 

@@ -48,6 +48,44 @@ fn a_program_that_cannot_start_says_why_in_json() {
 }
 
 #[test]
+fn every_command_that_fails_says_why_in_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("sluicegate.toml");
+    let none = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    std::fs::write(&file, format!("[admin]\nlisten = \"{none}\"\n[[route]]\nupstream = \"echo:\"\n")).unwrap();
+    let config = file.to_str().unwrap();
+    let url = format!("http://{none}/");
+    for arguments in [
+        &["reload", "-c", config][..],
+        &["ui", "-c", config],
+        &["top", "-c", config],
+        &["tap", "-c", config],
+        &["healthcheck", "-c", config],
+        &["healthcheck", "--url", &url],
+        &["healthcheck", "--url", "x"],
+        &["import", "nginx", "/nonexistent/nginx.conf"],
+        &["explain", "::", "-c", config],
+        &["help", "nosuch"],
+        &["replay", "/nonexistent/access.log", "-c", config],
+        &["test", "/nonexistent/cases.toml", "-c", config],
+        &["contract", "--limit", "nosuch", "-c", config],
+        &["diff", config, "/nonexistent/x.toml"],
+        &["key", "list", "-c", config],
+        &["status", "-c", config],
+        &["rollback", "-c", config],
+    ] {
+        let output = program().args(arguments).args(["--log-format", "json"]).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success(), "{arguments:?}: {text}");
+        let lines = lines(&text);
+        assert!(
+            lines.iter().any(|line| line["level"] == "ERROR" && line["message"].is_string()),
+            "{arguments:?}: {text}"
+        );
+    }
+}
+
+#[test]
 fn the_line_ready_names_the_dashboard() {
     let gateway = Gateway::start("[[route]]\nupstream = \"echo:\"\n");
     let wanted = format!("dashboard=\"http://{}/\"", gateway.admin);

@@ -18,7 +18,7 @@ use tokio::task::yield_now;
 use crate::admin::limits::decide::fixed_cost;
 use crate::admin::limits::peer_refusals::PeerRefusals;
 use crate::admin::limits::refusals::{RefusalReport, merge_newest};
-use crate::admin::limits::requests::{NamedValues, refuse_pasted};
+use crate::admin::limits::requests::{CUSTOMER_FORMS, GivenHash, NamedValues, refuse_part_text};
 use crate::admin::limits::state::{describe_override_of, read_state};
 use crate::admin::limits::{LIMITS_PER_CALL, LimitsApi, requests};
 use crate::admin::problem::{Problem, bad_query, refuse_repeated};
@@ -44,7 +44,16 @@ struct CustomerQuery {
 
 enum GivenCustomer {
     Value(Vec<u8>),
-    Hash(KeyHash),
+    /// A value as clients send it, whatever it looks like.
+    Literal(Vec<u8>),
+    Hash(GivenHash),
+}
+
+/// The value that keys of the customer have.
+enum CustomerValue {
+    Bytes(Vec<u8>),
+    /// The digest that state keys have instead of a long or unusual value.
+    Digest(String),
 }
 
 /// A key of the customer.
@@ -87,18 +96,19 @@ impl CustomerQuery {
             match name {
                 "source" => source = text.filter(|text| !text.is_empty()).map(str::to_owned),
                 "value" if value.is_none() => value = Some(GivenCustomer::Value(bytes)),
+                "literal" if value.is_none() => value = Some(GivenCustomer::Literal(bytes)),
                 "hash" if value.is_none() => {
                     let digits = text.map(|text| text.rsplit_once('#').map_or(text, |(_, digits)| digits));
-                    let hash = digits.and_then(KeyHash::parse);
-                    let help = "`hash` has 16 digits from 0 to 9 and a to f, as in the log";
+                    let hash = digits.and_then(|digits| GivenHash::parse("", digits));
+                    let help = "`hash` has 16 digits from 0 to 9 and a to f, as in the log, or 32 as in a usage report";
                     value = Some(GivenCustomer::Hash(hash.ok_or_else(|| bad_query(help))?));
                 }
-                "value" | "hash" => return Err(bad_query("write `value` or `hash`")),
+                "value" | "literal" | "hash" => return Err(bad_query("write one of `value`, `literal` and `hash`")),
                 "n" => {
                     let n_given = text.and_then(|text| text.parse().ok()).filter(|n| (1..=N_MAX).contains(n));
                     n = n_given.ok_or_else(|| bad_query(format!("`n` is an integer from 1 to {N_MAX}")))?;
                 }
-                _ => return Err(bad_query("the parameters are `source`, `value`, `hash` and `n`")),
+                _ => return Err(bad_query("the parameters are `source`, `value`, `literal`, `hash` and `n`")),
             }
         }
         let missing = "write a source and its value: `source=ip&value=203.0.113.9`";
@@ -114,6 +124,7 @@ impl LimitsApi {
         let snapshot = self.current.load_full();
         let config = &snapshot.config;
         let limiter = self.link.limiter();
+        self.live.catch_up(config, &self.link.store()).await;
         // A log shows parts by the name that they have in state keys, which may be longer than that of the source.
         let parts = || config.limits.iter().flat_map(|limit| &limit.counted_key().0);
         let named_part = parts().find(|part| part.state_name() == given);
@@ -127,9 +138,11 @@ impl LimitsApi {
         if limits.is_empty() {
             return Err(self.describe_unused(config, &source));
         }
+        let is_plain = matches!(value, GivenCustomer::Value(_));
         let value = match value {
-            GivenCustomer::Value(value) => value,
-            GivenCustomer::Hash(hash) => {
+            GivenCustomer::Value(value) | GivenCustomer::Literal(value) => CustomerValue::Bytes(value),
+            GivenCustomer::Hash(GivenHash::Digest(digits)) => CustomerValue::Digest(digits),
+            GivenCustomer::Hash(GivenHash::Shown(hash)) => {
                 self.find_value(config, &limiter, named_part.unwrap_or(limits[0].1), hash).await?
             }
         };
@@ -141,6 +154,12 @@ impl LimitsApi {
         let hidden = limit_count - limits.len();
         let left_out = limits.len().saturating_sub(LIMITS_MAX);
         limits.truncate(LIMITS_MAX);
+        if let CustomerValue::Bytes(value) = &value
+            && is_plain
+        {
+            let refuse = |why: String| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, format!("`value`: {why}"));
+            limits.iter().try_for_each(|(_, part)| refuse_part_text(part, value, &CUSTOMER_FORMS)).map_err(refuse)?;
+        }
         let limits = match_limits(limits, &source, &value)?;
         yield_now().await;
         let busy = || {
@@ -179,21 +198,22 @@ impl LimitsApi {
         limiter: &Limiter,
         part: &KeyPart,
         hash: KeyHash,
-    ) -> Result<Vec<u8>, Problem> {
+    ) -> Result<CustomerValue, Problem> {
         let mut values = NamedValues::default();
         values.hashed.push((part.state_name(), hash));
         self.hashes.find_values(limiter, (config, &self.usage), vec![&mut values]).await?;
-        let text = values.found.first().and_then(|(_, state)| state.strip_prefix('='));
-        let detail = "the store has only a digest of this value; give the value itself";
-        let value = text.map(|value| value.as_bytes().to_vec());
-        value.ok_or_else(|| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail))
+        let state = values.found.first().map(|(_, state)| state.as_str()).unwrap_or_default();
+        Ok(match state.strip_prefix('#') {
+            Some(digits) => CustomerValue::Digest(digits.to_owned()),
+            None => CustomerValue::Bytes(state.trim_start_matches('=').as_bytes().to_vec()),
+        })
     }
 
     /// Lists the keys of the customer and its last refusals.
     fn find_keys(
         &self,
         limits: &[MatchingLimit<'_>],
-        (source, value): (&str, &[u8]),
+        (source, value): (&str, &CustomerValue),
         (n, peers): (usize, &PeerRefusals),
         config: &Config,
     ) -> FoundKeys {
@@ -232,7 +252,10 @@ impl LimitsApi {
                 }
             }
         }
-        let address = str::from_utf8(value).ok().and_then(|text| text.parse::<IpAddr>().ok());
+        let address = match value {
+            CustomerValue::Bytes(value) => str::from_utf8(value).ok().and_then(|text| text.parse::<IpAddr>().ok()),
+            CustomerValue::Digest(_) => None,
+        };
         let address = address.filter(|_| source == "ip" || source.starts_with("ip/"));
         let is_of_customer =
             |refusal: &&RecordedRefusal| address == Some(refusal.client) || !keys_of(refusal).is_empty();
@@ -286,21 +309,23 @@ fn has_source(part: &KeyPart, source: &str) -> bool {
 fn match_limits<'c>(
     limits: Vec<(&'c Arc<Limit>, &KeyPart)>,
     source: &str,
-    value: &[u8],
+    value: &CustomerValue,
 ) -> Result<Vec<MatchingLimit<'c>>, Problem> {
     let mut matching = Vec::with_capacity(limits.len());
     for (limit, part) in limits {
         let Some(source) = part.find_source(source) else { continue };
-        let refuse = |why: String| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, format!("`value`: {why}"));
-        refuse_pasted(&part.state_name(), value).map_err(refuse)?;
-        let values = NamedValues::of_source(limit, source, value.to_vec()).map_err(refuse)?;
-        if limit.is_tier_without(&values) {
-            continue;
-        }
-        let names = part.part_names(&values, limit.repeated).ok().filter(|names| names.value.is_some());
+        let state = match value {
+            CustomerValue::Digest(digits) => Some(format!("{}#{digits}", part.state_name())),
+            CustomerValue::Bytes(value) => {
+                let refuse = |why: String| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, format!("`value`: {why}"));
+                let values = NamedValues::of_source(limit, source, value.clone()).map_err(refuse)?;
+                let names = part.part_names(&values, limit.repeated).ok().filter(|names| names.value.is_some());
+                names.filter(|_| !limit.is_tier_without(&values)).map(|names| names.state)
+            }
+        };
         let index = limit.counted_key().0.iter().position(|other| other == part);
-        if let (Some(names), Some(index)) = (names, index) {
-            matching.push(MatchingLimit { limit, index, state: names.state });
+        if let (Some(state), Some(index)) = (state, index) {
+            matching.push(MatchingLimit { limit, index, state });
         }
     }
     Ok(matching)

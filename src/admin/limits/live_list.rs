@@ -71,10 +71,11 @@ fn unknown_id() -> Problem {
 
 impl LimitsApi {
     /// Returns one page of the live overrides, and the id after which the next one begins.
-    pub fn list_overrides(&self, query: &str) -> Result<Value, Problem> {
+    pub async fn list_overrides(&self, query: &str) -> Result<Value, Problem> {
         let ListQuery { limit, after, n } = ListQuery::parse(query)?;
         let snapshot = self.current.load_full();
         let config = &snapshot.config;
+        self.live.catch_up(config, &self.link.store()).await;
         if let Some(name) = &limit {
             self.find_limit(config, name)?;
         }

@@ -92,6 +92,8 @@ impl LimitsApi {
         limit: &Arc<Limit>,
         change: (&str, Option<&str>),
     ) -> Result<Value, Problem> {
+        self.live.catch_up(config, &self.link.store()).await;
+        let replaced = describe_override(limit, change.0);
         let outcome = self.live.change_entry(config, limit, &self.link.store(), change).await;
         let changed = outcome.map_err(|fault| match fault {
             OverrideFault::Invalid(what) => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, what),
@@ -105,6 +107,7 @@ impl LimitsApi {
             "kept_in": changed.keeper.label(),
             "applied": changed.is_applied,
             "override": describe_override(limit, change.0),
+            "replaced": replaced,
         }))
     }
 }

@@ -10,13 +10,15 @@ use serde_json::{Value, json};
 
 use crate::admin::limits::LimitsApi;
 use crate::admin::limits::labels::DecidedBy;
+use crate::admin::limits::requests::NamedValues;
 use crate::admin::problem::{Problem, bad_query, refuse_repeated};
 use crate::config::{Config, percent_decode};
 use crate::limiting::answer::{NEVER, Policy};
 use crate::limiting::gateways::Gateways;
+use crate::limiting::key::KeyPart;
 use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::key::state_key::state_key_parts;
-use crate::limiting::limit::Mode;
+use crate::limiting::limit::{Limit, Mode};
 use crate::limiting::usage::refusals::{RecordedRefusal, RefusedCheck};
 
 /// Query of `GET /-/refusals`. Filters that are not set match every refusal.
@@ -83,8 +85,12 @@ impl LimitsApi {
     /// Returns the newest refusals that match the query, the newest first: of this gateway, and of those that share
     /// the store.
     pub async fn list_refusals(&self, query: &str) -> Result<Value, Problem> {
-        let query = RefusalsQuery::parse(query)?;
+        let mut query = RefusalsQuery::parse(query)?;
         let snapshot = self.current.load_full();
+        let limit = query.limit.as_deref().and_then(|name| snapshot.config.limits.find(name));
+        if let (Some(limit), Some(key)) = (limit, &query.key) {
+            query.key = Some(respell_key(limit, key, &snapshot.config.admin.key_display));
+        }
         let peers = self.read_peer_refusals().await;
         // A limit or route may have gone since its last refusal, so an unknown name is not an error.
         let list = self.top_effort.run_within(|| {
@@ -228,6 +234,28 @@ impl CheckReport {
 fn show_key(check: &RefusedCheck, display: &KeyDisplay) -> Option<String> {
     let parts = Some(state_key_parts(&check.key)).filter(|parts| !parts.is_empty())?;
     Some(display.show_state_parts(check.limit.counted_key(), parts.split(',')))
+}
+
+/// Returns a key as refusals show it. They know only the digest of a long or unusual value, and the network of an
+/// address.
+/// A part that the config hides stays: all its values are shown as the same text.
+fn respell_key(limit: &Limit, key: &str, display: &KeyDisplay) -> String {
+    let parts = limit.counted_key().0.iter().filter(|part| **part != KeyPart::All);
+    let texts = list_parts(key).zip(parts.map(Some).chain(std::iter::repeat(None)));
+    let spellings = texts.map(|(text, part)| {
+        part.and_then(|part| respell_part(limit, part, text, display)).unwrap_or_else(|| text.to_owned())
+    });
+    spellings.collect::<Vec<_>>().join(",")
+}
+
+fn respell_part(limit: &Limit, part: &KeyPart, text: &str, display: &KeyDisplay) -> Option<String> {
+    if display.hides_any(part.sources().iter()) {
+        return None;
+    }
+    let value = percent_decode(text.strip_prefix(part.state_name().as_str())?.strip_prefix('=')?)?;
+    let values = NamedValues::of_source(limit, part.sources().first()?, value).ok()?;
+    let names = part.part_names(&values, limit.repeated).ok().filter(|names| names.value.is_some())?;
+    Some(display.show_state_part(part, &names.state))
 }
 
 /// Returns the parts of a shown key that have a value.

@@ -32,6 +32,7 @@ impl LimitsApi {
             return Err(refuse_hidden(&format!("the config hides values that the limit {} reads", limit.name), role));
         }
         let (mut parts, cost) = requests::parse_query(limit, query)?;
+        self.live.catch_up(&snapshot.config, &self.link.store()).await;
         let limiter = self.link.limiter();
         self.hashes.find_values(&limiter, (&snapshot.config, &self.usage), vec![&mut parts]).await?;
         let (check, instead) =

@@ -88,7 +88,7 @@ async fn finish_change(
 
 pub async fn list_overrides(request: PageRequest) -> Result<AdminResponse, Problem> {
     let _work = request.start_work()?;
-    Ok(json_response(request.context.limits.list_overrides(request.query())?.to_string()))
+    Ok(json_response(request.context.limits.list_overrides(request.query()).await?.to_string()))
 }
 
 /// Removes a live override that the list shows, whatever its key is.

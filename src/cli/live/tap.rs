@@ -12,6 +12,7 @@ use crate::cli::gateway::{GatewayContact, GatewayOptions, add_parameter};
 use crate::cli::live::events::{EventStream, StreamReply};
 use crate::cli::live::screen::format_wait;
 use crate::cli::live::terminal::exit_on_signal;
+use crate::cli::report::{report_error, report_note};
 use crate::cli::visible::{make_json_visible, make_visible};
 use crate::cli::{BAD_CONFIG, RUNTIME};
 
@@ -86,7 +87,7 @@ pub fn run_tap(options: &TapOptions) -> ExitCode {
     let gateway = match options.gateway.find_gateway() {
         Ok(gateway) => gateway,
         Err(what) => {
-            eprintln!("error: {what}");
+            report_error(what);
             return ExitCode::from(BAD_CONFIG);
         }
     };
@@ -99,10 +100,10 @@ pub fn run_tap(options: &TapOptions) -> ExitCode {
             TapOutcome::Done => return ExitCode::SUCCESS,
             TapOutcome::Reloaded => {
                 counts.lock().unwrap_or_else(PoisonError::into_inner).end_tap();
-                eprintln!("the gateway has a new config; watching again");
+                report_note("the gateway has a new config; watching again");
             }
             TapOutcome::Failed(what) => {
-                eprintln!("error: {what}");
+                report_error(what);
                 return ExitCode::from(RUNTIME);
             }
         }
@@ -181,7 +182,7 @@ fn describe_end(reason: &str, gateway: &GatewayContact) -> TapOutcome {
         "count" => TapOutcome::Done,
         "reload" => TapOutcome::Reloaded,
         "time" => {
-            eprintln!("the gateway ends a tap after ten minutes; start it again to continue");
+            report_note("the gateway ends a tap after ten minutes; start it again to continue");
             TapOutcome::Done
         }
         _ => TapOutcome::Failed(format!("the gateway at {} stops: {}", gateway.listen, make_visible(reason))),
@@ -206,7 +207,7 @@ fn print_counts(totals: &SharedTotals) {
     let (mut counts, current) = (totals.ended, totals.current.unwrap_or_default());
     counts.iter_mut().zip(current).for_each(|(count, current)| *count += current);
     let [matched, sent, sampled_out, lost] = counts;
-    eprintln!("{matched} requests matched: {sent} sent, {sampled_out} left out by --rate, {lost} lost");
+    report_note(format_args!("{matched} requests matched: {sent} sent, {sampled_out} left out by --rate, {lost} lost"));
 }
 
 fn print_request(format: TapFormat, json: &str, request: &Value) -> io::Result<()> {

@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::cli::gateway::{GatewayContact, GatewayOptions, add_parameter};
 use crate::cli::live::screen::{TopAction, TopList, TopScreen, name_shown_key};
 use crate::cli::live::terminal::{FullScreen, SavedTerminal, exit_on_signal, terminal_size};
+use crate::cli::report::report_error;
 use crate::cli::{BAD_CONFIG, RUNTIME};
 
 #[derive(Args)]
@@ -40,7 +41,7 @@ pub fn run_top(options: &TopOptions) -> ExitCode {
     let gateway = match options.gateway.find_gateway() {
         Ok(gateway) => gateway,
         Err(what) => {
-            eprintln!("error: {what}");
+            report_error(what);
             return ExitCode::from(BAD_CONFIG);
         }
     };
@@ -64,7 +65,7 @@ pub fn run_top(options: &TopOptions) -> ExitCode {
 }
 
 fn report_failure(what: &str) -> ExitCode {
-    eprintln!("error: {what}");
+    report_error(what);
     ExitCode::from(RUNTIME)
 }
 

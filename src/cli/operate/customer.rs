@@ -25,6 +25,9 @@ pub struct CustomerOptions {
     /// Source and value, such as ip=203.0.113.9 or jwt:sub=anna
     #[arg(value_name = "SOURCE=VALUE")]
     customer: String,
+    /// Use VALUE as a client sends it, even if it looks like a part of a key in a log
+    #[arg(long)]
+    literal: bool,
     /// Also list limits that the customer has not used
     #[arg(long)]
     all: bool,
@@ -52,10 +55,10 @@ pub fn run_customer(options: &CustomerOptions) -> ExitCode {
 impl CustomerOptions {
     fn build_query(&self) -> Result<String, CommandFault> {
         let text = &self.customer;
-        let is_hash = |digits: &str| digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let value_name = if self.literal { "literal" } else { "value" };
         let (source, name, value) = match (text.split_once('='), text.rsplit_once('#')) {
-            (None, Some((source, digits))) if is_hash(digits) => (source, "hash", digits),
-            (Some((source, value)), _) => (source, "value", value),
+            (None, Some((source, digits))) if !source.is_empty() => (source, "hash", digits),
+            (Some((source, value)), _) => (source, value_name, value),
             (None, _) => {
                 let what = format!("`{text}` is not SOURCE=VALUE; write for example ip=203.0.113.9");
                 return Err(CommandFault::usage(what));
@@ -133,6 +136,12 @@ fn list_cells(item: &Value) -> Vec<String> {
     let refusals = match (item["refused_min"].as_u64().unwrap_or(0), item["refused_max"].as_u64().unwrap_or(0)) {
         (least, most) if least == most => least.to_string(),
         (least, most) => format!("{least} to {most}"),
+    };
+    // Other limits than those that refuse count what was over them.
+    let refusals = match (refusals.as_str(), item["outcome"].as_str()) {
+        ("0", _) | (_, Some("refused") | None) => refusals,
+        (_, Some("would_refuse")) => format!("would be: {refusals}"),
+        _ => format!("none, over it: {refusals}"),
     };
     let mut notes = Vec::new();
     if item["mode"] != "enforce" {

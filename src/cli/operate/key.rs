@@ -3,13 +3,14 @@
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
 use crate::cli::check::ReportFormat;
 use crate::cli::gateway::{GatewayContact, GatewayOptions, add_parameter};
 use crate::cli::operate::key_list::{describe_list, fetch_list};
 use crate::cli::operate::{Call, CommandFault, fetch_json, format_json, run_command, text_of};
+use crate::limiting::key::KeyPart;
 use crate::text::{format_count, format_span};
 
 pub const HELP: &str = "\
@@ -25,7 +26,8 @@ Examples:
   sluicegate key list per-ip
 
 KEY is the value of each part of the limit's key, in their order, as a client sends it. A part that is copied from a log
-works as well: ip=203.0.113.9, or header:x-api-key#5f1c0a6e9b3d2784.
+or a usage report works as well: ip=203.0.113.9, header:x-api-key#5f1c0a6e9b3d2784 or #5f1c0a6e9b3d2784. A value that
+looks like another part of a key is an error. If a client sends just that, use --literal.
 Blocks and overrides apply at once, without a change of the config: in Redis, to all gateways; with a memory store, to
 this gateway, until it stops, or with `state` in [store] beyond that.";
 
@@ -61,6 +63,9 @@ pub struct KeyOptions {
     /// Value of each part of the key; none if the key is all
     #[arg(value_name = "KEY")]
     key: Vec<String>,
+    /// Use each KEY as a client sends it, even if it looks like a part of a key in a log
+    #[arg(long)]
+    literal: bool,
     /// How long a block or an override lasts, such as 1h or 7d [default: until it is removed]
     #[arg(long = "for", value_name = "DURATION", conflicts_with = "until")]
     lasts: Option<String>,
@@ -120,7 +125,7 @@ pub fn run_key(options: &KeyOptions) -> ExitCode {
 fn run_action(options: &KeyOptions, gateway: &GatewayContact) -> Result<(Value, String), CommandFault> {
     let limit = options.limit_name();
     let page = format!("/-/limits/{}", utf8_percent_encode(limit, NOT_IN_PATH));
-    let about = fetch_json(gateway, Call::get(&page, "read"))?;
+    let about = fetch_json(gateway, Call::get(&page, options.role()))?;
     let query = options.build_query(&about)?;
     let state_page = format!("{page}/state{query}");
     let override_page = format!("{page}/override{query}");
@@ -132,7 +137,7 @@ fn run_action(options: &KeyOptions, gateway: &GatewayContact) -> Result<(Value, 
         }
         KeyAction::Reset => {
             // A key that is known by its hash may not be found after the reset.
-            let before = fetch_json(gateway, Call::get(&state_page, "keys")).unwrap_or_default();
+            let before = fetch_json(gateway, Call::get(&state_page, "limits")).unwrap_or_default();
             let call = Call { method: "DELETE", ..Call::get(&state_page, "limits") };
             let answer = fetch_json(gateway, call)?;
             let what = match answer["existed"].as_bool() {
@@ -143,6 +148,8 @@ fn run_action(options: &KeyOptions, gateway: &GatewayContact) -> Result<(Value, 
             Ok((answer, text))
         }
         KeyAction::Refund => {
+            // Says what is wrong with the key in the words of a query.
+            fetch_json(gateway, Call::get(&state_page, "limits"))?;
             let body = json!({ "key": options.name_values(&about)?, "cost": options.units });
             let page = format!("{page}/refund");
             let call = Call { method: "POST", body: Some(body), ..Call::get(&page, "limits") };
@@ -161,12 +168,13 @@ fn run_action(options: &KeyOptions, gateway: &GatewayContact) -> Result<(Value, 
                 body: Some(Value::Object(options.build_override())),
                 ..Call::get(&override_page, "limits")
             };
-            let answer = fetch_json(gateway, call).map_err(CommandFault::name_options)?;
+            let answer = fetch_json(gateway, call)?;
             let text = format!(
-                "{limit} {}: {}{}{}\n",
+                "{limit} {}: {}{}{}{}\n",
                 text_of(&answer["key"]),
                 text_of(&answer["override"]["text"]),
                 describe_keeper(&answer),
+                describe_replaced(&answer["replaced"]),
                 describe_mode(&about)
             );
             Ok((answer, text))
@@ -183,7 +191,7 @@ fn remove_override(
     gateway: &GatewayContact,
     (state_page, override_page): (&str, &str),
 ) -> Result<(Value, String), CommandFault> {
-    let state = fetch_json(gateway, Call::get(state_page, "keys"))?;
+    let state = fetch_json(gateway, Call::get(state_page, "limits"))?;
     let (key, before) = (text_of(&state["key"]), &state["override"]);
     let ban = match state["ban"]["banned"] == true {
         true => format!("; it is banned, which `sluicegate key reset {}` lifts", options.limit_name()),
@@ -200,7 +208,7 @@ fn remove_override(
     let what = match (answer["existed"] == true, now["text"].as_str()) {
         (true, None) => {
             let old_entry = describe_override(before).unwrap_or_else(|| "an entry that had no effect".to_owned());
-            format!("removed: {old_entry}{}", describe_keeper(&answer))
+            format!("removed: {old_entry}{}; the limit's own budget applies again", describe_keeper(&answer))
         }
         (true, Some(_)) => {
             format!("removed, and now {} applies, from the {}", text_of(&now["text"]), text_of(&now["source"]))
@@ -223,6 +231,15 @@ fn describe_keeper(answer: &Value) -> String {
         _ => ", on this gateway, until it stops",
     };
     format!("{keeper}{delay}")
+}
+
+/// Names the entry that a new one replaced. A live one does not return.
+fn describe_replaced(entry: &Value) -> String {
+    match describe_override(entry) {
+        Some(old_entry) if entry["source"] == "live" => format!("; this replaced {old_entry}, which does not return"),
+        Some(old_entry) => format!("; until it ends, this replaces {old_entry}"),
+        None => String::new(),
+    }
 }
 
 /// Describes the state of a key in lines.
@@ -320,6 +337,11 @@ fn list_names(about: &Value) -> Vec<String> {
 }
 
 impl KeyOptions {
+    /// Role of the token that the action needs.
+    fn role(&self) -> &'static str {
+        if self.action == KeyAction::Show { "keys" } else { "limits" }
+    }
+
     fn limit_name(&self) -> &str {
         self.limit.as_deref().unwrap_or_default()
     }
@@ -385,7 +407,11 @@ impl KeyOptions {
             };
             return Err(CommandFault::usage(what));
         }
-        Ok(names.into_iter().zip(&self.key).map(|(name, text)| (name.clone(), KeyValue::parse(&name, text))).collect())
+        let parse = |name: &str, text: &String| match self.literal {
+            true => KeyValue::Literal(text.clone()),
+            false => KeyValue::parse(name, text),
+        };
+        Ok(names.into_iter().zip(&self.key).map(|(name, text)| (name.clone(), parse(&name, text))).collect())
     }
 
     fn build_query(&self, about: &Value) -> Result<String, CommandFault> {
@@ -393,6 +419,7 @@ impl KeyOptions {
         for (_, value) in self.pair_values(about)? {
             match value {
                 KeyValue::Plain(value) => add_parameter(&mut query, "key", &value),
+                KeyValue::Literal(value) => add_parameter(&mut query, "literal", &value),
                 KeyValue::Hash(digits) => add_parameter(&mut query, "hash", &digits),
             }
         }
@@ -403,6 +430,7 @@ impl KeyOptions {
     fn name_values(&self, about: &Value) -> Result<Map<String, Value>, CommandFault> {
         let json = |value| match value {
             KeyValue::Plain(value) => Value::from(value),
+            KeyValue::Literal(value) => json!({ "percent": utf8_percent_encode(&value, NON_ALPHANUMERIC).to_string() }),
             KeyValue::Hash(digits) => json!({ "hash": digits }),
         };
         // Any prefix length of an address is called `ip` here.
@@ -415,21 +443,24 @@ impl KeyOptions {
 #[derive(Debug, PartialEq)]
 pub enum KeyValue {
     Plain(String),
-    /// The digits of a hash, as a log shows it.
+    /// A value as a client sends it, whatever it looks like.
+    Literal(String),
+    /// The digits of a hash, as a log or a usage report shows it.
     Hash(String),
 }
 
 impl KeyValue {
-    /// Parses a value of the part called `name`. It may have the name before it, as in a log.
+    /// Parses a value of the part called `name`. It may have the name before it, as in a log, in upper or lower case.
     pub fn parse(name: &str, text: &str) -> KeyValue {
-        let is_hash = |digits: &&str| digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-        match text.strip_prefix(name) {
-            Some(rest) if rest.starts_with('=') => KeyValue::Plain(rest[1..].to_owned()),
-            Some(rest) => match rest.strip_prefix('#').filter(is_hash) {
-                Some(digits) => KeyValue::Hash(digits.to_owned()),
-                None => KeyValue::Plain(text.to_owned()),
-            },
-            None => KeyValue::Plain(text.to_owned()),
+        let is_hash =
+            |digits: &str| [16, 32].contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let (before, rest) = text.split_at(text.find(['=', '#']).unwrap_or(text.len()));
+        // A log shows alternatives without spaces.
+        let is_own = before.eq_ignore_ascii_case(name) || before.eq_ignore_ascii_case(&name.replace(KeyPart::OR, "|"));
+        match (rest.strip_prefix('='), rest.strip_prefix('#')) {
+            (Some(value), _) if is_own && !value.is_empty() => KeyValue::Plain(value.to_owned()),
+            (_, Some(digits)) if (is_own || before.is_empty()) && is_hash(digits) => KeyValue::Hash(digits.to_owned()),
+            _ => KeyValue::Plain(text.to_owned()),
         }
     }
 }
@@ -444,6 +475,12 @@ mod tests {
         assert_eq!(parse("acme"), KeyValue::Plain("acme".to_owned()));
         assert_eq!(parse("header:x-api-key=acme"), KeyValue::Plain("acme".to_owned()));
         assert_eq!(parse("header:x-api-key#5f1c0a6e9b3d2784"), KeyValue::Hash("5f1c0a6e9b3d2784".to_owned()));
+        assert_eq!(parse("header:X-API-Key=acme"), KeyValue::Plain("acme".to_owned()));
+        assert_eq!(parse("#5f1c0a6e9b3d2784"), KeyValue::Hash("5f1c0a6e9b3d2784".to_owned()));
+        assert_eq!(parse("5f1c0a6e9b3d2784"), KeyValue::Plain("5f1c0a6e9b3d2784".to_owned()));
+        let digest = "63b586b4a93f204837ee1e038f8ce2be";
+        assert_eq!(parse(&format!("header:x-api-key#{digest}")), KeyValue::Hash(digest.to_owned()));
+        assert_eq!(KeyValue::parse("header:a | query:b", "header:a|query:b=c"), KeyValue::Plain("c".to_owned()));
         assert_eq!(parse("header:x-api-key#short"), KeyValue::Plain("header:x-api-key#short".to_owned()));
         assert_eq!(KeyValue::parse("ip", "203.0.113.9"), KeyValue::Plain("203.0.113.9".to_owned()));
     }

@@ -21,8 +21,9 @@ use serde_json::{Value, json};
 
 use crate::cli::admin_client::AdminReply;
 use crate::cli::gateway::{GatewayContact, GatewayOptions};
+use crate::cli::report::report_error;
 use crate::cli::visible::{make_json_visible, make_visible};
-use crate::cli::{BAD_CONFIG, RUNTIME, report_error};
+use crate::cli::{BAD_CONFIG, RUNTIME};
 
 /// Time limit of a request. The gateway searches up to 20 s for the key of a hash.
 const TIMEOUT: Duration = Duration::from_secs(25);
@@ -52,16 +53,6 @@ impl CommandFault {
 
     pub fn runtime(what: impl Into<String>) -> CommandFault {
         CommandFault { code: RUNTIME, what: what.into() }
-    }
-
-    /// Names the option where the gateway names the member of the body that the option became.
-    pub fn name_options(self) -> CommandFault {
-        match self.what.strip_prefix("#/").and_then(|what| what.split_once(": ")) {
-            Some((member, what)) if !member.contains('/') => {
-                CommandFault { what: format!("--{}: {what}", member.replace('_', "-")), ..self }
-            }
-            _ => self,
-        }
     }
 }
 
@@ -104,7 +95,8 @@ pub fn send_call(gateway: &GatewayContact, call: Call<'_>) -> Result<AdminReply,
         200 => Ok(reply),
         // The gateway is right, and the command line is not. Without a detail, it is not an admin API of this version.
         400 | 404 | 422 if detail_of(&reply.body).is_some() => {
-            Err(CommandFault::usage(make_visible(&detail_of(&reply.body).unwrap_or_default()).into_owned()))
+            let detail = name_argument(&detail_of(&reply.body).unwrap_or_default());
+            Err(CommandFault::usage(make_visible(&detail).into_owned()))
         }
         status => Err(CommandFault::runtime(gateway.describe_refusal(status, &reply.body, call.role))),
     }
@@ -122,6 +114,15 @@ pub fn parse_json(gateway: &GatewayContact, reply: &AdminReply) -> Result<Value,
 
 fn detail_of(body: &str) -> Option<String> {
     serde_json::from_str::<Value>(body).ok()?["detail"].as_str().map(str::to_owned)
+}
+
+/// Names the argument where the gateway names the member of the body that the argument became.
+fn name_argument(detail: &str) -> String {
+    match detail.strip_prefix("#/").and_then(|detail| detail.split_once(": ")) {
+        Some(("cost", what)) => format!("--units: {what}"),
+        Some((member, what)) if !member.contains('/') => format!("--{}: {what}", member.replace('_', "-")),
+        _ => detail.to_owned(),
+    }
 }
 
 /// Formats an answer for programs.

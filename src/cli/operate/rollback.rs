@@ -10,6 +10,7 @@ use crate::cli::check::ReportFormat;
 use crate::cli::gateway::{GatewayContact, GatewayOptions};
 use crate::cli::operate::table::Table;
 use crate::cli::operate::{Call, CommandFault, fetch_json, format_json, parse_json, run_command, send_call, text_of};
+use crate::cli::report::ask;
 
 pub const HELP: &str = "\
 Examples:
@@ -81,7 +82,7 @@ fn roll_back(
         if is_last {
             return Ok(text);
         }
-        eprint!("{text}roll back? [y/N] ");
+        ask(format_args!("{text}roll back? [y/N] "));
         if !is_confirmed() {
             return Err(CommandFault::runtime("not rolled back, because you did not answer with y"));
         }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use jiff::civil::Date;
+use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 use percent_encoding::utf8_percent_encode;
 use serde_json::{Value, json};
@@ -33,11 +34,11 @@ pub struct UsageOptions {
     /// Name of the limit
     #[arg(value_name = "LIMIT")]
     limit: String,
-    /// First day, such as 2026-11-01 [default: the first of this month]
-    #[arg(long, value_name = "DATE")]
+    /// First day, such as 2026-11-01 or yesterday [default: the first of this month]
+    #[arg(long, value_name = "DATE", value_parser = parse_day)]
     from: Option<Date>,
     /// Last day [default: today]
-    #[arg(long, value_name = "DATE")]
+    #[arg(long, value_name = "DATE", value_parser = parse_day)]
     to: Option<Date>,
     /// Format of the report
     #[arg(long, default_value = "table")]
@@ -54,7 +55,7 @@ type Numbers = [i64; 3];
 
 pub fn run_usage(options: &UsageOptions) -> ExitCode {
     run_command(&options.gateway, options.format == UsageFormat::Json, |gateway| {
-        let today = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
+        let today = find_today();
         let (from, to) = (options.from.unwrap_or(today.first_of_month()), options.to.unwrap_or(today));
         if from > to {
             return Err(CommandFault::usage(format!("--from {from} is after --to {to}")));
@@ -73,6 +74,18 @@ pub fn run_usage(options: &UsageOptions) -> ExitCode {
             UsageFormat::Json => format_report(&options.limit, &report),
         })
     })
+}
+
+fn find_today() -> Date {
+    Timestamp::now().to_zoned(TimeZone::UTC).date()
+}
+
+fn parse_day(text: &str) -> Result<Date, String> {
+    match text {
+        "today" => Ok(find_today()),
+        "yesterday" => find_today().yesterday().map_err(|error| error.to_string()),
+        _ => text.parse().map_err(|_| "it is not a day; write for example 2026-11-01, today or yesterday".to_owned()),
+    }
 }
 
 /// Fetches all pages of a day. A key that changes meanwhile may be on two pages: the later one is newer.

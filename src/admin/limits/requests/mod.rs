@@ -1,4 +1,11 @@
-//! Parses the bodies and queries of requests about limits, and checks them against the config. Called by `mod.rs`.
+//! Parses the bodies and queries of requests about limits, and checks them against the config. `part_text` recognizes
+//! hashes, and texts that are not values. Called by `mod.rs` of `limits`.
+//!
+//! Input: a body or a query, and the config. Output: the values of keys by source (`NamedValues`) and what to do with
+//! them, or a problem that names each error with its place. To add a parameter or a member, parse it here, and describe
+//! it in `admin/openapi`.
+
+mod part_text;
 
 use std::sync::Arc;
 
@@ -6,6 +13,7 @@ use http::StatusCode;
 
 use crate::admin::cached::TimeBudget;
 use crate::admin::limits::json::{Faults, JsonNode, parse_body};
+use crate::admin::limits::requests::part_text::OtherForms;
 use crate::admin::problem::Problem;
 use crate::config::{Config, find_closest, percent_decode};
 use crate::limiting::decision::{Check, Op};
@@ -17,6 +25,8 @@ use crate::limiting::limit::Limit;
 use crate::limiting::receipts::Receipt;
 use crate::limiting::source::{Ambiguous, Repeated, Source, SourceValue};
 use crate::limiting::{Limiter, Outcome};
+
+pub use crate::admin::limits::requests::part_text::{GivenHash, refuse_part_text};
 
 /// Body of `POST /-/decide`.
 pub struct DecideBody {
@@ -51,7 +61,16 @@ pub struct NamedValues {
 /// One value of a query or body.
 enum GivenValue {
     Bytes(Vec<u8>),
-    Hash(KeyHash),
+    /// A value as clients send it, whatever it looks like.
+    Literal(Vec<u8>),
+    Hash(GivenHash),
+}
+
+/// Names of the parameters of a query for a value, its hash, and a value that may look like a part of a key.
+struct ValueParameters {
+    plain: &'static str,
+    hash: &'static str,
+    forms: OtherForms,
 }
 
 const DECISIONS_MAX: usize = 1000;
@@ -59,12 +78,25 @@ const DECISIONS_MAX: usize = 1000;
 const LIMITS_MAX: usize = 16;
 /// Number of byte pairs compared to find the limit that an unknown name probably means: about ten milliseconds.
 const COMPARED_MAX: usize = 1_000_000;
+/// Number of limits that a message lists.
+const NAMES_MAX: usize = 10;
 /// Maximum length of a value in bytes, the same as of a request header.
 const VALUE_MAX: usize = 8 * 1024;
 const HASH_HELP: &str = "a hash has 16 digits from 0 to 9 and a to f, as in the log";
 /// The help for a hash in a query. Clients do not send what follows a plain `#` in a URL.
 const QUERY_HASH_HELP: &str =
     "a hash has 16 digits from 0 to 9 and a to f, as in the log; write only these digits, or %23 for `#`";
+
+const KEY_PARAMETERS: ValueParameters =
+    ValueParameters { plain: "key", hash: "hash", forms: OtherForms { hash: ["hash=", ""], literal: "literal" } };
+const TENANT_PARAMETERS: ValueParameters = ValueParameters {
+    plain: "tenant",
+    hash: "tenant_hash",
+    forms: OtherForms { hash: ["tenant_hash=", ""], literal: "tenant_literal" },
+};
+/// Forms of a value in a query about a customer.
+pub const CUSTOMER_FORMS: OtherForms = OtherForms { hash: ["hash=", ""], literal: "literal" };
+const BODY_FORMS: OtherForms = OtherForms { hash: ["{\"hash\": \"", "\"}"], literal: "{\"percent\": TEXT}" };
 
 impl SourceValues for NamedValues {
     /// Each source occurs only once.
@@ -102,6 +134,18 @@ impl NamedValues {
     pub fn of_source(limit: &Limit, source: &Source, value: Vec<u8>) -> Result<NamedValues, String> {
         let value = to_request_value(limit.keeps_slashes, source, value)?;
         Ok(NamedValues { given: vec![(source.to_string(), value)], ..NamedValues::default() })
+    }
+
+    fn add_hash(&mut self, part: String, hash: GivenHash) {
+        match hash {
+            GivenHash::Shown(hash) => self.hashed.push((part, hash)),
+            GivenHash::Digest(digits) => self.found.push((part, format!("#{digits}"))),
+        }
+    }
+
+    fn has_hash_of(&self, part: &str) -> bool {
+        let is_part = |name: &String| name == part;
+        self.hashed.iter().map(|(name, _)| name).any(is_part) || self.found.iter().map(|(name, _)| name).any(is_part)
     }
 
     /// Returns whether the caller gave a part of the limit's key, or of its tenants, as a hash. Then responses must not
@@ -184,9 +228,19 @@ pub fn describe_unknown_limit(config: &Config, name: &str, effort: &TimeBudget) 
     });
     let help = match effort.run_within(|| find_closest(name, names)).flatten() {
         Some(close) => format!("did you mean `{close}`?"),
-        None => "GET /-/limits lists them".to_owned(),
+        None => list_names(config),
     };
     format!("there is no limit `{name}`; {help}")
+}
+
+/// Lists the first limits of the config.
+fn list_names(config: &Config) -> String {
+    let names: Vec<&str> = config.limits.iter().take(NAMES_MAX).map(|limit| limit.name.as_str()).collect();
+    match (names.as_slice(), config.limits.iter().count().saturating_sub(NAMES_MAX)) {
+        ([], _) => "the config has no limits".to_owned(),
+        (names, 0) => format!("there are {}", names.join(", ")),
+        (names, more) => format!("there are {} and {more} more", names.join(", ")),
+    }
 }
 
 /// Sorts the limits so that each follows its base and its incumbent, as on a route. Without its base, a limit would
@@ -251,12 +305,12 @@ fn parse_key_values(node: &JsonNode, limits: &[Arc<Limit>]) -> Option<NamedValue
             continue;
         };
         let state_name = part.state_name();
-        let is_hashed = values.hashed.iter().any(|(earlier, _)| *earlier == state_name);
-        if is_hashed || values.given.iter().any(|(earlier, _)| source.is_called(earlier)) {
+        if values.has_hash_of(&state_name) || values.given.iter().any(|(earlier, _)| source.is_called(earlier)) {
             value.add_fault::<()>(format!("`{source}` occurs twice"));
         }
         let bytes = match parse_value(&value, &state_name) {
-            Some(GivenValue::Bytes(bytes)) => match check_pasted(&state_name, &bytes, "{\"hash\": \"", "\"}") {
+            Some(GivenValue::Literal(bytes)) => bytes,
+            Some(GivenValue::Bytes(bytes)) => match refuse_part_text(part, &bytes, &BODY_FORMS) {
                 Ok(()) => bytes,
                 Err(why) => {
                     value.add_fault::<()>(why);
@@ -264,7 +318,7 @@ fn parse_key_values(node: &JsonNode, limits: &[Arc<Limit>]) -> Option<NamedValue
                 }
             },
             Some(GivenValue::Hash(hash)) => {
-                values.hashed.push((state_name, hash));
+                values.add_hash(state_name, hash);
                 continue;
             }
             None => continue,
@@ -278,11 +332,12 @@ fn parse_key_values(node: &JsonNode, limits: &[Arc<Limit>]) -> Option<NamedValue
     Some(values)
 }
 
-/// Parses a string, `{"percent": TEXT}` for bytes that a JSON string cannot contain, or `{"hash": DIGITS}`.
+/// Parses a string, `{"percent": TEXT}` for bytes that a JSON string cannot contain and for texts that look like a part
+/// of a key, or `{"hash": DIGITS}`.
 fn parse_value(value: &JsonNode, part: &str) -> Option<GivenValue> {
     if let Some(digits) = value.get("hash") {
         value.check_members(&["hash"])?;
-        let hash = parse_hash(part, digits.text()?).or_else(|| digits.add_fault(HASH_HELP));
+        let hash = GivenHash::parse(part, digits.text()?).or_else(|| digits.add_fault(HASH_HELP));
         return hash.map(GivenValue::Hash);
     }
     let Some(encoded) = value.get("percent") else {
@@ -293,30 +348,7 @@ fn parse_value(value: &JsonNode, part: &str) -> Option<GivenValue> {
     };
     value.check_members(&["percent"])?;
     let bytes = percent_decode(encoded.text()?);
-    bytes.map(GivenValue::Bytes).or_else(|| encoded.add_fault("it is not percent-encoded: bytes are written %XX"))
-}
-
-/// Parses the digits of a hash, or `NAME#DIGITS` as the log shows the part with this name.
-fn parse_hash(part: &str, text: &str) -> Option<KeyHash> {
-    let digits = text.strip_prefix(part).and_then(|rest| rest.strip_prefix('#'));
-    KeyHash::parse(digits.unwrap_or(text))
-}
-
-/// Rejects the part of a key as the log shows it instead of its value. It would be the key of another client.
-fn check_pasted(part: &str, value: &[u8], hash_start: &str, hash_end: &str) -> Result<(), String> {
-    let Some(rest) = str::from_utf8(value).ok().and_then(|text| text.strip_prefix(part)) else { return Ok(()) };
-    match (rest.strip_prefix('=').filter(|plain| !plain.is_empty()), rest.strip_prefix('#')) {
-        (Some(plain), _) => Err(format!("it looks like a key from the log; write only the value: {plain}")),
-        (_, Some(digits)) if KeyHash::parse(digits).is_some() => {
-            Err(format!("it looks like a key from the log; write {hash_start}{digits}{hash_end}"))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Rejects a value that is the part of a key as the log shows it.
-pub fn refuse_pasted(part: &str, value: &[u8]) -> Result<(), String> {
-    check_pasted(part, value, "hash=", "")
+    bytes.map(GivenValue::Literal).or_else(|| encoded.add_fault("it is not percent-encoded: bytes are written %XX"))
 }
 
 /// Parses the body of a refund: a receipt, or a key and units.
@@ -356,8 +388,8 @@ fn parse_refund_body(root: &JsonNode, limit: &Arc<Limit>, prefix: &str) -> Optio
     }
 }
 
-/// Parses `key=PART&hash=DIGITS`, one for each part in the order of the limit's key, `tenant=PART&tenant_hash=DIGITS`
-/// likewise, `rate=TEXT` and `day=N` if requests state these, and `cost=N`.
+/// Parses `key=PART&hash=DIGITS&literal=PART`, one for each part in the order of the limit's key, the same for a tenant
+/// (`tenant`, `tenant_hash`, `tenant_literal`), `rate=TEXT` and `day=N` if requests state these, and `cost=N`.
 pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i64>), Problem> {
     let bad = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
     let (mut values, mut tenant, mut cost, mut key_values) = (Vec::new(), Vec::new(), None, NamedValues::default());
@@ -365,8 +397,8 @@ pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i6
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let value = percent_decode(value).ok_or_else(|| bad(format!("`{name}` is not percent-encoded")))?;
         match name {
-            "key" | "hash" => values.push((name, value)),
-            "tenant" | "tenant_hash" => tenant.push((name, value)),
+            _ if KEY_PARAMETERS.contains(name) => values.push((name, value)),
+            _ if TENANT_PARAMETERS.contains(name) => tenant.push((name, value)),
             "cost" => {
                 let value = str::from_utf8(&value).ok().and_then(|value| value.parse().ok());
                 let within = value.filter(|cost| (0..=COST_MAX).contains(cost));
@@ -384,7 +416,7 @@ pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i6
                 key_values.given.push((source.to_string(), value));
             }
             _ => {
-                let help = "there are `key`, `hash`, `tenant`, `tenant_hash`, `rate`, `day` and `cost`";
+                let help = "there are `key`, `hash` and `literal`, the same with `tenant`, `rate`, `day` and `cost`";
                 return Err(bad(format!("unknown parameter `{name}`; {help}")));
             }
         }
@@ -400,27 +432,35 @@ pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i6
         }));
     }
     for (part, (name, value)) in parts.into_iter().zip(values) {
-        add_query_value(limit, part, (name, value), ["key", "hash"], &mut key_values).map_err(bad)?;
+        add_query_value(limit, part, (name, value), &KEY_PARAMETERS, &mut key_values).map_err(bad)?;
     }
     add_tenant(limit, tenant, &mut key_values).map_err(bad)?;
     Ok((key_values, cost))
 }
 
-/// Adds a value of a query. `known`: the names of the parameter for the value itself, and for its hash.
+impl ValueParameters {
+    fn contains(&self, name: &str) -> bool {
+        [self.plain, self.hash, self.forms.literal].contains(&name)
+    }
+}
+
+/// Adds a value of a query.
 fn add_query_value(
     limit: &Limit,
     part: &KeyPart,
     (name, value): (&str, Vec<u8>),
-    known: [&str; 2],
+    parameters: &ValueParameters,
     named: &mut NamedValues,
 ) -> Result<(), String> {
-    let ([plain, by_hash], state_name) = (known, part.state_name());
-    if name == by_hash {
-        let hash = str::from_utf8(&value).ok().and_then(|text| parse_hash(&state_name, text));
-        named.hashed.push((state_name, hash.ok_or_else(|| format!("`{by_hash}`: {QUERY_HASH_HELP}"))?));
+    let (plain, state_name) = (parameters.plain, part.state_name());
+    if name == parameters.hash {
+        let hash = str::from_utf8(&value).ok().and_then(|text| GivenHash::parse(&state_name, text));
+        named.add_hash(state_name, hash.ok_or_else(|| format!("`{name}`: {QUERY_HASH_HELP}"))?);
         return Ok(());
     }
-    check_pasted(&state_name, &value, &format!("{by_hash}="), "").map_err(|why| format!("`{plain}`: {why}"))?;
+    if name == plain {
+        refuse_part_text(part, &value, &parameters.forms).map_err(|why| format!("`{plain}`: {why}"))?;
+    }
     // Alternatives are different places of one value, so any of them can carry it.
     if let Some(source) = part.sources().first() {
         let value =
@@ -446,7 +486,7 @@ fn add_tenant(limit: &Limit, values: Vec<(&str, Vec<u8>)>, named: &mut NamedValu
     }
     named.has_tenant = true;
     for (part, value) in parts.iter().zip(values) {
-        add_query_value(limit, part, value, ["tenant", "tenant_hash"], named)?;
+        add_query_value(limit, part, value, &TENANT_PARAMETERS, named)?;
     }
     Ok(())
 }
