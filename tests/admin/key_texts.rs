@@ -108,11 +108,10 @@ fn names_before_values_are_accepted_in_any_case_and_digests_of_reports_too() {
     let (code, _, stderr) = output(&gateway, &["key", "block", "daily", &digest]);
     assert!(code == 2 && stderr.contains("give the value itself"), "{stderr}");
     assert!(run(&gateway, &["key", "reset", "daily", &digest]).contains("reset: nothing is used"));
-    // The refusals of a key are found by its value, in each spelling.
-    for value in ["%253Cimg%20src=x%20onerror=alert(1)%253E", "%253Cimg%2520src%253Dx%2520onerror%253Dalert(1)%253E"] {
-        let path = format!("/-/refusals?limit=watched&key=header:x-api-key={value}");
-        assert_eq!(fetch(&gateway, "GET", &path, "").json()["refusals"].as_array().unwrap().len(), 1, "{value}");
-    }
+    // The refusals of a key are found by its value, which refusals show as a hash.
+    let value = "%253Cimg%2520src%253Dx%2520onerror%253Dalert(1)%253E";
+    let path = format!("/-/refusals?limit=watched&key=header:x-api-key={value}");
+    assert_eq!(fetch(&gateway, "GET", &path, "").json()["refusals"].as_array().unwrap().len(), 1);
     // What a limit in shadow mode would have refused was not refused.
     let text = run(&gateway, &["customer", &format!("header:x-api-key={LONG}")]);
     assert!(text.contains("would be: 1"), "{text}");

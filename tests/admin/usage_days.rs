@@ -96,7 +96,7 @@ fn each_decision_refund_and_block_is_counted_and_a_restart_keeps_them() {
         (&["dailyy"], "did you mean `daily`?"),
         (&["daily", "--from", "2026-02-02", "--to", "2026-02-01"], "is after"),
         (&["daily", "--from", "2020-01-01", "--to", "2026-02-01"], "732 days at most"),
-        (&["daily", "--from", "yesterday"], "invalid value"),
+        (&["daily", "--from", "soon"], "invalid value"),
     ] {
         let (code, text) = output(&gateway, arguments);
         assert!(code == 2 && text.contains(words), "{arguments:?}: {code} {text}");
