@@ -59,7 +59,7 @@ pub fn check_config(path: &Path, options: CheckOptions) -> ExitCode {
                     if let Some(warnings) = &config.warnings {
                         report_config_warnings(warnings);
                     }
-                    of_store.iter().for_each(|warning| report_warning(warning));
+                    of_store.iter().for_each(report_warning);
                     format!(
                         "ok: {}, {}, {}",
                         format_count(routes as u64, "route"),

@@ -471,7 +471,7 @@ mod tests {
 
     #[test]
     fn a_value_may_be_copied_from_a_log() {
-        let parse = |text| KeyValue::parse("header:x-api-key", text);
+        let parse = |text: &str| KeyValue::parse("header:x-api-key", text);
         assert_eq!(parse("acme"), KeyValue::Plain("acme".to_owned()));
         assert_eq!(parse("header:x-api-key=acme"), KeyValue::Plain("acme".to_owned()));
         assert_eq!(parse("header:x-api-key#5f1c0a6e9b3d2784"), KeyValue::Hash("5f1c0a6e9b3d2784".to_owned()));
