@@ -109,8 +109,10 @@ fn names_before_values_are_accepted_in_any_case_and_digests_of_reports_too() {
     assert!(code == 2 && stderr.contains("give the value itself"), "{stderr}");
     assert!(run(&gateway, &["key", "reset", "daily", &digest]).contains("reset: nothing is used"));
     // The refusals of a key are found by its value, which refusals show as a hash.
+    run(&gateway, &["key", "block", "daily", LONG]);
+    assert_eq!(status_of(&gateway, LONG), 429);
     let value = "%253Cimg%2520src%253Dx%2520onerror%253Dalert(1)%253E";
-    let path = format!("/-/refusals?limit=watched&key=header:x-api-key={value}");
+    let path = format!("/-/refusals?limit=daily&key=header:x-api-key={value}");
     assert_eq!(fetch(&gateway, "GET", &path, "").json()["refusals"].as_array().unwrap().len(), 1);
     // What a limit in shadow mode would have refused was not refused.
     let text = run(&gateway, &["customer", &format!("header:x-api-key={LONG}")]);
