@@ -1,8 +1,8 @@
 -- Windows with a counter: arithmetic only. Twin of src/limiting/algorithm/window.rs. Joined before the algorithms as
 -- `counted()`.
--- record  count, start, length; and for fixed windows, whether the next one starts on the clock (1) or with its first
---         request (0). On the clock, the window starts at a multiple of its length; `start` is the time of the first
---         charge that the record contains.
+-- record  count, start, length; and for fixed windows only, whether the next one starts on the clock (1) or with its
+--         first request (0). On the clock, the window starts at a multiple of its length; `start` is the time of the
+--         first charge that the record contains.
 -- window  a record, its end by the rule, and whether it has to be stored even after a refusal
 local counted = {}
 
@@ -32,6 +32,11 @@ local function end_of(record)
   return start + length - (record[4] == 1 and start % length or 0)
 end
 
+-- Returns how long the next window of a calendar is at most. Only its rule knows the end: months have 28 to 31 days.
+local function next_length(record)
+  return record[3] + math.floor(record[3] / 8)
+end
+
 -- Returns how much of a charge of `cost` this window contains.
 local function left_of_charge(record, cost, receipt)
   local charged = math.abs(receipt)
@@ -55,8 +60,15 @@ function counted.record_functions(convert)
   -- Returns the current window by the numbers of the record.
   local function advanced(record, now)
     if now < end_of(record) then return { record[1], record[2], record[3], record[4] } end
+    if not record[4] then return { 0, end_of(record), next_length(record) } end
     local whole = now - (now - end_of(record)) % record[3]
     return { 0, record[4] == 0 and now or whole, record[3], record[4] }
+  end
+  functions.advanced = advanced
+
+  -- Returns when the next window has ended as well.
+  function functions.next_end(record)
+    return end_of(record) + next_length(record)
   end
 
   function functions.sound(record)

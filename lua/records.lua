@@ -18,7 +18,13 @@ local OTHERS = 3
 --                                                  as for a state with one record; the third value of `adjust` is how
 --                                                  many units were charged or refunded, a part of one as one
 --   sound(record)                                  whether the numbers are valid
+--   decide_among(rule, own, others, now, cost)     as `decide`; what the own record does not know, others may. If not
+--                                                  the same as `decide`
 --   convert(rule, record, now)                     the record converted to the basis of the rule, and its usage
+--   join_converted(one, used, other, other_used)   joins two converted records, each with its usage, if it is not the
+--                                                  one with more usage that remains
+--   corrected(rule, record, now)                   a record of the rule with the numbers of the rule, if others do not
+--                                                  know them
 --   ttl(rule, record, now)                         how long to store a record of the rule
 --   lifetime(record, now)                          how long the record contains usage
 --   charged(record, now, cost)                     the record after a charge
@@ -26,14 +32,23 @@ local OTHERS = 3
 --   receipt_elsewhere(receipt)                     the receipt by which records of other bases find the charge, if not
 --                                                  the same
 --   refunded(record, now, units, receipt)          the record after a refund of so many units
---   kept                                           shortest time that a record is kept after the last charge by its own
---                                                  basis, if not KEPT_MS
+--   drop_at(record, now)                           when to drop a record that its own basis charged last before `now`,
+--                                                  if not after its usage and KEPT_MS
 local function with_all_records(one)
   local KEPT_MS = 600000
   local max, min = math.max, math.min
 
   local function copy(record)
     return { unpack(record, 1, #record) }
+  end
+
+  local function join_converted(one, used, other, other_used)
+    if other_used > used then return other, other_used end
+    return one, used
+  end
+
+  local function drop_at(record, now)
+    return now + max(KEPT_MS, one.lifetime(record, now))
   end
 
   -- Returns the record of the rule's basis, the others, whether it was not the first of the state, and whether it was
@@ -44,7 +59,7 @@ local function with_all_records(one)
       own = state
     elseif one.sound(state) then
       all[1] = copy(state)
-      all[1].drop_at = now + max(one.kept or KEPT_MS, one.lifetime(state, now))
+      all[1].drop_at = (one.drop_at or drop_at)(state, now)
     end
     local moved = not own
     for _, record in ipairs(state.others or {}) do
@@ -55,12 +70,16 @@ local function with_all_records(one)
       end
     end
     local found = own ~= false
-    local others, most = {}, -1
+    local others, most = {}, 0
     for _, record in ipairs(all) do
       if record.drop_at > now then
         if not found then
-          local adopted, used = one.convert(rule, record, now)
-          if used > most then own, most = adopted, used end
+          local converted, used = one.convert(rule, record, now)
+          if own then
+            own, most = (one.join_converted or join_converted)(own, most, converted, used)
+          else
+            own, most = converted, used
+          end
         end
         others[#others + 1] = record
       end
@@ -92,9 +111,17 @@ local function with_all_records(one)
 
   local function decide(rule, state, now, cost)
     local own, others, moved = select_record(rule, state, now)
-    local admitted, remaining, retry, reset, receipt, ttl, next = one.decide(rule, own, now, cost)
+    local admitted, remaining, retry, reset, receipt, ttl, next
+    if one.decide_among then
+      admitted, remaining, retry, reset, receipt, ttl, next = one.decide_among(rule, own, others, now, cost)
+    else
+      admitted, remaining, retry, reset, receipt, ttl, next = one.decide(rule, own, now, cost)
+    end
     -- The wait of a refusal is only exact if the record that it was computed from is stored.
-    if not ttl and own and moved and cost > 0 then ttl, next = one.ttl(rule, own, now), copy(own) end
+    if not ttl and own and moved and cost > 0 then
+      if one.corrected then own = one.corrected(rule, own, now) end
+      ttl, next = one.ttl(rule, own, now), copy(own)
+    end
     if ttl then
       ttl, next = join_records(ttl, next, others, now, function(record)
         return admitted and one.charged(record, now, cost) or copy(record)

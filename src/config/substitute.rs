@@ -93,7 +93,12 @@ fn look_up_expression<'t>(
                 let text = text.strip_suffix('\n').unwrap_or(&text);
                 Ok(text.strip_suffix('\r').unwrap_or(text).to_owned().into())
             }
-            Err(error) => Err((format!("cannot read `{}`: {error}", path.display()), error.help().to_owned())),
+            Err(error) => {
+                // Converted to UTF-8, a secret would be another one.
+                let help =
+                    if error.is_of_content() { "a secret is text in UTF-8; choose another one" } else { error.help() };
+                Err((format!("cannot read `{}`: {error}", path.display()), help.to_owned()))
+            }
         };
     }
     let (variable, default) = match name.split_once(":-") {

@@ -2,6 +2,7 @@
 //! clocks that jump back. Only time that passes forwards counts: setting a clock back gives no units.
 
 mod alternating_rules;
+mod boundaries;
 mod changing_rules;
 mod corrections;
 mod dates;

@@ -57,6 +57,31 @@ fn a_receipt_settles_by_the_rules_of_its_limits_or_by_the_true_cost() {
     settle_by_rules(&gateway(LIMITS));
 }
 
+/// A list may set the cost of a limit. Its receipt settles by that cost, and by no other table of the limit.
+#[test]
+fn a_receipt_settles_by_the_cost_that_the_list_sets() {
+    let gateway = gateway(
+        "[limit.priced]\nrate = \"100/day\"\nkey = \"ip\"\nburst = 100\n\
+         [limit.own]\nrate = \"100/day\"\nkey = \"ip\"\nburst = 100\n\
+         cost = { status = { \"2xx\" = 1, default = 4 } }\ncharge_on = [\"2xx\"]\n\
+         [decide.list]\nlimits = [{ name = \"priced\", cost = { status = { \"2xx\" = 1, default = 4 } } }]\n\
+         [decide.fixed]\nlimits = [{ name = \"own\", cost = 6 }]\n\
+         [decide.plain]\nlimits = [\"own\"]\n",
+    );
+    for (name, limit, status, settled, left) in [
+        ("list", "priced", 200, "{\"priced\":-3}", 99),
+        ("list", "priced", 500, "{}", 95),
+        ("fixed", "own", 200, "{}", 94),
+        ("fixed", "own", 500, "{\"own\":-6}", 94),
+        ("plain", "own", 200, "{\"own\":-3}", 93),
+    ] {
+        let charged = receipt(&fetch(&gateway, name, "/", ""));
+        let answer = settle(&gateway, name, &charged, &format!("x-limit-status: {status}"));
+        assert_eq!(answer.text(), format!("{{\"settled\":{settled}}}"), "{name} {status}");
+        assert_eq!(remaining(&gateway, limit), left, "{name} {status}");
+    }
+}
+
 #[test]
 fn receipts_hold_for_all_gateways_with_one_secret_and_store() {
     let redis = RedisServer::start(&[]);

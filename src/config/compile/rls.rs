@@ -230,7 +230,8 @@ fn check_limit(limit: &Limit, pattern: &DescriptorPattern) -> Result<(), TextFau
     }
     if limit.charge_rules.as_ref().is_some_and(|rules| rules.depends_on_response()) {
         return invalid_text(
-            "charges by the response (`charge_on`, `refund_on`, `settle` or a cost by status), which rate limit requests do not report",
+            "depends on the response (`charge_on`, `refund_on`, `clear_on`, `settle` or a cost by status), which rate limit \
+             requests do not report",
             "use a limit without these options; Envoy can send the difference as hits of its own (apply_on_stream_done)",
         );
     }

@@ -316,7 +316,7 @@ pub mod store {
             "password",
             Text("string"),
             Absent,
-            "password for them, if it is not in `url`; any characters, nothing is escaped",
+            "password for them, if it is not in `url`; any characters in UTF-8, nothing is escaped",
         )
         .called(&["pass", "auth", "requirepass"])
         .secrecy(Secrecy::Secret);

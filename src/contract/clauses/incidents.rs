@@ -91,7 +91,7 @@ impl ClauseWriter<'_> {
 
     pub(super) fn describe_clock(&self) -> Vec<Clause> {
         let is_calendar = self.limit.rule.is_calendar();
-        if is_calendar || !self.setting.is_shared {
+        if !self.setting.is_shared {
             let text = match is_calendar {
                 true => {
                     "The wall clock of the gateway decides which window counts a request. A clock that is set back by less \
@@ -101,12 +101,19 @@ impl ClauseWriter<'_> {
             };
             return vec![self.clause(ClauseKind::ClockBack, text.to_owned(), self.window_numbers())];
         }
-        let back = "If the clock of Redis is set back by at most a period, no usage is lost. The clocks of gateways do not \
-                    matter.";
+        let back = match is_calendar {
+            true => {
+                "The clock of Redis decides which window counts a request. If it is set back by less than a window, none is \
+                 reopened."
+            }
+            false => {
+                "If the clock of Redis is set back by at most a period, no usage is lost. The clocks of gateways do not matter."
+            }
+        };
         let mut clauses = vec![self.clause(ClauseKind::ClockBack, back.to_owned(), self.window_numbers())];
         if !matches!(self.bound, Bound::Slots { .. }) {
             // Budgets refill as if the time had passed.
-            let is_anchored = matches!(&*self.limit.rule, Rule::FixedWindow(window) if window.clock);
+            let is_anchored = is_calendar || matches!(&*self.limit.rule, Rule::FixedWindow(window) if window.clock);
             let most = self.list_bounds(|interval_ms| {
                 let units = self.bound.max_units_in(interval_ms.saturating_add(FORWARD_MS), 0);
                 units.min(self.bound.max_units_across_jump(interval_ms, is_anchored))

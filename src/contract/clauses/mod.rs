@@ -63,6 +63,8 @@ labels! {
     Tiers = "tiers",
     /// Some keys have different numbers.
     Overrides = "overrides",
+    /// Requests state the day on which the months of their key begin.
+    MonthDay = "month_day",
     /// Requests without a part of the key.
     Missing = "missing",
     /// Requests to which the limit does not apply.
@@ -120,6 +122,7 @@ pub fn list_clauses(limit: &Limit, config: &Config, setting: Setting) -> Vec<Cla
         clauses.extend(writer.describe_tiers(all));
         clauses.extend(writer.describe_overrides());
         clauses.extend(writer.describe_plans());
+        clauses.extend(writer.describe_month_day());
     }
     clauses.extend(writer.describe_missing());
     clauses.extend(writer.describe_when());
@@ -290,6 +293,16 @@ impl ClauseWriter<'_> {
             other => others.add(other),
         });
         self.describe_others("plan", others)
+    }
+
+    fn describe_month_day(&self) -> Option<Clause> {
+        let day = self.limit.month_day.as_ref()?;
+        let text = format!(
+            "The months of a key begin on the day in {}. The bound is for keys whose day stays the same: a key whose \
+             requests state several days has a month, and so a budget, for each of them.",
+            day.source
+        );
+        Some(self.clause(ClauseKind::MonthDay, text, Vec::new()))
     }
 
     fn describe_others(&self, what: &str, others: OtherNumbers) -> Option<Clause> {

@@ -2,7 +2,14 @@
 //! `lua/calendar.lua`: same names, same order.
 //!
 //! A window starts at the first instant of its local date at `resets_at`, also on days when the clocks change, and ends
-//! where the next one starts. Settings whose windows have the same start and end share a record.
+//! where the next one starts. Settings whose windows have the same start share a record.
+//!
+//! A key may be used under several boundaries: days of `resets_on` that differ between requests, or another zone on
+//! another gateway. Then each has its own record, to which all charges are added; so each knows how much was charged in
+//! its own window, and starts at 0 when that window starts. Only a boundary that is new in the middle of its window does
+//! not know what was charged before. Until its window ends, it therefore refuses what another boundary refuses as well,
+//! as long as the window of that one lasts. No count is copied into a window to which it may not belong, so no two
+//! boundaries can pass a count on to each other.
 
 use std::sync::Arc;
 
@@ -191,19 +198,47 @@ impl Algorithm for Calendar {
 impl RecordAlgorithm for Calendar {
     type Record = WindowRecord;
 
-    /// Only the calendar of a record knows its next window, so a record is not kept beyond its own.
-    const RETENTION_MS: i64 = 0;
-
     fn matches(&self, record: &WindowRecord, now: i64) -> bool {
         let windows = self.windows(now);
-        // The next window counts too: a state from it means that this clock is late.
-        let is_current_or_next =
-            [1, 2].iter().any(|index| *record == WindowRecord { count: record.count, ..window(&windows, *index) });
-        is_current_or_next || ends_at(record, windows[1].start_ms)
+        find_own(record, &windows).is_some() || precedes(record, &window(&windows, 1))
     }
 
     fn decide_one(&self, record: Option<&WindowRecord>, now: i64, cost: i64) -> Step<WindowRecord> {
         self.window_at(record, now).decide(self.limit, now, cost)
+    }
+
+    /// A record that is partial decides with those of other boundaries: what it does not know, they may have counted.
+    fn decide_among<'r>(
+        &self,
+        own: Option<&WindowRecord>,
+        others: impl Iterator<Item = &'r WindowRecord>,
+        now: i64,
+        cost: i64,
+    ) -> Step<WindowRecord> {
+        let Window { record, end, is_repaired } = self.window_at(own, now);
+        if !is_partial(&record) {
+            return Window { record, end, is_repaired }.decide(self.limit, now, cost);
+        }
+        let (mut most, mut free_at) = (record.count, now);
+        for other in others.map(|other| other.advanced(now)).filter(|other| may_apply(other, &record)) {
+            most = most.max(other.count);
+            if other.count + cost > self.limit {
+                free_at = free_at.max(other.end_ms());
+            }
+        }
+        // When its own window ends, it knows all charges of the next one.
+        if record.count + cost > self.limit || free_at > end {
+            free_at = end;
+        }
+        let together = WindowRecord { count: most, ..record };
+        let mut step = Window { record: together, end, is_repaired }.decide(self.limit, now, cost);
+        if step.answer.retry_ms > 0 {
+            step.answer.retry_ms = free_at - now;
+        }
+        if let Some((next, _)) = &mut step.next {
+            next.count -= most - record.count;
+        }
+        step
     }
 
     fn adjust_one(
@@ -216,27 +251,90 @@ impl RecordAlgorithm for Calendar {
         self.window_at(record, now).adjust(now, delta, receipt)
     }
 
+    /// Charges of a window that starts in the current one belong to it. Of one that started before, it is unknown which
+    /// do: the new record is then partial.
     fn convert(&self, record: &WindowRecord, now: i64) -> (WindowRecord, i64) {
         let current = window(&self.windows(now), 1);
-        let count = if applies_to_window(record, &current) { record.advanced(now).count } else { 0 };
-        (WindowRecord { count, ..current }, count)
+        let other = record.advanced(now);
+        if other.start_ms >= current.start_ms {
+            return (WindowRecord { count: other.count, ..current }, other.count);
+        }
+        let is_unknown = other.count > 0 && may_apply(&other, &current);
+        (if is_unknown { partial(&current) } else { current }, 0)
     }
 
-    /// The other record may have started after the charge; then nothing of it is certain to be left.
+    /// Other rules do not know where its window ends.
+    fn corrected(&self, record: WindowRecord, now: i64) -> WindowRecord {
+        self.window_at(Some(&record), now).record
+    }
+
+    /// Both are records of one window.
+    fn join_converted(one: (WindowRecord, i64), other: (WindowRecord, i64)) -> (WindowRecord, i64) {
+        let ((one, used), (other, other_used)) = (one, other);
+        let record = WindowRecord {
+            count: one.count.max(other.count),
+            start_ms: one.start_ms.max(other.start_ms),
+            length_ms: one.length_ms.min(other.length_ms),
+            ..one
+        };
+        (record, used.max(other_used))
+    }
+
+    /// A record of another boundary may have begun to count after the charge; then nothing of it is certain to be left.
     fn charge_left(&self, record: &WindowRecord, now: i64, cost: i64, receipt: i64) -> f64 {
-        let applies = applies_to_window(&window(&self.windows(now), 1), record);
-        if applies { records::UsageRecord::charge_left(record, now, cost, receipt) } else { 0.0 }
+        let record = record.advanced(now);
+        let is_known = !is_partial(&record) || self.matches(&record, now);
+        let applies = is_known && may_apply(&window(&self.windows(now), 1), &record);
+        if applies { records::UsageRecord::charge_left(&record, now, cost, receipt) } else { 0.0 }
+    }
+
+    /// A record counts the charges of its next window as well, so that its boundary knows them if it returns.
+    fn drop_at(record: &WindowRecord, _now: i64) -> i64 {
+        record.next_end_ms()
     }
 }
 
-/// Returns whether the charges of `record` belong to the window `found` as well: it starts at the same time or later,
-/// or is at most twice as long. Of a longer window it is unknown which charges were made in `found`.
-fn applies_to_window(record: &WindowRecord, found: &WindowRecord) -> bool {
+/// Returns whether charges of `record` may belong to the window `found` as well: it starts at the same time or later,
+/// or is at most twice as long. Of a longer window, most charges were made before `found`.
+fn may_apply(record: &WindowRecord, found: &WindowRecord) -> bool {
     record.start_ms >= found.start_ms || record.length_ms <= 2 * found.length_ms
 }
 
-fn ends_at(record: &WindowRecord, ms: i64) -> bool {
-    record.start_ms + record.length_ms == ms
+/// Returns a record that does not know which charges its window had before. It starts 1 ms late; windows start at full
+/// seconds.
+fn partial(found: &WindowRecord) -> WindowRecord {
+    WindowRecord { start_ms: found.start_ms + 1, length_ms: found.length_ms - 1, ..*found }
+}
+
+fn is_partial(record: &WindowRecord) -> bool {
+    record.start_ms.rem_euclid(1000) == 1
+}
+
+/// Returns the record with the end of the window to which it belongs: the current or the next one. A state from the
+/// next one means that this clock is late.
+fn find_own(record: &WindowRecord, windows: &Windows) -> Option<WindowRecord> {
+    [1, 2].into_iter().find_map(|index| {
+        let found = window(windows, index);
+        let late_ms = record.start_ms - found.start_ms;
+        let belongs = (0..=1).contains(&late_ms) && is_as_long(record, &found);
+        belongs.then(|| WindowRecord {
+            count: record.count,
+            start_ms: record.start_ms,
+            length_ms: found.length_ms - late_ms,
+            ..found
+        })
+    })
+}
+
+/// Returns whether `record` is of the window before `found`.
+fn precedes(record: &WindowRecord, found: &WindowRecord) -> bool {
+    record.start_ms + record.length_ms == found.start_ms && is_as_long(record, found)
+}
+
+/// Returns whether both are windows of one unit: months have 28 to 31 days, and an hour in which clocks are changed may
+/// have 30 minutes.
+fn is_as_long(record: &WindowRecord, found: &WindowRecord) -> bool {
+    record.length_ms <= 2 * found.length_ms && found.length_ms <= 2 * record.length_ms
 }
 
 /// Returns an empty record for the window with that index.
@@ -262,8 +360,9 @@ impl Calendar {
 
     /// Returns the current window. `record` belongs to it, to the one before or to the next.
     fn window_at(&self, record: Option<&WindowRecord>, now: i64) -> Window {
-        let current = window(&self.windows(now), 1);
-        let record = record.filter(|record| !ends_at(record, current.start_ms)).copied().unwrap_or(current);
+        let windows = self.windows(now);
+        let own = record.and_then(|record| find_own(record, &windows));
+        let record = own.unwrap_or_else(|| window(&windows, 1));
         Window { record, end: record.start_ms + record.length_ms, is_repaired: false }
     }
 

@@ -44,9 +44,6 @@ pub trait UsageRecord: Clone {
 pub trait RecordAlgorithm {
     type Record: UsageRecord;
 
-    /// Shortest time that a record is kept after the last charge by its own basis.
-    const RETENTION_MS: i64 = RETENTION_MS;
-
     /// Returns whether the record has the basis of this rule.
     fn matches(&self, record: &Self::Record, now: i64) -> bool;
 
@@ -62,8 +59,38 @@ pub trait RecordAlgorithm {
         receipt: i64,
     ) -> Option<Corrected<Self::Record>>;
 
+    /// Decides by the record of this rule, like [`RecordAlgorithm::decide_one`]. What that record does not know, the
+    /// records of other bases may.
+    fn decide_among<'r>(
+        &self,
+        own: Option<&Self::Record>,
+        _others: impl Iterator<Item = &'r Self::Record>,
+        now: i64,
+        cost: i64,
+    ) -> Step<Self::Record>
+    where
+        Self::Record: 'r,
+    {
+        self.decide_one(own, now, cost)
+    }
+
     /// Converts a record of another basis to that of this rule. The second value is the usage in the result.
     fn convert(&self, record: &Self::Record, now: i64) -> (Self::Record, i64);
+
+    /// Joins two converted records, each with its usage: the one with more usage remains.
+    fn join_converted(one: (Self::Record, i64), other: (Self::Record, i64)) -> (Self::Record, i64) {
+        if other.1 > one.1 { other } else { one }
+    }
+
+    /// Returns when to drop a record that its own basis charged last before `now`.
+    fn drop_at(record: &Self::Record, now: i64) -> i64 {
+        now + RETENTION_MS.max(record.lifetime(now))
+    }
+
+    /// Returns a record of this rule with the numbers of the rule.
+    fn corrected(&self, record: Self::Record, _now: i64) -> Self::Record {
+        record
+    }
 
     /// Returns how long to store a record of this rule, in ms.
     fn ttl(&self, record: &Self::Record, now: i64) -> i64 {
@@ -137,7 +164,7 @@ fn select_record<A: RecordAlgorithm>(rule: &A, state: &RecordsState<A::Record>, 
     let mut own = rule.matches(&state.own, now).then(|| state.own.clone());
     let moved = own.is_none();
     if moved {
-        let drop_at_ms = now + A::RETENTION_MS.max(state.own.lifetime(now));
+        let drop_at_ms = A::drop_at(&state.own, now);
         others.push(OtherRecord { record: state.own.clone(), drop_at_ms });
     }
     for other in state.others.iter() {
@@ -150,13 +177,8 @@ fn select_record<A: RecordAlgorithm>(rule: &A, state: &RecordsState<A::Record>, 
     others.retain(|other| other.drop_at_ms > now);
     let found = own.is_some();
     if !found {
-        let mut most = -1;
-        for other in &others {
-            let (record, used) = rule.convert(&other.record, now);
-            if used > most {
-                (own, most) = (Some(record), used);
-            }
-        }
+        let converted = others.iter().map(|other| rule.convert(&other.record, now));
+        own = converted.reduce(A::join_converted).map(|(record, _)| record);
     }
     while others.len() > OTHER_RECORDS_MAX {
         remove_first_to_end(&mut others, now);
@@ -205,10 +227,10 @@ pub fn decide<A: RecordAlgorithm>(
         return only(Some(&state.own));
     }
     let RuleView { own, others, moved, .. } = select_record(rule, state, now);
-    let Step { answer, next } = rule.decide_one(own.as_ref(), now, cost);
+    let Step { answer, next } = rule.decide_among(own.as_ref(), others.iter().map(|other| &other.record), now, cost);
     // The wait of a refusal is only exact if the record that it was computed from is stored.
     let next = next.or_else(|| {
-        let own = own.filter(|_| moved && cost > 0)?;
+        let own = rule.corrected(own.filter(|_| moved && cost > 0)?, now);
         let ttl = rule.ttl(&own, now);
         Some((own, ttl))
     });

@@ -86,12 +86,29 @@ impl WindowRecord {
             return *self;
         }
         let whole = now - (now - self.end_ms()) % self.length_ms;
-        WindowRecord { count: 0, start_ms: if self.anchor == Anchor::FirstHit { now } else { whole }, ..*self }
+        match self.anchor {
+            Anchor::FirstHit => WindowRecord { count: 0, start_ms: now, ..*self },
+            Anchor::Clock => WindowRecord { count: 0, start_ms: whole, ..*self },
+            Anchor::Date => {
+                WindowRecord { count: 0, start_ms: self.end_ms(), length_ms: self.next_length_ms(), ..*self }
+            }
+        }
     }
 
-    fn end_ms(&self) -> i64 {
+    pub fn end_ms(&self) -> i64 {
         let since_ms = if self.anchor == Anchor::Clock { self.start_ms % self.length_ms } else { 0 };
         self.start_ms + self.length_ms - since_ms
+    }
+
+    /// Returns how long the next window of a calendar is at most. Only its rule knows the end: months have 28 to 31
+    /// days.
+    fn next_length_ms(&self) -> i64 {
+        self.length_ms + self.length_ms / 8
+    }
+
+    /// Returns when the next window has ended as well.
+    pub fn next_end_ms(&self) -> i64 {
+        self.end_ms() + self.next_length_ms()
     }
 
     /// Returns how much of a charge of `cost` this window contains.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use percent_encoding::percent_decode_str;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
 /// A parsed URL. It contains passwords, so it has no `Debug`.
@@ -141,10 +142,16 @@ fn parse_server(url: &str, help: &'static str) -> Result<ConnectionInfo, UrlMist
             match (port.parse::<u16>().is_err() && !port.is_empty(), path.parse::<i64>().is_err() && !path.is_empty()) {
                 (true, _) => url_mistake("its port is not a number up to 65535", help),
                 (_, true) => url_mistake("its database, after the host, is not a number", help),
+                _ if has_other_bytes(url) => url_mistake("its user or password is not UTF-8", "choose one in UTF-8"),
                 _ => url_mistake("it is not a complete URL", help),
             }
         }
     }
+}
+
+/// Returns whether the escapes of a URL stand for bytes that are not UTF-8. The client of Redis sends only text.
+fn has_other_bytes(url: &str) -> bool {
+    percent_decode_str(url).decode_utf8().is_err()
 }
 
 fn server_addr(info: &ConnectionInfo, help: &'static str) -> Result<ServerAddr, UrlMistake> {
@@ -279,6 +286,8 @@ mod tests {
             ("", "it is not a complete URL"),
             ("redis:", "it is not a complete URL"),
             ("redis://", "it is not a complete URL"),
+            ("redis://u:p%FF%FE@host", "its user or password is not UTF-8"),
+            ("redis+cluster://u:p%FF@a,b", "its user or password is not UTF-8"),
             ("redis://host/x", "its database, after the host, is not a number"),
             ("redis://:p/w@host:6379", "its user or password holds a character that must be escaped"),
             ("redis://:p@ss#w@host:6379/0", "its user or password holds a character that must be escaped"),

@@ -59,12 +59,10 @@ fn attack_sentences(store: &TimedStore, is_shared: bool, rounds: usize, steps: u
 /// Sentences about Redis: its clock and its outages.
 fn attack_shared(store: &TimedStore, case: &Case, steps: usize, reached: &Reached, rng: &mut StdRng) {
     let limit = case.limit();
-    if !limit.rule.is_calendar() {
-        let forward = |run: &mut Run, _: &TimedStore, _: &Check, _: &mut StdRng| run.now += FORWARD_MS;
-        let at = Some(rng.random_range(0..steps));
-        let run = attack(store, &key_of(limit, rng), steps, at, &forward, rng);
-        reached.judge(case, &case.clause(ClauseKind::ClockForward), &run);
-    }
+    let forward = |run: &mut Run, _: &TimedStore, _: &Check, _: &mut StdRng| run.now += FORWARD_MS;
+    let at = Some(rng.random_range(0..steps));
+    let run = attack(store, &key_of(limit, rng), steps, at, &forward, rng);
+    reached.judge(case, &case.clause(ClauseKind::ClockForward), &run);
     // During an outage, each gateway decides by its share in a memory of its own, which it keeps for the next outage.
     let share = Arc::new(limit.rule.share(case.gateways));
     let own: Vec<TimedStore> = (0..case.gateways).map(|_| TimedStore::Memory(MemoryStore::new(1000))).collect();
@@ -318,7 +316,9 @@ fn check_exempt_requests(reached: &Reached) {
         )
     };
     let when = "[[route]]\npath = \"/when\"\nrespond = {}\nlimits = [\"when\"]\n\
-                [limit.when]\nrate = \"2/h\"\nwhen = { method = [\"POST\"] }\n";
+                [limit.when]\nrate = \"2/h\"\nwhen = { method = [\"POST\"] }\n\
+                [[route]]\npath = \"/month\"\nrespond = {}\nlimits = [\"month\"]\n\
+                [limit.month]\nalgorithm = \"calendar\"\nrate = \"2/month\"\nresets_on = \"header:x-day\"\n";
     let text = ["skip", "shared", "refuse"].map(limit).concat() + when;
     let gateway = Gateway::start(&text);
     let mut client = gateway.client();
@@ -335,6 +335,7 @@ fn check_exempt_requests(reached: &Reached) {
     says("shared", ClauseKind::Missing, "share one budget");
     says("refuse", ClauseKind::Missing, "are refused");
     says("when", ClauseKind::When, "are not limited");
+    says("month", ClauseKind::MonthDay, "begin on the day in header:x-day");
 }
 
 /// A price that a list sets, and a ban, through a gateway.

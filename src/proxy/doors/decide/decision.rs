@@ -102,7 +102,7 @@ fn make_receipt(
     let config = &request.view.snapshot.config;
     let token = bundle.to_token(&config.admin.key_display.hasher).or_else(|| {
         // Candidates must not cost others their receipt.
-        let find = |charge: &Receipt| config.limits.find(charge.limit_and_algorithm()?.0);
+        let find = |charge: &Receipt| question.find_limit(config, charge.limit_and_algorithm()?.0);
         bundle.charges.retain(|charge| find(charge).is_some_and(|limit| limit.candidate_of.is_none()));
         bundle.to_token(&config.admin.key_display.hasher).filter(|_| !bundle.charges.is_empty())
     });

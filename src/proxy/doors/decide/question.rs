@@ -7,6 +7,8 @@
 //! A header of the family that is absent or repeated is a mistake of the asking proxy. What it contains was chosen by
 //! the client, so a method, target or host that cannot be read is a reason to refuse the request.
 
+use std::sync::Arc;
+
 use http::header::{FORWARDED, HOST};
 use http::request::Parts;
 use http::uri::{PathAndQuery, Uri};
@@ -15,6 +17,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use crate::canonical;
 use crate::config::{Config, percent_decode};
 use crate::ends::End;
+use crate::limiting::limit::Limit;
 use crate::proxy::head::described;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::decide::{DecidePoint, FactFamily};
@@ -28,6 +31,15 @@ pub struct ProxyQuestion<'c> {
     pub purpose: QuestionPurpose,
     /// The repair of the head of the request in question, or the reason to refuse it.
     pub described: Result<Option<End>, End>,
+}
+
+impl ProxyQuestion<'_> {
+    /// Returns the limit `name` as the list of the question has it: with the cost that the list sets. After a reload
+    /// that took it from the list, as it is on its own.
+    pub fn find_limit<'c>(&self, config: &'c Config, name: &str) -> Option<&'c Arc<Limit>> {
+        let of_list = config.route_at(self.point.route).limits.iter().find(|limit| limit.name == name);
+        of_list.or_else(|| config.limits.find(name))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

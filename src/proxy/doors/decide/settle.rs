@@ -71,8 +71,8 @@ async fn redeem_receipt(
     let mut corrections = Map::new();
     let mut has_failed = false;
     for charge in &bundle.charges {
-        let Some((limit, _)) = charge.limit_and_algorithm() else { continue };
-        let Some(limit) = config.limits.find(limit) else { continue };
+        let Some((name, _)) = charge.limit_and_algorithm() else { continue };
+        let Some(limit) = question.find_limit(config, name) else { continue };
         if clears(limit, &end, &parts.headers) {
             has_failed |= charge.clear_key(limiter, limit).await.is_err();
             continue;
