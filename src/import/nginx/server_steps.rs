@@ -4,6 +4,7 @@ use crate::import::error::Result;
 use crate::import::model::{LIMITS_MAX, RouteBody};
 use crate::import::nginx::conditions::guards::read_refusal;
 use crate::import::nginx::conditions::hosts::{HostCondition, read_host_condition};
+use crate::import::nginx::conditions::variants::{HeaderRedirect, read_header_redirect};
 use crate::import::nginx::conditions::{ListenTls, ServerCondition, read_condition};
 use crate::import::nginx::locations::Context;
 use crate::import::nginx::redirects::is_response;
@@ -78,6 +79,11 @@ pub fn read_steps<'a>(
             }
             continue;
         }
+        let redirect = read_header_redirect(directive).filter(|_| known_condition.is_none());
+        if let Some(redirect) = redirect.filter(|redirect| !redirect.needs_trust || context.facts.has_trusted) {
+            steps.locations.push(redirect_by_header(context, directive, &redirect, scope)?);
+            continue;
+        }
         match directive.name.as_str() {
             "return" | "rewrite" if is_response(directive) => {
                 steps.answer = Some(directive);
@@ -119,6 +125,23 @@ pub fn read_steps<'a>(
         }
     }
     Ok(steps)
+}
+
+/// Translates an `if` on a header that redirects to a route of all paths, which comes before the others.
+fn redirect_by_header<'a>(
+    context: &mut Context<'a, '_>,
+    at: &Directive,
+    redirect: &HeaderRedirect,
+    scope: &Scope<'a>,
+) -> Result<Location> {
+    let response = redirect.response;
+    let mut body = context.translate_body(response, std::slice::from_ref(response), scope, &match_all())?;
+    body.condition = Some(redirect.condition.clone());
+    if redirect.needs_trust {
+        let why = "the header counts if a proxy in trusted_proxies sent it; nginx reads that of every client";
+        body.add_remark(context.out.remarks.add(at, why));
+    }
+    Ok(Location { matcher: LocationMatcher::Server { pattern: "^/".to_owned(), ignore_case: false }, body })
 }
 
 /// Adds the responses of a condition for the names of the server.
