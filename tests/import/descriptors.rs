@@ -160,7 +160,7 @@ fn files_that_are_no_configs_are_skipped() {
     let path = dir.path().join("map.yaml");
     let config = "domain: edge\n    descriptors:\n    - {key: path, rate_limit: {unit: hour, requests_per_unit: 7}}\n";
     for (manifest, code, comment) in [
-        (format!("kind: ConfigMap\ndata:\n  a.yaml: |\n    {config}  b.lua: \"x = {{ [1] = {{\"\n"), 3, "`b.lua`: "),
+        (format!("kind: ConfigMap\ndata:\n  a.yaml: |\n    {config}  b.lua: \"- [}}\"\n"), 3, "`b.lua`: "),
         (format!("kind: ConfigMap\ndata:\n  a.yaml: |\n    {config}  b.txt: hello\n"), 0, ""),
         (
             format!("kind: ConfigMap\nbinaryData:\n  c.yaml: ZG9tYWluOiB4\ndata:\n  a.yaml: |\n    {config}"),

@@ -150,13 +150,11 @@ pub fn translate_request_headers(
         if value.is_empty() && sent_names.contains(&name) {
             continue;
         }
-        let placeholder = find_placeholder(directive, scope, facts);
-        if let Some((_, Some(why))) = placeholder {
-            body.add_remark(out.remarks.add(directive, why));
-        }
-        let constant = placeholder
-            .map(|(placeholder, _)| placeholder.to_owned())
-            .or_else(|| facts.constant(value, server_name).filter(|value| is_plain(value)));
+        let placeholder = find_placeholder(directive, scope, facts).map(|(placeholder, differs)| {
+            differs.into_iter().for_each(|why| body.add_remark(out.remarks.add(directive, why)));
+            placeholder.to_owned()
+        });
+        let constant = placeholder.or_else(|| facts.constant(value, server_name).filter(|value| is_plain(value)));
         let same = format!("$http_{}", name.replace('-', "_"));
         match (name.as_str(), value) {
             ("host", _) => host = Some(*directive),
@@ -201,20 +199,19 @@ pub fn translate_request_headers(
     remove.dedup();
     let mut earlier = HashSet::new();
     set.retain(|(name, _)| earlier.insert(name.clone()));
-    let mut parts = Vec::new();
-    if !set.is_empty() {
-        parts.push(format!("set = {}", format_pairs(&set)));
-    }
-    if !remove.is_empty() {
-        parts.push(format!("remove = {}", format_list(&remove)));
-    }
-    if !parts.is_empty() {
-        body.lines.push(format!("request_headers = {{ {} }}", parts.join(", ")));
-    }
+    body.lines.extend(format_request_headers(&set, &remove));
     if !upgrades && !target.is_grpc {
         body.lines.push("upgrades = []".to_owned());
     }
     translate_host(host, target, server_name, out, body)
+}
+
+/// Formats `request_headers`. Returns `None` if nothing changes.
+fn format_request_headers(set: &[(String, String)], remove: &[String]) -> Option<String> {
+    let set = (!set.is_empty()).then(|| format!("set = {}", format_pairs(set)));
+    let remove = (!remove.is_empty()).then(|| format!("remove = {}", format_list(remove)));
+    let parts: Vec<String> = set.into_iter().chain(remove).collect();
+    (!parts.is_empty()).then(|| format!("request_headers = {{ {} }}", parts.join(", ")))
 }
 
 /// Adds a comment if the gateway removes or rewrites a header of the client that nginx forwards.

@@ -4,7 +4,7 @@
 //! and a remark about each directive that is not translated.
 //!
 //! - `directives`: the table of all directives, with what the import does with each; `review`: comments by that table.
-//! - `scope`: which directives a block inherits; `variables`: constants of `set`; `maps`: a `map` of a `map`.
+//! - `scope`: which directives a block inherits; `variables`: constants of `set`.
 //! - `servers`: `server` blocks; `server_steps`, `server_redirects`: what precedes locations.
 //! - `sites`: their listeners and names, and which servers others would reach.
 //! - `nesting`: which requests a location inside of another one gets.
@@ -29,7 +29,6 @@ mod headers;
 mod limits;
 mod locations;
 mod logs;
-mod maps;
 mod nesting;
 mod pages;
 mod passwords;
@@ -59,8 +58,8 @@ use crate::import::nginx::client_settings::{find_unread_client, translate_client
 use crate::import::nginx::headers::{GatewayFacts, list_forwarded};
 use crate::import::nginx::limits::Zones;
 use crate::import::nginx::limits::keys::Variables;
+use crate::import::nginx::limits::maps::compose_maps;
 use crate::import::nginx::logs::translate_access_log;
-use crate::import::nginx::maps::compose_maps;
 use crate::import::nginx::resolvers::{HostnameUse, translate_resolvers};
 use crate::import::nginx::review::review_block;
 use crate::import::nginx::scope::{Scope, is_of_request};

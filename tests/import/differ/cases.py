@@ -106,8 +106,6 @@ EXACT = {
                    f"if ($v_@N@ = 0) {{ return 401; }} location / {{ {PASS} }}", COLORS + [get("/a/x", {"x-color": "red2"})]),
     "json-refusal": ("map $http_x_color $c_@N@ { default ''; red one; }===="
                      f"location / {{ if ($c_@N@ = '') {{ return 401 '{{\"error\": \"no key\", \"of\": {{\"a\": 1}}}}'; }} {PASS} }}", COLORS),
-    "host-names": (f"server_name www.@HOST@ other.@HOST@; if ($host !~ ^(@HOST@|www.@HOST@)$) {{ return 403; }} location / {{ {PASS} }}",
-                   [(2, "GET", prefix + "@HOST@", "/a", {}, b"") for prefix in ("", "www.", "other.", "WWW.")]),
     "header-redirect": (f"if ($http_x_color = red) {{ return 302 /red; }} location / {{ {PASS} }} location = /b {{ return 200 fixed; }}", COLORS + PATHS + [get("/b", {"x-color": "red"})]),
     "rewrite-prefix": (f"location /a {{ rewrite ^/a(.*)$ /new$1 permanent; }} location /a/x/ {{ {PASS} }} location / {{ {PASS} }}", PATHS + [get("/ab?q=1"), get("/a%20b")]),
     "rewrite-own-query": (f"rewrite ^/b$ /new?a=1? permanent; location / {{ {PASS} }}", PATHS + [get("/b?q=1")]),
@@ -196,6 +194,8 @@ OTHERS = {
     "http-host": (f"if ($http_host !~ ^@HOST@$) {{ return 403; }} location / {{ {PASS} }}", PATHS),
     "other-host": ("location / { return 301 //cdn.test/x; }", PATHS[:2]),
     "internal-method": (f"location / {{ internal; if ($request_method = OPTIONS) {{ return 200 x; }} {PASS} }}", methods("/")),
+    "host-names": (f"server_name www.@HOST@ other.@HOST@; if ($host !~ ^(@HOST@|www.@HOST@)$) {{ return 403; }} location / {{ {PASS} }}",
+                   [(2, "GET", prefix + "@HOST@", "/a", {}, b"") for prefix in ("", "www.", "other.", "WWW.")]),
     "user-unverified": (f"location / {{ {PASS} proxy_set_header X-User $remote_user; }}", [get("/", PASSWORD), get("/", {"x-user": "root"})]),
     "rewrite-query": (f"rewrite ^/b$ /new?a=1 permanent; location / {{ {PASS} }}", PATHS + [get("/b?q=1")]),
     "all-down": ("upstream d_@N@ { server @UP@ down; } ====location / { proxy_pass http://d_@N@; }", PATHS[:2]),

@@ -63,7 +63,7 @@ fn has_placeholder(text: &str) -> bool {
     const STARTS: [&str; 3] = ["retr", "limi", "rout"];
     text.split('{').skip(1).any(|rest| {
         let content = rest.split(['{', '}']).next().unwrap_or_default();
-        let is_json = content.starts_with('"') && content.contains("\":");
+        let is_json = content.trim_start().starts_with('"') && content.contains("\":");
         let is_near = content.len() < 20 && STARTS.iter().any(|start| content.contains(start));
         !content.is_empty() && (!is_json || is_near)
     })

@@ -223,6 +223,11 @@ impl<'a> Context<'a, '_> {
         restrict_access(scope, self.out, &mut body)?;
         self.check_client(scope, &mut body);
         require_passwords(&passwords, scope, self.out, &mut body);
+        if body.closed.is_none() && matches!(body.action, RouteAction::Respond { .. }) {
+            // All servers of its `upstream` are down.
+            note_lost_pages(scope, 502, self.out, &mut body);
+            return Ok(body);
+        }
         self.translate_settings(scope, &mut body)?;
         translate_error_pages(scope, self.site, self.outer, self.out, &mut body);
         Ok(body)
