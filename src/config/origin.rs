@@ -61,6 +61,10 @@ pub fn parse_origin(
         _ => return invalid_text(format!("`{scheme}://` is not supported for servers"), HELP),
     };
     let authority = parse_authority(rest, default)?;
+    if let Some((host, _)) = authority.rsplit_once(':').filter(|(host, _)| is_service_name(host)) {
+        let notation = if scheme == "http" { "srv".to_owned() } else { format!("srv+{scheme}") };
+        return invalid_text(format!("`{host}` is a name of SRV records"), format!("write \"{notation}:{host}\""));
+    }
     let scheme = match (scheme, protocol) {
         ("https", _) => Scheme::Https(tls()?),
         ("h2c", WireProtocol::Http1) => {
@@ -119,6 +123,13 @@ fn parse_service(
         true => invalid_text(format!("no certificate can contain the name `{}`", origin.bare_host()), HELP),
         false => Ok(origin),
     }
+}
+
+/// Returns true for names such as `_http._tcp.app.example`, which have SRV records and no addresses.
+fn is_service_name(host: &str) -> bool {
+    let mut labels = host.split('.');
+    let is_service = labels.next().is_some_and(|label| label.starts_with('_'));
+    is_service && labels.next().is_some_and(|label| matches!(label, "_tcp" | "_udp"))
 }
 
 fn parse_unix(path: &str, protocol: WireProtocol) -> Result<Origin, TextFault> {

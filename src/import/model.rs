@@ -121,6 +121,8 @@ pub struct RouteBody {
     pub response: ResponseLines,
     /// The line of a condition besides host and path.
     pub condition: Option<String>,
+    /// The expression of the path, if the route needs its groups. All requests of the location match it.
+    pub pattern: Option<String>,
     /// Additional lines of the route.
     pub lines: Vec<String>,
     /// nginx redirects from the path without its final slash, whether or not it then serves the client.
@@ -145,6 +147,7 @@ impl RouteBody {
             server_guards: Vec::new(),
             response: ResponseLines::default(),
             condition: None,
+            pattern: None,
             lines: Vec::new(),
             redirects_to_slash: false,
             has_pass: false,
@@ -174,6 +177,11 @@ impl RouteBody {
         if !self.lines.iter().any(|line| line.starts_with("rewrite_location")) {
             self.lines.push("rewrite_location = false".to_owned());
         }
+    }
+
+    /// Returns whether the route redirects to the host of the request.
+    pub fn redirects_to_host(&self) -> bool {
+        matches!(&self.action, RouteAction::Redirect(redirect) if redirect.to.contains("{host}"))
     }
 
     /// Adds the number of a remark once.
@@ -344,9 +352,7 @@ impl ImportedConfig {
                 body.add_remark(number);
             }
         }
-        if let (RouteAction::Redirect(redirect), true) = (&body.action, is_open)
-            && redirect.to.contains("{host}")
-        {
+        if is_open && body.redirects_to_host() {
             let text = "a redirect to the host of the request needs the names of the hosts, as the client chooses it";
             let number = self.remarks.add_text(format!("{}: {text}", body.origin));
             body.close(number);

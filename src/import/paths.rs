@@ -217,7 +217,8 @@ fn is_by_segments(location: &Location) -> bool {
         LocationMatcher::Exact(path) => fits_route(path) && (path == "/" || !path.ends_with('/')),
         LocationMatcher::Segments(path) => fits_route(path),
         LocationMatcher::Prefix { path, .. } => {
-            path == "/" || fits_route(path) && path.ends_with('/') && location.body.is_proxied()
+            location.body.pattern.is_none()
+                && (path == "/" || fits_route(path) && path.ends_with('/') && location.body.is_proxied())
         }
         LocationMatcher::Regex { .. } | LocationMatcher::Server { .. } => false,
     }
@@ -281,9 +282,10 @@ fn order_as_nginx(locations: Vec<Location>, remarks: &mut Remarks) -> Vec<(Strin
                 }
                 let bare = path.trim_end_matches('/');
                 let redirected = path != "/" && path.ends_with('/') && body.is_proxied() && !prefixes.contains(bare);
-                let text = match redirected {
-                    true => format!("~ ^{}(/|$)", format_literal(bare)),
-                    false => format!("~ ^{}", format_literal(&path)),
+                let text = match &body.pattern {
+                    Some(pattern) => format!("~ {pattern}"),
+                    None if redirected => format!("~ ^{}(/|$)", format_literal(bare)),
+                    None => format!("~ ^{}", format_literal(&path)),
                 };
                 (if first || below_first { 2 } else { 4 }, path.len(), text)
             }

@@ -152,3 +152,34 @@ fn several_files_have_one_domain() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && stderr.contains("occurs twice"), "{stderr}");
 }
+
+/// A ConfigMap may have files beside its configs. What the import cannot read gets a comment.
+#[test]
+fn files_that_are_no_configs_are_skipped() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("map.yaml");
+    let config = "domain: edge\n    descriptors:\n    - {key: path, rate_limit: {unit: hour, requests_per_unit: 7}}\n";
+    for (manifest, code, comment) in [
+        (format!("kind: ConfigMap\ndata:\n  a.yaml: |\n    {config}  b.lua: \"- [}}\"\n"), 3, "`b.lua`: "),
+        (format!("kind: ConfigMap\ndata:\n  a.yaml: |\n    {config}  b.txt: hello\n"), 0, ""),
+        (
+            format!("kind: ConfigMap\nbinaryData:\n  c.yaml: ZG9tYWluOiB4\ndata:\n  a.yaml: |\n    {config}"),
+            3,
+            "`binaryData: c.yaml`: ",
+        ),
+        (format!("kind: Secret\nstringData:\n  a.yaml: |\n    {config}"), 0, ""),
+        (
+            format!("kind: Secret\ndata:\n  c.yaml: ZG9tYWluOiB4\nstringData:\n  a.yaml: |\n    {config}"),
+            3,
+            "`Secret: c.yaml`: ",
+        ),
+    ] {
+        let text = format!("apiVersion: v1\nmetadata: {{name: rl}}\n{manifest}");
+        std::fs::write(&path, &text).unwrap();
+        let output = import("ratelimit", &path);
+        let found = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+        assert!(found.contains("domain = \"edge\"") && found.contains(comment), "{text}\n{found}");
+        config::load_text("imported", &found).unwrap_or_else(|report| panic!("{report}\n{found}"));
+    }
+}

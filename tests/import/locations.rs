@@ -1,7 +1,7 @@
 //! Sends the same paths to a real nginx and to the imported config: nested locations, and characters with two spellings.
 
 use super::differential::{Nginx, get, upstream};
-use super::output::import;
+use super::output::{import, imported};
 use crate::support::gateway::Gateway;
 
 /// A server, the paths that are sent to it, and whether its import has no comments.
@@ -11,7 +11,20 @@ struct Case {
     is_exact: bool,
 }
 
-const CASES: [Case; 25] = [
+const CASES: [Case; 27] = [
+    // Slashes that stay.
+    Case {
+        server: "merge_slashes off; location / { PASS }",
+        paths: &["/a//b", "//a", "/a//", "/a///b?x=//y", "/a/b"],
+        is_exact: true,
+    },
+    // A `rewrite` by the prefix of its location, which continues without a slash.
+    Case {
+        server: "location /old { rewrite ^/old(.*)$ /new$1 permanent; } location /old/x/ { PASS } location /z { rewrite \
+                 ^/z(.*)$ https://b.test/y$1? redirect; } location / { PASS }",
+        paths: &["/old", "/old/a?q=1", "/older", "/old/x/y", "/old/a%20b", "/z", "/z/x?y", "/zz", "/a"],
+        is_exact: true,
+    },
     // A `rewrite` of the server comes before all locations, and of several the first that matches.
     Case {
         server: "rewrite ^/u/([0-9]+)/(.*)$ /users/$1/$2 permanent; rewrite ^/(a|b)/x$ https://b.test/$1? redirect; \
@@ -326,4 +339,37 @@ fn expressions_on_the_host_are_evaluated_for_each_name() {
         }
     }
     assert!(differ.is_empty(), "{differ:#?}");
+}
+
+/// nginx tries the addresses of a hostname one after another, and SRV records are servers of their own.
+#[test]
+fn names_with_several_addresses_are_tried() {
+    let retry = "retry = { attempts = 10, on = [\"connect\", \"reset\", \"timeout\"] }";
+    for (http, pass, servers, is_tried) in [
+        ("", "http://app.test:3000", "servers = \"http://app.test:3000\"", true),
+        ("", "http://10.0.0.1:3000", "servers = \"http://10.0.0.1:3000\"", false),
+        ("upstream app { server app.test:3000; }", "http://app", "url = \"http://app.test:3000\"", true),
+        (
+            "upstream app { zone app 64k; server app.test service=http resolve; }",
+            "http://app",
+            "url = \"srv:_http._tcp.app.test\"",
+            true,
+        ),
+    ] {
+        let (found, code) = imported(&format!("{http} server {{ listen 80; location / {{ proxy_pass {pass}; }} }}"));
+        assert!(found.contains(servers) && found.contains(retry) == is_tried, "{pass}\n{found}");
+        assert_eq!(code, 0, "{found}");
+        sluicegate::config::load_text("imported", &found).unwrap_or_else(|report| panic!("{report}\n{found}"));
+    }
+}
+
+/// nginx answers 502 if all servers of an `upstream` are down.
+#[test]
+fn an_upstream_without_servers_answers_502() {
+    let (found, code) = imported(
+        "upstream app { server 127.0.0.1:1 down; server 127.0.0.1:2 down; } server { listen 80; location / { proxy_pass \
+         http://app; } }",
+    );
+    assert!(code == 3 && found.contains("respond = { status = 502 }") && !found.contains("[upstream"), "{found}");
+    sluicegate::config::load_text("imported", &found).unwrap_or_else(|report| panic!("{report}\n{found}"));
 }

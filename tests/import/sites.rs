@@ -231,3 +231,70 @@ fn a_server_at_a_port_that_a_firewall_may_hide_is_closed() {
     );
     assert!(!found.contains("status = 501"), "{found}");
 }
+
+/// A config that only redirects needs routes. Clients of other hosts than its names get none.
+#[test]
+fn servers_that_only_redirect_have_routes() {
+    for (server, redirect, closed) in [
+        ("server_name a.test; return 301 https://$host$request_uri;", "https://{host}{path}", true),
+        ("server_name a.test; rewrite ^(.*)$ https://$host$1 permanent;", "https://{host}{path}", true),
+        ("server_name a.test; return 301 \"https://b.test$request_uri \";", "https://b.test{path}", false),
+        (
+            "server_name a.test; location / { return 301 https://$host$request_uri; } location \
+             /.well-known/acme-challenge/ { proxy_pass http://127.0.0.1:3000; }",
+            "https://{host}{path}",
+            true,
+        ),
+        ("server_name _; return 301 https://$host$request_uri;", "respond = { status = 501", true),
+    ] {
+        let (found, code) = imported(&format!("server {{ listen 80; {server} }}"));
+        assert!(found.contains(redirect) && !found.contains("redirect_http"), "{server}\n{found}");
+        assert_eq!((found.contains("status = 501"), code), (closed, if closed { 3 } else { 0 }), "{server}\n{found}");
+        config::load_text("imported", &found).unwrap_or_else(|report| panic!("{report}\n{found}"));
+    }
+}
+
+/// nginx reads the path before the host, so the first server of an address decides how its slashes are merged.
+#[test]
+fn slashes_are_merged_as_the_first_server_of_an_address_does() {
+    const OFF: &str = "merge_slashes off;";
+    let server = |name: &str, listen: &str, inner: &str| {
+        format!("server {{ listen {listen}; server_name {name}; {inner} {APP} }}")
+    };
+    let more = "location /x/ { proxy_pass http://127.0.0.1:3001; }";
+    for (text, kept, comment) in [
+        (server("a.test", "80", OFF), 1, ""),
+        (format!("{OFF} {}", server("a.test", "80", "")), 1, ""),
+        (server("a.test", "80", &format!("{OFF} {more}")), 3, "routes are chosen by the path with merged slashes"),
+        // The first server decides for both.
+        (server("a.test", "80", OFF) + &server("b.test", "80", ""), 2, ""),
+        (server("a.test", "80", "") + &server("b.test", "80", OFF), 0, "those of this server differ"),
+    ] {
+        let (found, _) = imported(&text);
+        let count = found.matches("merge_slashes = false").count();
+        assert!(count >= kept && (count == 0) == (kept == 0), "{text}\n{found}");
+        assert!(found.contains(comment), "{text}\n{found}");
+        config::load_text("imported", &found).unwrap_or_else(|report| panic!("{report}\n{found}"));
+    }
+}
+
+/// Headers with underscores stay if no variable would read them in place of those with dashes.
+#[test]
+fn headers_with_underscores_stay() {
+    let keep = "underscore_headers = \"keep\"";
+    for (text, is_kept) in [
+        (format!("underscores_in_headers on; server {{ listen 80; {APP} }}"), true),
+        (format!("server {{ listen 80; underscores_in_headers on; {APP} }}"), true),
+        (format!("server {{ listen 80; underscores_in_headers on; if ($http_x_key) {{ return 403; }} {APP} }}"), false),
+        (
+            format!(
+                "server {{ listen 80; server_name a.test; underscores_in_headers on; {APP} }} server {{ listen 80; \
+                 server_name b.test; {APP} }}"
+            ),
+            false,
+        ),
+    ] {
+        let (found, code) = imported(&text);
+        assert_eq!((found.contains(keep), code), (is_kept, if is_kept { 0 } else { 3 }), "{text}\n{found}");
+    }
+}

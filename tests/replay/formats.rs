@@ -254,3 +254,28 @@ fn lines_that_are_almost_of_a_format_say_what_is_missing() {
         assert!(code == 1 && stderr.contains(wrong), "{line}: {stderr}");
     }
 }
+
+/// Limits decide when a request starts, which the log of a load balancer states. Its durations are -1 if the server did not
+/// respond.
+#[test]
+fn requests_of_a_load_balancer_start_when_they_were_created() {
+    let line = |end: &str, status: &str, times: &str, created: &str| {
+        format!(
+            "https 2018-07-02T{end}Z app/my/50 192.0.2.7:2817 10.0.0.1:80 {times} {status} - 34 366 \"GET \
+             https://a.test:443/a?q=1 HTTP/1.1\" \"x\" - - arn \"Root=1\" \"-\" \"-\" 0 2018-07-02T{created}Z \"forward\" \"-\"\n"
+        )
+    };
+    // The first two took an hour and longer, so the third is the first of its hour.
+    let logged = [
+        line("22:00:00.000000", "504", "0.000 -1 -1", "20:40:00.000000"),
+        line("22:00:01.000000", "504", "0.000 -1 -1", "20:40:01.000000"),
+        line("22:00:01.100000", "200", "0.000 0.001 0.000", "22:00:01.099000"),
+    ];
+    let dir = Dir::new(BY_CLIENT);
+    dir.write("access.log", logged.concat().as_bytes());
+    assert_eq!(replay(&dir, "access.log", "aws load balancer", &[])[0], (3, 0));
+    // Lines of old logs end before.
+    let old: Vec<String> = logged.iter().map(|line| line.split(" arn ").next().unwrap().to_owned() + "\n").collect();
+    dir.write("access.log", old.concat().as_bytes());
+    assert_eq!(replay(&dir, "access.log", "aws load balancer", &[])[0], (3, 1));
+}

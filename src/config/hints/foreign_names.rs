@@ -4,7 +4,7 @@
 
 use crate::config::hints::LIMIT_HELP;
 use crate::config::hints::foreign_words::fold_name;
-use crate::config::schema::{Schema, limit, listener, root, route, server, upstream};
+use crate::config::schema::{Schema, acme, jwt, limit, listener, root, route, server, upstream};
 
 /// Keys of other programs that all mean the same, with a remedy for one of our sections.
 struct ForeignName {
@@ -51,6 +51,10 @@ const KEPT_HOST: Remedy = Explain(
 const COUNTRIES: Remedy = Explain(
     "write [geo] file = \"countries.mmdb\"; then `country` is a key and a condition of limits, and {country} is a \
      placeholder in headers",
+);
+const TCP_KEEPALIVE: Remedy = Explain(
+    "leave it out: the gateway probes idle connections and tunnels by itself. `keepalive_timeout` of [server] and `max_idle` of \
+     an upstream bound how long and how many are kept",
 );
 const NOT_NEEDED: Remedy = Explain("leave it out: the gateway needs no such option");
 const NO_CACHE: Remedy = Explain("leave it out: the gateway does not cache responses");
@@ -107,6 +111,26 @@ const FOREIGN_NAMES: &[ForeignName] = &[
     row(&root::TABLE, GEOIP, COUNTRIES),
     row(&server::TABLE, GEOIP, COUNTRIES),
     row(&route::TABLE, GEOIP, COUNTRIES),
+    // Certificates and tokens.
+    row(
+        &acme::TABLE,
+        "email emails",
+        WriteIn("[acme]", "terms_agreed = true\ncontact = [\"mailto:admin@example.com\"]"),
+    ),
+    row(&acme::TABLE, "domains domain names subjects servername hosts", ACME),
+    row(
+        &acme::TABLE,
+        "dnsprovider provider resolvers acmedns",
+        Explain(
+            "write `dns` for a name server with dynamic updates, or `dns_program` for a script that calls the API of your \
+             provider",
+        ),
+    ),
+    row(
+        &jwt::TABLE,
+        "leeway clockskew clockskewseconds",
+        Explain("leave it out: the clock of the issuer may differ by 60 s"),
+    ),
     // Routes: paths and redirects.
     row(
         &route::TABLE,
@@ -218,6 +242,11 @@ const FOREIGN_NAMES: &[ForeignName] = &[
         Write("max_body = \"10MiB\""),
     ),
     row(&route::TABLE, "proxycache proxycachevalid cache", NO_CACHE),
+    row(
+        &route::TABLE,
+        "index autoindex browse fancyindex dirlisting",
+        Explain("leave it out: `files` serves the index.html of a folder, and lists no folder"),
+    ),
     // Routes: who may use them, and how much.
     row(
         &route::TABLE,
@@ -272,7 +301,21 @@ const FOREIGN_NAMES: &[ForeignName] = &[
          contentsecuritypolicy configurationsnippet",
         Write("response_headers = { set = { x-frame-options = \"DENY\" }, remove = [\"server\"] }"),
     ),
+    row(
+        &route::request_headers::TABLE,
+        "add append",
+        Explain("write `set`: the server gets the header once, with this value, and not from the client"),
+    ),
+    row(
+        &route::response_headers::TABLE,
+        "always",
+        Explain("write on = \"all\": the gateway's own responses then have the headers, too"),
+    ),
     // Server.
+    row(&server::TABLE, "forwardedheaders trustedips trustedproxyranges", Write("trusted_proxies = [\"10.0.0.0/8\"]")),
+    row(&server::TABLE, "sokeepalive tcpkeepalive tcpkeepalives", TCP_KEEPALIVE),
+    row(&listener::TABLE, "sokeepalive tcpkeepalive tcpkeepalives", TCP_KEEPALIVE),
+    row(&upstream::TABLE, "sokeepalive tcpkeepalive tcpkeepalives proxysocketkeepalive", TCP_KEEPALIVE),
     row(&server::TABLE, "httpport httpsport entrypoints ports listenaddress", LISTEN),
     row(
         &server::TABLE,
@@ -343,6 +386,11 @@ const FOREIGN_NAMES: &[ForeignName] = &[
         ),
     ),
     // Upstreams.
+    row(
+        &upstream::TABLE,
+        "service dnssrv dnssrvrecord srv discovery",
+        Write("servers = [\"srv:_http._tcp.app.example\"]"),
+    ),
     row(
         &upstream::TABLE,
         "hostrewrite hostrewriteliteral upstreamvhost",

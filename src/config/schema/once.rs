@@ -96,6 +96,7 @@ pub mod acme {
             Value("\"/var/lib/sluicegate/acme\""),
             "account, certificates and challenges",
         )
+        .called(&["storage", "storage_path", "config_dir"])
         .teach("\"/srv/sluicegate/acme\"", "Set it if the gateway may not write to `/var/lib/sluicegate`, and keep it on a disk that survives a redeployment");
         CA = option("ca", Path("file"), Described("the system's CAs"), "CA or certificate of the ACME server itself, PEM");
         CHALLENGES = option(
@@ -408,7 +409,7 @@ pub mod jwt {
             Described("found by `issuer`"),
             "JSON Web Key Set of the issuer",
         )
-        .called(&["jwks_uri", "jwksUri", "jwks_url", "jwksUrl", "remote_jwks", "local_jwks", "auth_jwt_key_file", "auth_jwt_key_request"]);
+        .called(&["jwks_uri", "jwksUri", "jwks_url", "jwksUrl", "remote_jwks", "local_jwks", "jwks_file", "jwksFile", "auth_jwt_key_file", "auth_jwt_key_request"]);
         ALGORITHMS = option(
             "algorithms",
             list_from(
@@ -420,7 +421,7 @@ pub mod jwt {
             Described("all but `HS*`; required with `key`"),
             "accepted algorithms; with `key`, all of its kind. Secrets in a key set verify tokens only if `HS*` are listed",
         )
-        .called(&["algorithm", "alg"])
+        .called(&["algorithm", "alg", "allowed_algorithms", "signing_algorithms"])
         .unset("[\"RS256\", \"RS384\", \"RS512\", \"PS256\", \"PS384\", \"PS512\", \"ES256\", \"ES384\", \"EdDSA\"]")
         .weaker(Weaker::NewItem)
         .teach("[\"HS256\"]", "List only what your issuer uses, so that no other algorithm is accepted");
@@ -437,7 +438,7 @@ pub mod jwt {
             Described("not checked"),
             "accepted `iss`; without `key` and `jwks`, the `https` URL of the OpenID issuer, whose keys are found by discovery",
         )
-        .called(&["issuer_url", "issuerUrl", "iss"])
+        .called(&["issuer_url", "issuerUrl", "iss", "discovery", "discovery_url"])
         .weaker(Weaker::Removed)
         .teach("[\"https://id.example.com\"]", "Set it to the URL of your identity provider, whose keys are then found by themselves");
         AUDIENCE = option("audience", list(&Text("string")), Described("not checked"), "accepted `aud`")

@@ -451,6 +451,7 @@ pub mod response_headers {
 
         REMOVE = option("remove", list(&Text("header")), Absent, "headers to remove, before the others are set")
             .shown_as("list")
+            .called(&["hide", "delete"])
             .teach("[\"server\", \"x-powered-by\"]", "Remove headers that tell attackers which software you run");
         SET = option("set", Map(&Text("string")), Absent, "headers to replace").shown_as("table")
             .secrecy(Secrecy::SecretByKey)
@@ -460,6 +461,7 @@ pub mod response_headers {
             .secrecy(Secrecy::SecretByKey);
         ADD = option("add", HEADER_LINES, Absent, "lines to add to those of the response, which stay")
             .shown_as("table of values or lists")
+            .called(&["append"])
             .secrecy(Secrecy::SecretByKey)
             .teach("{ set-cookie = [\"a=1\", \"b=2\"] }", "Use it for headers of which a response may have several, such as cookies");
         ADD_ON_SUCCESS = option(

@@ -158,7 +158,7 @@ rows! {
         .guide("../guides/cors.md")
         .inherited()
         .example("write cors = { origins = [\"https://app.example.com\"] }, or cors = false")
-        .called(&["enable_cors", "enable-cors", "allow_origin", "allow_origins", "allowed_origins", "cors_allow_origin", "accessControlAllowOriginList"])
+        .called(&["enable_cors", "enable-cors", "allow_origin", "allow_origins", "allowed_origins", "cors_allow_origin", "accessControlAllowOriginList", "cors_policy", "access_control_allow_origin", "expose_headers"])
         .teach("{ origins = [\"https://app.example.com\"] }", "Set it if pages of another origin call your API from a browser");
     TRACEPARENT: TraceParent = option(
         "traceparent",

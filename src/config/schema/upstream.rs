@@ -289,30 +289,34 @@ pub mod health {
         TYPE: CheckKind = option("type", Words(CheckKind::LABELS), Value("\"http\""), "kind of check")
             .teach("\"tcp\"", "Use `tcp` for servers without a page to check, and `grpc` for those with the health service of gRPC");
         PATH = option("path", Text("path"), Value("\"/\""), "path of an HTTP check")
-            .called(&["location", "paths"])
+            .called(&["location", "paths", "uri"])
             .teach("\"/healthz\"", "Set it to a page that fails when the server cannot work, for example because its database is down");
         EVERY: Duration = option("every", duration(100, HOUR), Value("\"10s\""), "time between two checks of a server")
             .called(&["interval"])
             .teach("\"2s\"", "Lower it to notice a dead server sooner");
         TIMEOUT: Duration = option("timeout", duration(100, HOUR), Value("\"1s\""), "time for a check, connecting included")
             .teach("\"5s\"", "Raise it if the page that is checked is slow, for example because it queries a database");
-        UNHEALTHY_AFTER: u32 = option("unhealthy_after", integer(1, 1000), Value("3"), "failures in a row until a server is down");
-        HEALTHY_AFTER: u32 = option("healthy_after", integer(1, 1000), Value("2"), "successes in a row until it is up");
+        UNHEALTHY_AFTER: u32 = option("unhealthy_after", integer(1, 1000), Value("3"), "failures in a row until a server is down")
+            .called(&["fall", "fails", "unhealthy_threshold"]);
+        HEALTHY_AFTER: u32 = option("healthy_after", integer(1, 1000), Value("2"), "successes in a row until it is up")
+            .called(&["rise", "passes", "healthy_threshold"]);
         STATUS = option(
             "status",
             Either(&[STATUS_RANGE, Array { item: &STATUS_RANGE, least: 1, most: usize::MAX }]),
             Value("[\"200-399\"]"),
             "statuses of a healthy server",
         )
+        .called(&["expected_statuses", "expect_status", "http_statuses"])
         .shown_as("list of statuses and ranges");
         BODY = option(
             "body",
             Text("string, up to 1024 bytes"),
             Absent,
             "string that the first 64 KiB of the body must contain",
-        );
+        )
+        .called(&["expect_body", "expect_string"]);
         HOST = option("host", Text("host"), Described("host of the server's URL"), "`Host` of a check")
-            .called(&["hostname"]);
+            .called(&["hostname", "host_header"]);
         HEADERS = option("headers", Map(&Text("string")), Absent, "headers of a check")
             .shown_as("table")
             .secrecy(Secrecy::SecretByKey);

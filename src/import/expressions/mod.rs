@@ -61,6 +61,12 @@ pub fn translate_value_regex(pattern: &str, ignore_case: bool) -> Result<(String
     Ok((format_plain(&characters, Subject::Text), false))
 }
 
+/// Translates a pattern for values that are known to be ASCII, where bytes and characters are one.
+pub fn translate_ascii_regex(pattern: &str, ignore_case: bool) -> Result<String, String> {
+    let tree = read_pattern(pattern, ignore_case, Reading::Exact)?;
+    Ok(format_plain(&widen_classes(&tree), Subject::Text))
+}
+
 /// Parses a pattern as the crate `regex` reads it for bytes.
 fn parse_bytes(pattern: &str, ignore_case: bool) -> Option<Hir> {
     let mut parser = ParserBuilder::new();

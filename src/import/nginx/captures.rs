@@ -12,7 +12,12 @@ pub struct CapturedRedirect {
     pub redirect: ImportedRedirect,
     /// The `path` of `rewrite`, which `{path}` of the redirect stands for. `None` if the target has no groups.
     pub path: Option<String>,
+    /// The query of the target comes before that of the request.
+    pub joins_queries: bool,
 }
+
+/// How a redirect with `joins_queries` differs from nginx.
+pub const JOINED: &str = "for a request without a query, that of the target ends with `&`";
 
 /// Reads a `rewrite` that redirects, such as `rewrite ^/u/([0-9]+)$ /users/$1 permanent`.
 pub fn read_captured_redirect(at: &Directive) -> Option<CapturedRedirect> {
@@ -28,7 +33,18 @@ pub fn read_captured_redirect(at: &Directive) -> Option<CapturedRedirect> {
         return None;
     }
     let (target, keeps_query) = target.strip_suffix('?').map_or((target.as_str(), true), |target| (target, false));
-    translate_captured_target(target, status, keeps_query, (pattern, false))
+    let Some((target, query)) = target.split_once('?') else {
+        return translate_captured_target(target, status, keeps_query, (pattern, false));
+    };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~=&/:,".contains(&byte);
+    if query.is_empty() || !query.bytes().all(is_plain) {
+        return None;
+    }
+    let mut found = translate_captured_target(target, status, false, (pattern, false))?;
+    // nginx appends the query of the request.
+    found.redirect.to.push_str(&format!("?{query}{}", if keeps_query { "&{query}" } else { "" }));
+    found.joins_queries = keeps_query;
+    Some(found)
 }
 
 /// Translates a target with groups of an expression: its pattern, and whether it ignores case.
@@ -49,7 +65,7 @@ pub fn translate_captured_target(
         ("", "$uri") => ImportedRedirect { to: "{path}".to_owned(), status, keeps_query },
         _ => ImportedRedirect { keeps_query, ..translate_target(&format!("{origin}{text}"), status)? },
     };
-    Some(CapturedRedirect { redirect, path: path.contains('{').then_some(path) })
+    Some(CapturedRedirect { redirect, path: path.contains('{').then_some(path), joins_queries: false })
 }
 
 /// Translates a path with groups, such as `/v1/$2`. Returns `None` if the path or the expression has anything that a
@@ -109,6 +125,27 @@ mod tests {
             ("/$1", "^/(?!x)(.*)$", None),
         ] {
             assert_eq!(translate_captures(path, pattern, false).as_deref(), expected, "{path} {pattern}");
+        }
+    }
+
+    #[test]
+    fn targets_may_have_a_query() {
+        let translate = |target: &str| {
+            let at = Directive::written("rewrite", &["^/u/([0-9]+)$", target, "permanent"]);
+            let found = read_captured_redirect(&at)?;
+            Some((found.redirect.to, found.path.unwrap_or_default(), found.joins_queries))
+        };
+        for (target, expected) in [
+            ("/new?a=1", Some(("/new?a=1&{query}", "", true))),
+            ("/new?a=1?", Some(("/new?a=1", "", false))),
+            ("/users/$1?a=1&b", Some(("{path}?a=1&b&{query}", "/users/{1}", true))),
+            ("https://example.com/new?a=1", Some(("https://example.com/new?a=1&{query}", "", true))),
+            ("/new?id=$1", None),
+            ("/new??", None),
+            ("/new?a={query}", None),
+        ] {
+            let expected = expected.map(|(to, path, joins)| (to.to_owned(), path.to_owned(), joins));
+            assert_eq!(translate(target), expected, "{target}");
         }
     }
 

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use crate::import::error::Result;
 use crate::import::model::ImportedConfig;
 use crate::import::nginx::headers::GatewayFacts;
+use crate::import::nginx::limits::keys::find_variables;
 use crate::import::nginx::scope::Scope;
 use crate::import::nginx::sizes::{parse_size, translate_size};
 use crate::import::nginx::upstreams::translate_time;
@@ -147,6 +148,7 @@ pub fn translate_client_settings(
     // nginx waits longer than the gateway by default.
     out.server.extend(["connect_timeout", "body_timeout"].map(|name| format!("{name} = {}", format_duration(60_000))));
     translate_header_buffers(http, out);
+    translate_underscores(http, scope, out);
     out.server.push(match scope.get("client_max_body_size") {
         Some(directive) => format!("max_body = {}", translate_size(directive)?),
         None => "max_body = \"1MiB\"".to_owned(),
@@ -157,6 +159,36 @@ pub fn translate_client_settings(
 fn is_recursive(server: &Directive, scope: &Scope) -> bool {
     let own = server.inner().iter().find(|directive| directive.name == "real_ip_recursive");
     own.map_or_else(|| scope.is_on("real_ip_recursive"), |directive| directive.arg(0) == "on")
+}
+
+/// Translates `underscores_in_headers on`. In nginx, `$http_x_key` then reads `X-Key` and `X_Key`.
+fn translate_underscores(http: &[Directive], scope: &Scope, out: &mut ImportedConfig) {
+    let servers: Vec<&Directive> = http.iter().filter(|at| at.name == "server").collect();
+    let settings: Vec<Option<&Directive>> = servers
+        .iter()
+        .map(|server| {
+            let own = server.inner().iter().find(|at| at.name == "underscores_in_headers");
+            own.or_else(|| scope.get("underscores_in_headers")).filter(|at| at.arg(0) == "on")
+        })
+        .collect();
+    let Some(directive) = settings.iter().flatten().next() else { return };
+    let why = if !settings.iter().all(Option::is_some) {
+        "the gateway has one setting for all servers, and these differ; such headers are removed"
+    } else if http.iter().any(reads_dashed_header) {
+        "such headers are removed, as variables such as `$http_x_key` would read `X_Key`, too, and conditions and keys do not"
+    } else {
+        out.server.push("underscore_headers = \"keep\"".to_owned());
+        return;
+    };
+    out.remarks.add(directive, why);
+}
+
+/// Returns whether a directive, or one inside of it, reads a header whose name may have an underscore in place of a dash.
+fn reads_dashed_header(directive: &Directive) -> bool {
+    let is_dashed = |name: &String| name.strip_prefix("http_").is_some_and(|name| name.contains('_'));
+    let texts = directive.args.iter().chain([&directive.name]);
+    texts.flat_map(|text| find_variables(text)).any(|name| is_dashed(&name))
+        || directive.inner().iter().any(reads_dashed_header)
 }
 
 /// Translates `large_client_header_buffers`: the largest of all servers.

@@ -150,8 +150,11 @@ pub fn translate_request_headers(
         if value.is_empty() && sent_names.contains(&name) {
             continue;
         }
-        let constant = find_placeholder(directive, scope, out)
-            .or_else(|| facts.constant(value, server_name).filter(|value| is_plain(value)));
+        let placeholder = find_placeholder(directive, scope, facts).map(|(placeholder, differs)| {
+            differs.into_iter().for_each(|why| body.add_remark(out.remarks.add(directive, why)));
+            placeholder.to_owned()
+        });
+        let constant = placeholder.or_else(|| facts.constant(value, server_name).filter(|value| is_plain(value)));
         let same = format!("$http_{}", name.replace('-', "_"));
         match (name.as_str(), value) {
             ("host", _) => host = Some(*directive),
@@ -184,7 +187,7 @@ pub fn translate_request_headers(
                 if is_header(name) {
                     remove.push(name.to_owned());
                 }
-                body.add_remark(out.remarks.add(directive, UNAVAILABLE));
+                body.add_remark(out.remarks.add(directive, &explain_unavailable(value)));
             }
         }
     }
@@ -196,20 +199,19 @@ pub fn translate_request_headers(
     remove.dedup();
     let mut earlier = HashSet::new();
     set.retain(|(name, _)| earlier.insert(name.clone()));
-    let mut parts = Vec::new();
-    if !set.is_empty() {
-        parts.push(format!("set = {}", format_pairs(&set)));
-    }
-    if !remove.is_empty() {
-        parts.push(format!("remove = {}", format_list(&remove)));
-    }
-    if !parts.is_empty() {
-        body.lines.push(format!("request_headers = {{ {} }}", parts.join(", ")));
-    }
+    body.lines.extend(format_request_headers(&set, &remove));
     if !upgrades && !target.is_grpc {
         body.lines.push("upgrades = []".to_owned());
     }
     translate_host(host, target, server_name, out, body)
+}
+
+/// Formats `request_headers`. Returns `None` if nothing changes.
+fn format_request_headers(set: &[(String, String)], remove: &[String]) -> Option<String> {
+    let set = (!set.is_empty()).then(|| format!("set = {}", format_pairs(set)));
+    let remove = (!remove.is_empty()).then(|| format!("remove = {}", format_list(remove)));
+    let parts: Vec<String> = set.into_iter().chain(remove).collect();
+    (!parts.is_empty()).then(|| format!("request_headers = {{ {} }}", parts.join(", ")))
 }
 
 /// Adds a comment if the gateway removes or rewrites a header of the client that nginx forwards.
@@ -343,15 +345,38 @@ fn is_plain(value: &str) -> bool {
     is_value(value) && !value.split('{').skip(1).any(begins) && !has_words
 }
 
-/// Returns the placeholder for a variable with the client's certificate, if the server asks for one.
-fn find_placeholder(directive: &Directive, scope: &Scope, out: &mut ImportedConfig) -> Option<String> {
-    scope.get("ssl_client_certificate")?;
+/// Returns the placeholder for a variable about the client or its request, with why its value differs. The headers of
+/// [`FORWARDED`] have values of their own.
+fn find_placeholder(
+    directive: &Directive,
+    scope: &Scope,
+    facts: &GatewayFacts,
+) -> Option<(&'static str, Option<&'static str>)> {
+    const ENCODED: &str = "characters other than ASCII are percent-encoded, not escaped";
+    const SAME_ID: &str = "the id of a trusted proxy is kept";
+    let asks_certificate = scope.get("ssl_client_certificate").is_some();
+    // Without passwords, nginx takes the name that the client states.
+    let asks_password =
+        scope.get("auth_basic").is_some_and(|at| at.arg(0) != "off") && scope.get("auth_basic_user_file").is_some();
+    let is_forwarded = FORWARDED.iter().any(|name| directive.arg(0).eq_ignore_ascii_case(name));
     match directive.arg(1) {
-        "$ssl_client_escaped_cert" => Some("{tls_cert_pem}".to_owned()),
-        "$ssl_client_s_dn" => {
-            out.remarks.add(directive, "characters other than ASCII are percent-encoded, not escaped");
-            Some("{tls_subject}".to_owned())
-        }
+        "$ssl_client_escaped_cert" if asks_certificate => Some(("{tls_cert_pem}", None)),
+        "$ssl_client_s_dn" if asks_certificate => Some(("{tls_subject}", Some(ENCODED))),
+        "$remote_user" if asks_password => Some(("{user}", None)),
+        "$request_id" if !is_forwarded => Some(("{request_id}", Some(SAME_ID).filter(|_| facts.has_trusted))),
+        "$remote_addr" if !is_forwarded => Some(("{client_ip}", None)),
+        "$request_method" if !is_forwarded => Some(("{method}", None)),
         _ => None,
+    }
+}
+
+/// Returns why the server does not get a header, and what to write instead.
+fn explain_unavailable(value: &str) -> String {
+    let name = value.trim_start_matches('$').trim_matches(['{', '}']);
+    match name {
+        name if name.starts_with("geoip") => format!(
+            "{UNAVAILABLE}; for the country of the client, write [geo] file and {{country}} in `request_headers`"
+        ),
+        _ => UNAVAILABLE.to_owned(),
     }
 }

@@ -50,12 +50,15 @@ pub use directives::write_table;
 pub use limits::limit_in_flight;
 pub use sizes::translate_size;
 
+use std::collections::HashSet;
+
 use crate::import::error::{ImportError, Result};
 use crate::import::model::ImportedConfig;
 use crate::import::nginx::client_settings::{find_unread_client, translate_client_settings};
 use crate::import::nginx::headers::{GatewayFacts, list_forwarded};
 use crate::import::nginx::limits::Zones;
 use crate::import::nginx::limits::keys::Variables;
+use crate::import::nginx::limits::maps::compose_maps;
 use crate::import::nginx::logs::translate_access_log;
 use crate::import::nginx::resolvers::{HostnameUse, translate_resolvers};
 use crate::import::nginx::review::review_block;
@@ -91,6 +94,9 @@ pub fn translate_directives(mut directives: Vec<Directive>, out: &mut ImportedCo
             }
         }
     }
+    // A variable that has another value for some requests does not have the value in its `map`.
+    let changed: HashSet<String> = list_changed_variables(&http).into_iter().map(str::to_ascii_lowercase).collect();
+    compose_maps(&mut http, &changed);
     let servers: Vec<&Directive> = http.iter().filter(|directive| directive.name == "server").collect();
     if servers.is_empty() {
         let at = http.first().map(|directive| directive.error("there is no `server` block in these files"));
@@ -100,9 +106,7 @@ pub fn translate_directives(mut directives: Vec<Directive>, out: &mut ImportedCo
     let facts = gather_facts(&http, &servers, &scope, out)?;
     out.has_default_ports = facts.has_default_ports();
     let blocks = http.iter().filter(|directive| matches!(directive.name.as_str(), "map" | "geo"));
-    let changed = list_changed_variables(&http);
-    // A variable that has another value for some requests does not have the value in its `map`.
-    let is_constant = |name: &str| !changed.iter().any(|changed| changed.eq_ignore_ascii_case(name));
+    let is_constant = |name: &str| !changed.contains(&name.to_ascii_lowercase());
     let blocks: Vec<(&str, &Directive)> =
         blocks.filter_map(|at| Some((at.args.last()?.strip_prefix('$')?, at))).collect();
     if let Some((_, at)) = blocks.iter().find(|(name, _)| is_of_request(name)) {

@@ -1,7 +1,7 @@
 //! Translates a `rewrite` of a server, which comes before its locations, to a route.
 
 use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
-use crate::import::nginx::captures::{CapturedRedirect, read_captured_redirect};
+use crate::import::nginx::captures::{CapturedRedirect, JOINED, read_captured_redirect};
 use crate::import::nginx::conditions::{PrefixRewrite, PrefixTarget, read_prefix_rewrite};
 use crate::import::nginx::headers::translate_added_headers;
 use crate::import::nginx::nesting::has_location_below;
@@ -22,19 +22,23 @@ pub fn translate_server_redirect(
     // Several expressions are tried in their order.
     let is_only = server.inner().iter().filter(|at| at.name == "rewrite").count() == 1;
     let prefix = read_prefix_rewrite(at).filter(|rewrite| is_only && !has_location_below(server, rewrite.prefix));
-    let (matcher, redirect, line) = match prefix {
+    let (matcher, redirect, line, differs) = match prefix {
         Some(PrefixRewrite { prefix, target: PrefixTarget::Redirect(redirect) }) => {
             let matcher = LocationMatcher::Prefix { path: prefix.to_owned(), first: true };
             let strip = quote_literal(prefix.trim_end_matches('/'));
-            (matcher, redirect, Some(format!("rewrite = {{ strip_prefix = {strip} }}")))
+            (matcher, redirect, Some(format!("rewrite = {{ strip_prefix = {strip} }}")), false)
         }
         _ => {
-            let CapturedRedirect { redirect, path } = read_captured_redirect(at)?;
+            let CapturedRedirect { redirect, path, joins_queries } = read_captured_redirect(at)?;
             let matcher = LocationMatcher::Server { pattern: at.arg(0).to_owned(), ignore_case: false };
-            (matcher, redirect, path.map(|path| format!("rewrite = {{ path = {} }}", quote_literal(&path))))
+            let line = path.map(|path| format!("rewrite = {{ path = {} }}", quote_literal(&path)));
+            (matcher, redirect, line, joins_queries)
         }
     };
     let mut body = RouteBody::new(origin, RouteAction::Redirect(redirect));
+    if differs {
+        body.add_remark(out.remarks.add(at, JOINED));
+    }
     body.lines.extend(line);
     translate_added_headers(scope, out, &mut body);
     Some(Location { matcher, body })

@@ -4,6 +4,7 @@ use crate::import::error::Result;
 use crate::import::model::{LIMITS_MAX, RouteBody};
 use crate::import::nginx::conditions::guards::read_refusal;
 use crate::import::nginx::conditions::hosts::{HostCondition, read_host_condition};
+use crate::import::nginx::conditions::variants::{HeaderRedirect, read_header_redirect};
 use crate::import::nginx::conditions::{ListenTls, ServerCondition, read_condition};
 use crate::import::nginx::locations::Context;
 use crate::import::nginx::redirects::is_response;
@@ -13,6 +14,9 @@ use crate::import::nginx::sites::hosts::{KnownNames, ServerHosts};
 use crate::import::nginx::sites::{Site, is_host};
 use crate::import::paths::{Location, LocationMatcher};
 use crate::import::syntax::Directive;
+
+const OTHER_HOSTS: &str =
+    "for hosts that are not names of this server, this condition is not available, so they are closed";
 
 /// The steps of a server before its locations.
 #[derive(Default)]
@@ -62,9 +66,7 @@ pub fn read_steps<'a>(
         if let Some(condition) = read_host_condition(directive).filter(|_| !has_patterns) {
             answer_names(&condition, context, scope, hosts, is_default, known, &mut steps)?;
             if is_default {
-                let why =
-                    "for hosts that are not names of this server, this condition is not available, so they are closed";
-                unreachable.get_or_insert(context.out.remarks.add(directive, why));
+                unreachable.get_or_insert(context.out.remarks.add(directive, OTHER_HOSTS));
             }
             continue;
         }
@@ -76,6 +78,11 @@ pub fn read_steps<'a>(
                 true => context.guards.push(guard),
                 false => close(context, "a route has no more conditions, so the server is closed"),
             }
+            continue;
+        }
+        let redirect = read_header_redirect(directive).filter(|_| known_condition.is_none());
+        if let Some(redirect) = redirect.filter(|redirect| !redirect.needs_trust || context.facts.has_trusted) {
+            steps.locations.push(redirect_by_header(context, directive, &redirect, scope)?);
             continue;
         }
         match directive.name.as_str() {
@@ -93,10 +100,7 @@ pub fn read_steps<'a>(
                     break;
                 }
                 Some(ServerCondition::Host { name, is_host: is_name, response }) if is_host(&name) => {
-                    let reads_port = directive.args.iter().any(|arg| arg.contains("$http_host"));
-                    if reads_port && !context.facts.has_default_ports() {
-                        context.out.remarks.add(directive, "the port of the host does not count");
-                    }
+                    note_ignored_port(context, directive);
                     let taken = hosts.split(&name, is_name, is_default, known);
                     let body = context.translate_body(response, std::slice::from_ref(response), scope, &match_all())?;
                     steps.add_hosts(taken, body);
@@ -119,6 +123,32 @@ pub fn read_steps<'a>(
         }
     }
     Ok(steps)
+}
+
+/// Adds a comment if a condition reads the host with its port.
+fn note_ignored_port(context: &mut Context, condition: &Directive) {
+    let reads_port = condition.args.iter().any(|arg| arg.contains("$http_host"));
+    if reads_port && !context.facts.has_default_ports() {
+        context.out.remarks.add(condition, "the port of the host does not count");
+    }
+}
+
+/// Translates an `if` on a header that redirects to a route of all paths, which comes before the others.
+fn redirect_by_header<'a>(
+    context: &mut Context<'a, '_>,
+    at: &Directive,
+    redirect: &HeaderRedirect,
+    scope: &Scope<'a>,
+) -> Result<Location> {
+    let response = redirect.response;
+    let mut body = context.translate_body(response, std::slice::from_ref(response), scope, &match_all())?;
+    body.condition = Some(redirect.condition.clone());
+    if redirect.needs_trust {
+        let why = "the header counts if a proxy in trusted_proxies sent it; nginx reads that of every client";
+        body.add_remark(context.out.remarks.add(at, why));
+    }
+    // Routes with the same path stand together, and no location has this one.
+    Ok(Location { matcher: LocationMatcher::Server { pattern: "^".to_owned(), ignore_case: false }, body })
 }
 
 /// Adds the responses of a condition for the names of the server.

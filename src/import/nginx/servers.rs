@@ -17,6 +17,7 @@ use crate::import::nginx::sites::exposure::{agree_on_checks, find_exposure};
 use crate::import::nginx::sites::hosts::{KnownNames, ServerHosts};
 use crate::import::nginx::sites::https_redirects::{HttpsRedirect, split_https_target};
 use crate::import::nginx::sites::listeners::{ListenBlocks, join_family};
+use crate::import::nginx::sites::slashes::{SlashMerging, find_slash_merging};
 use crate::import::nginx::sites::{Site, expand_name, find_default, is_host, read_sites};
 use crate::import::nginx::upstreams::UpstreamBlocks;
 use crate::import::paths::{Location, order_routes};
@@ -77,6 +78,7 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
         let default = find_default(&serving, is_closed);
         self.find_disputed(&serving);
         self.find_unreachable(&serving, default);
+        let slashes = find_slash_merging(&serving, &scopes, self.out);
         let all: HashSet<&str> = serving.iter().flat_map(|site| site.addresses()).collect();
         for (index, ((site, scope), remark)) in serving.iter().zip(&scopes).zip(&remarks).enumerate() {
             listeners.add_server(&site.listens, scope, &checks, self.out);
@@ -92,6 +94,7 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
                 compress: compress.as_deref(),
                 has_tls: serving.iter().any(|site| site.has_tls()),
                 closed: *remark,
+                slashes: slashes[index],
             };
             self.translate_server(index, index == default, site, scope, &defaults)?;
         }
@@ -273,11 +276,13 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
             }
         };
         for (hosts, locations) in by_host {
-            for (path, body) in order_routes(locations, fallback.clone(), self.out) {
+            for (path, mut body) in order_routes(locations, fallback.clone(), self.out) {
+                shared.slashes.apply(&mut body);
                 self.write_route(&hosts, &path, body, Some(server))?;
             }
         }
-        let routes = order_routes(locations, fallback, self.out);
+        let mut routes = order_routes(locations, fallback, self.out);
+        routes.iter_mut().for_each(|(_, body)| shared.slashes.apply(body));
         self.write_routes(server, is_default, hosts, routes)
     }
 
@@ -337,13 +342,16 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
         // A wildcard of another server takes precedence over routes without a host. Requests for unknown hosts may be
         // for another server.
         let is_covered = |name: &String| self.unreachable.is_some() || self.known.may_cover(name);
-        let covered_hosts: Vec<String> = match is_default {
-            true => own.into_iter().filter(|name| !self.disputed.contains_key(name) && is_covered(name)).collect(),
+        let own_hosts: Vec<String> = match is_default {
+            true => own.into_iter().filter(|name| !self.disputed.contains_key(name)).collect(),
             false => Vec::new(),
         };
+        let covered_hosts: Vec<String> = own_hosts.iter().filter(|name| is_covered(name)).cloned().collect();
         for (path, mut body) in found {
-            if !covered_hosts.is_empty() {
-                self.write_route(&covered_hosts, &path, body.clone(), Some(server))?;
+            // A redirect to the host of the request needs names.
+            let named = if body.redirects_to_host() { &own_hosts } else { &covered_hosts };
+            if !named.is_empty() {
+                self.write_route(named, &path, body.clone(), Some(server))?;
             }
             if let Some(number) = self.unreachable.filter(|_| is_default) {
                 body.close(number);
@@ -454,4 +462,5 @@ struct ServerDefaults<'o> {
     has_tls: bool,
     /// The comment on why the server is closed.
     closed: Option<usize>,
+    slashes: SlashMerging,
 }

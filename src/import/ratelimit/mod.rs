@@ -36,7 +36,7 @@ pub fn translate_domains(documents: &[YamlNode], out: &mut ImportedConfig) -> Re
     out.listeners.push(vec!["address = \"0.0.0.0:8081\"".to_owned(), "serve = \"grpc\"".to_owned()]);
     [PEERS_NOTE, STORE_NOTE, CHARGE_NOTE].iter().for_each(|note| out.add_note(note));
     let mut domains: IndexMap<String, YamlNode> = IndexMap::new();
-    for document in unpack_config_maps(documents)? {
+    for document in unpack_config_maps(documents, out) {
         let domain = match document.text_at(&["domain"]) {
             Some(domain) if !domain.is_empty() => domain,
             _ => return Err(ImportError::new(&document.file, document.line, "there is no `domain`")),
@@ -85,24 +85,46 @@ pub fn translate_domains(documents: &[YamlNode], out: &mut ImportedConfig) -> Re
 }
 
 /// Replaces each Kubernetes ConfigMap by the documents in its `data`. Other files there, and other manifests, are skipped.
-fn unpack_config_maps(documents: &[YamlNode]) -> Result<Vec<YamlNode>> {
+/// A file that may be a config and cannot be read gets a comment.
+fn unpack_config_maps(documents: &[YamlNode], out: &mut ImportedConfig) -> Vec<YamlNode> {
+    const ENCODED: &str = "the import does not decode this; export the files, and import them";
     let mut configs = Vec::new();
     for document in documents {
         match document.text_at(&["kind"]) {
             Some("ConfigMap") => {
                 for (name, node) in document.get("data").map_or(&[][..], YamlNode::entries) {
-                    let file = format!("{}:{}: {}", document.file, node.line, shorten(name));
-                    let inner = parse_text(node.text().unwrap_or(""), file.into())?;
-                    let is_config =
-                        |inner: &YamlNode| ["domain", "descriptors"].iter().any(|key| inner.get(key).is_some());
-                    configs.extend(inner.into_iter().filter(is_config));
+                    configs.extend(read_config_file(document, name, node, out));
+                }
+                for (name, node) in document.get("binaryData").map_or(&[][..], YamlNode::entries) {
+                    add_remark(out, node, &format!("binaryData: {name}"), ENCODED);
+                }
+            }
+            Some("Secret") => {
+                for (name, node) in document.get("stringData").map_or(&[][..], YamlNode::entries) {
+                    configs.extend(read_config_file(document, name, node, out));
+                }
+                for (name, node) in document.get("data").map_or(&[][..], YamlNode::entries) {
+                    add_remark(out, node, &format!("Secret: {name}"), ENCODED);
                 }
             }
             Some(_) if document.get("apiVersion").is_some() => {}
             _ => configs.push(document.clone()),
         }
     }
-    Ok(configs)
+    configs
+}
+
+/// Reads the configs in a file of a ConfigMap or a Secret. A file that is not YAML is none.
+fn read_config_file(document: &YamlNode, name: &str, node: &YamlNode, out: &mut ImportedConfig) -> Vec<YamlNode> {
+    let file = format!("{}:{}: {}", document.file, node.line, shorten(name));
+    let is_config = |inner: &YamlNode| ["domain", "descriptors"].iter().any(|key| inner.get(key).is_some());
+    match parse_text(node.text().unwrap_or(""), file.into()) {
+        Ok(inner) => inner.into_iter().filter(is_config).collect(),
+        Err(error) => {
+            add_remark(out, node, name, &format!("{error}, so this file is skipped"));
+            Vec::new()
+        }
+    }
 }
 
 /// Adds a remark about a setting.

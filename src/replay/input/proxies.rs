@@ -112,9 +112,22 @@ pub fn parse_load_balancer(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'s
     // A time of -1 stands for a connection that ended before.
     let times: Option<Vec<f64>> =
         [first, second, third].iter().map(|time| time.parse().ok().filter(|time| *time >= 0.0)).collect();
-    entry.end_after(times.and_then(|times| round_millis(times.iter().sum::<f64>() * 1000.0)));
+    let sum_ms = || times.and_then(|times| round_millis(times.iter().sum::<f64>() * 1000.0));
+    let created_ms = read_creation_time(rest).and_then(|created| end_ms.checked_sub(created)).filter(|ms| *ms >= 0);
+    entry.end_after(created_ms.or_else(sum_ms));
     entry.headers = LoggedHeaders::Listed(vec![USER_AGENT]);
     Ok(entry)
+}
+
+/// Reads `request_creation_time` in `"USER AGENT" CIPHER PROTOCOL GROUP "TRACE" "DOMAIN" "CERTIFICATE" PRIORITY CREATED ...`,
+/// in ms since 1970. Returns `None` for lines of older logs, which end earlier.
+fn read_creation_time(fields: &[u8]) -> Option<i64> {
+    let mut rest = fields;
+    for _ in 0..4 {
+        (_, rest) = take_quoted(rest)?;
+    }
+    let created = str::from_utf8(rest).ok()?.split_ascii_whitespace().nth(1)?;
+    Some(created.parse::<jiff::Timestamp>().ok()?.as_millisecond())
 }
 
 /// Returns whether a line starts like those of CloudFront: a date, a tab and a time.

@@ -97,6 +97,21 @@ EXACT = {
     "slash-of-exact": (f"location /a/ {{ return 403; }} location = /a/ {{ {PASS} }} location / {{ return 404; }}", PATHS),
     "limit": (f"limit_req_zone $binary_remote_addr zone=z_@N@:64k rate=1r/m;====location / {{ limit_req zone=z_@N@ burst=1 nodelay; if ($http_x_color) {{ return 403; }} {PASS} }}",
               [get("/", {"x-color": "a"}, 7)] * 4 + [get("/", None, 7)] * 4),
+    # A `map` of a `map`
+    "tiers": ("map $http_x_color $tier_@N@ { default free; red pro; ~^bl pro; } map $tier_@N@ $lf_@N@ { default ''; FREE $binary_remote_addr; } "
+              "map $tier_@N@ $lp_@N@ { default ''; ~^p $http_x_color; } limit_req_zone $lf_@N@ zone=f_@N@:64k rate=1r/m; limit_req_zone $lp_@N@ zone=p_@N@:64k rate=1r/m;===="
+              f"location / {{ limit_req zone=f_@N@; limit_req zone=p_@N@ burst=2 nodelay; {PASS} }}",
+              [get("/", headers, 7) for headers in [{"x-color": "red"}] * 4 + [{"x-color": "blue"}] * 4 + [{"x-color": "green"}, {}, {"x-color": ""}]]),
+    "map-of-map": ("map $http_x_color $n_@N@ { default none; red One; RED2 two; } map $n_@N@ $v_@N@ { default 0; one 1; ~^tw 1; }===="
+                   f"if ($v_@N@ = 0) {{ return 401; }} location / {{ {PASS} }}", COLORS + [get("/a/x", {"x-color": "red2"})]),
+    "json-refusal": ("map $http_x_color $c_@N@ { default ''; red one; }===="
+                     f"location / {{ if ($c_@N@ = '') {{ return 401 '{{\"error\": \"no key\", \"of\": {{\"a\": 1}}}}'; }} {PASS} }}", COLORS),
+    "header-redirect": (f"if ($http_x_color = red) {{ return 302 /red; }} location / {{ {PASS} }} location = /b {{ return 200 fixed; }}", COLORS + PATHS + [get("/b", {"x-color": "red"})]),
+    "rewrite-prefix": (f"location /a {{ rewrite ^/a(.*)$ /new$1 permanent; }} location /a/x/ {{ {PASS} }} location / {{ {PASS} }}", PATHS + [get("/ab?q=1"), get("/a%20b")]),
+    "rewrite-own-query": (f"rewrite ^/b$ /new?a=1? permanent; location / {{ {PASS} }}", PATHS + [get("/b?q=1")]),
+    "return-space": (f"location = /b {{ return 301 'https://example.com/x '; }} location / {{ {PASS} }}", PATHS),
+    "request-headers": (f"location / {{ {PASS} proxy_set_header X-Method $request_method; proxy_set_header X-Address $remote_addr; }}", methods() + CLIENTS),
+    "user-header": (f"location / {{ auth_basic x; auth_basic_user_file @DIR@/users; {PASS} proxy_set_header X-User $remote_user; }}", [get("/", PASSWORD), get("/", PASSWORD | {"x-user": "root"})]),
     # The server behind it by map
     "pass-header": (UPSTREAMS + "map $http_x_color $to_@N@ { default one_@N@; red two_@N@; }====location / { proxy_pass http://$to_@N@; }", COLORS),
     "pass-patterns": (UPSTREAMS + "map $http_x_color $to_@N@ { default one_@N@; ~^re two_@N@; blue two_@N@; ~e one_@N@; }====location / { proxy_pass http://$to_@N@; }", COLORS),
@@ -179,6 +194,12 @@ OTHERS = {
     "http-host": (f"if ($http_host !~ ^@HOST@$) {{ return 403; }} location / {{ {PASS} }}", PATHS),
     "other-host": ("location / { return 301 //cdn.test/x; }", PATHS[:2]),
     "internal-method": (f"location / {{ internal; if ($request_method = OPTIONS) {{ return 200 x; }} {PASS} }}", methods("/")),
+    "host-names": (f"server_name www.@HOST@ other.@HOST@; if ($host !~ ^(@HOST@|www.@HOST@)$) {{ return 403; }} location / {{ {PASS} }}",
+                   [(2, "GET", prefix + "@HOST@", "/a", {}, b"") for prefix in ("", "www.", "other.", "WWW.")]),
+    "user-unverified": (f"location / {{ {PASS} proxy_set_header X-User $remote_user; }}", [get("/", PASSWORD), get("/", {"x-user": "root"})]),
+    "rewrite-query": (f"rewrite ^/b$ /new?a=1 permanent; location / {{ {PASS} }}", PATHS + [get("/b?q=1")]),
+    "all-down": ("upstream d_@N@ { server @UP@ down; } ====location / { proxy_pass http://d_@N@; }", PATHS[:2]),
+    "forwarded-proto": (f"if ($http_x_forwarded_proto = http) {{ return 301 https://$host$request_uri; }} location / {{ {PASS} }}", [get("/"), get("/", {"x-forwarded-proto": "http"})]),
     "pass-nothing": (UPSTREAMS + "map $http_x_color $to_@N@ { red one_@N@; }====location / { proxy_pass http://$to_@N@; }", COLORS),
     "zone-with-two-numbers": (f"limit_req_zone $binary_remote_addr zone=z_@N@:64k rate=1r/m;====location / {{ limit_req zone=z_@N@ burst=2 nodelay; {PASS} }} "
                               f"location /a {{ limit_req zone=z_@N@ burst=5 nodelay; {PASS} }}", [get("/", None, 8)] * 4 + [get("/a", None, 8)] * 4),

@@ -45,8 +45,7 @@ pub fn read_refusal(at: &Directive, variables: &Variables) -> Option<Guard> {
         _ => return None,
     };
     let status = status.parse::<u16>().ok().filter(|status| (400..=599).contains(status))?;
-    // The body of a refusal has placeholders in braces.
-    if body.is_some_and(|text| !find_variables(text).is_empty() || text.contains(['{', '}'])) {
+    if body.is_some_and(|text| !find_variables(text).is_empty() || has_placeholder(text)) {
         return None;
     }
     let mut condition = read_condition(&read_words(at), at, variables)?;
@@ -56,6 +55,18 @@ pub fn read_refusal(at: &Directive, variables: &Variables) -> Option<Guard> {
     }
     condition.keys.iter_mut().for_each(ZoneKey::refuse_repeated_headers);
     Some(Guard { at: at.clone(), condition, status, body: body.cloned() })
+}
+
+/// Returns whether the body of a refusal has braces that could be a placeholder of `refuse`, or a misspelled one. Those of
+/// JSON, such as `{"error": "no key"}`, are not.
+fn has_placeholder(text: &str) -> bool {
+    const STARTS: [&str; 3] = ["retr", "limi", "rout"];
+    text.split('{').skip(1).any(|rest| {
+        let content = rest.split(['{', '}']).next().unwrap_or_default();
+        let is_json = content.trim_start().starts_with('"') && content.contains("\":");
+        let is_near = content.len() < 20 && STARTS.iter().any(|start| content.contains(start));
+        !content.is_empty() && (!is_json || is_near)
+    })
 }
 
 /// Reads the `limit_except` of a location that only has `allow` and `deny`. Returns `None` for any other one.

@@ -3,7 +3,7 @@
 
 use regex::{Captures, Regex, RegexBuilder};
 
-use crate::import::expressions::translate_value_regex;
+use crate::import::expressions::translate_ascii_regex;
 use crate::import::nginx::redirects::is_response;
 use crate::import::nginx::scope::read_words;
 use crate::import::syntax::Directive;
@@ -36,9 +36,10 @@ pub fn read_host_condition(at: &Directive) -> Option<HostCondition<'_>> {
         "!~*" => (true, true),
         _ => return None,
     };
-    let (written, ignores) = translate_value_regex(pattern, ignore_case).ok()?;
+    // The names of a server are ASCII.
+    let written = translate_ascii_regex(pattern, ignore_case).ok()?;
     let build = |pattern: &str, ignores| RegexBuilder::new(pattern).case_insensitive(ignores).build().ok();
-    let (exact, regex) = (build(&written, ignores)?, build(pattern, ignore_case)?);
+    let (exact, regex) = (build(&written, false)?, build(pattern, ignore_case)?);
     // An expression that is written in another way has no groups. Names are ASCII, for which both dialects differ in classes.
     let has_odd_class = written != pattern && ["&&", "--", "~~", "[["].iter().any(|text| pattern.contains(text));
     (is_response(response) && !has_odd_class).then_some(HostCondition { exact, regex, is_negated, response })

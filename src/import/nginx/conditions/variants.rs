@@ -2,10 +2,11 @@
 
 use crate::import::nginx::conditions::guards::read_refusal;
 use crate::import::nginx::limits::entries::MapEntry;
-use crate::import::nginx::limits::keys::{Variables, find_header, find_variables};
-use crate::import::nginx::scope::read_words;
+use crate::import::nginx::limits::keys::{Variables, find_header, find_variables, read_header_name};
+use crate::import::nginx::scope::{is_redirect, read_words};
 use crate::import::syntax::Directive;
 use crate::import::text::{format_array, format_cookie_pattern};
+use crate::received_headers::{Visibility, find_visibility};
 use crate::text::quote_literal;
 
 /// The most routes that one location becomes.
@@ -163,6 +164,39 @@ fn format_condition(source: &str, text: &str, value: &str) -> Option<String> {
         }
     };
     Some(format!("header = {{ {} = {} }}", quote_literal(&header), quote_literal(&pattern)))
+}
+
+/// A server's `if` on a header that redirects.
+pub struct HeaderRedirect<'a> {
+    /// The line of the condition.
+    pub condition: String,
+    pub response: &'a Directive,
+    /// The gateway sees the header only if a trusted proxy sent it.
+    pub needs_trust: bool,
+}
+
+/// Reads an `if` of a server such as `if ($http_x_forwarded_proto = http) { return 301 ...; }`.
+pub fn read_header_redirect(at: &Directive) -> Option<HeaderRedirect<'_>> {
+    let [response] = at.inner() else { return None };
+    let words = read_words(at);
+    let [variable, sign, text] = words.iter().map(String::as_str).collect::<Vec<_>>()[..] else { return None };
+    let pattern = match sign {
+        "=" => format!("~^{}$", regex::escape(text)),
+        "~" | "~*" => format!("{sign}{text}"),
+        _ => return None,
+    };
+    if at.name != "if" || !is_redirect(response) || sign == "=" && !find_variables(text).is_empty() {
+        return None;
+    }
+    let name = read_header_name(variable.strip_prefix('$')?)?;
+    let needs_trust = match find_visibility(&name) {
+        Visibility::AsSent => false,
+        Visibility::FromTrustedPeers => true,
+        _ => return None,
+    };
+    let entry = MapEntry::translate(("header", &name), &pattern, "").ok().filter(|entry| !entry.matches_empty())?;
+    let condition = format!("header = {{ {} = {} }}", quote_literal(&name), quote_literal(&entry.pattern));
+    Some(HeaderRedirect { condition, response, needs_trust })
 }
 
 /// Formats the pattern of a `Cookie` header with one value of a cookie.

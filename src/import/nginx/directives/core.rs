@@ -82,13 +82,16 @@ pub const GROUPS: [(&str, &[DirectiveRow]); 3] = [
             differs("disable_symlinks", "HSL", "links within the folder are followed").unless(&["off"]),
             differs("auth_delay", "HSL", "refusals are not delayed").unless(&["0", "0s"]),
             differs("ignore_invalid_headers", "HS", "such headers are refused").unless(&["on"]),
-            differs("merge_slashes", "HS", "paths are always canonical").unless(&["on"]),
-            differs(
+            translated(
+                "merge_slashes",
+                "HS",
+                "with `off` and several locations a comment, as routes are chosen by the path with merged slashes",
+            ),
+            translated(
                 "underscores_in_headers",
                 "HS",
-                "such headers are removed without `underscore_headers = \"keep\"` of [server]",
-            )
-            .unless(&["off"]),
+                "the same for all servers, and without conditions and keys on other headers with a dash; otherwise a comment, and such headers are removed",
+            ),
             differs("max_headers", "HS", "write max_headers"),
             differs("limit_rate", "HSLi", "responses have no bandwidth limit").unless(&["0"]),
             differs("limit_rate_after", "HSLi", "responses have no bandwidth limit").unless(&["0"]),

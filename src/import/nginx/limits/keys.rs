@@ -243,7 +243,8 @@ pub fn find_header(variable: &str) -> Option<String> {
     read_header_name(variable).filter(|name| !name.is_empty() && explain_unseen(name).is_none())
 }
 
-fn read_header_name(variable: &str) -> Option<String> {
+/// Returns the header that a variable such as `$http_x_plan` reads, other than `Host`.
+pub fn read_header_name(variable: &str) -> Option<String> {
     let name = variable.strip_prefix("http_").filter(|name| *name != "host")?;
     Some(name.replace('_', "-").to_ascii_lowercase())
 }

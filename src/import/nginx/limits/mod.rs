@@ -2,12 +2,13 @@
 //!
 //! Input: the zones of `http`, and the directives in effect at a location. Output: limits, and the names that a route
 //! lists; what cannot be said exactly closes the route. `keys` translates the keys of zones, and `entries` the entries of
-//! a `map`.
+//! a `map`. `maps` composes a `map` of a `map`.
 //!
 //! To translate another kind of key, add it in `keys`.
 
 pub mod entries;
 pub mod keys;
+pub mod maps;
 
 use std::collections::{BTreeSet, HashMap};
 

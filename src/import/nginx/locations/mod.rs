@@ -22,7 +22,7 @@ use crate::import::nginx::headers::{
 use crate::import::nginx::limits::Zones;
 use crate::import::nginx::limits::keys::Variables;
 use crate::import::nginx::locations::responses::respond;
-use crate::import::nginx::locations::rewrites::{LocationRewrite, read_location_rewrite};
+use crate::import::nginx::locations::rewrites::{LocationRedirect, LocationRewrite, read_location_rewrite};
 use crate::import::nginx::nesting::{LocationBlock, is_named, read_matcher};
 use crate::import::nginx::pages::{has_page_at, note_lost_pages, translate_error_pages};
 use crate::import::nginx::passwords::{PasswordGuard, read_password_guard, require_passwords};
@@ -223,6 +223,11 @@ impl<'a> Context<'a, '_> {
         restrict_access(scope, self.out, &mut body)?;
         self.check_client(scope, &mut body);
         require_passwords(&passwords, scope, self.out, &mut body);
+        if body.closed.is_none() && matches!(body.action, RouteAction::Respond { .. }) {
+            // All servers of its `upstream` are down.
+            note_lost_pages(scope, 502, self.out, &mut body);
+            return Ok(body);
+        }
         self.translate_settings(scope, &mut body)?;
         translate_error_pages(scope, self.site, self.outer, self.out, &mut body);
         Ok(body)
@@ -248,8 +253,12 @@ impl<'a> Context<'a, '_> {
         let is_only = rest.len() == 1 && response.is_none();
         for directive in rest {
             match read_location_rewrite(directive, block, matcher).filter(|_| is_only) {
-                Some(LocationRewrite::Redirect(redirect, path)) => {
-                    body.lines.extend(path.map(|path| format!("rewrite = {{ {path} }}")));
+                Some(LocationRewrite::Redirect(LocationRedirect { redirect, option, pattern, differs })) => {
+                    if let Some(why) = differs {
+                        body.add_remark(self.out.remarks.add(directive, why));
+                    }
+                    body.lines.extend(option.map(|option| format!("rewrite = {{ {option} }}")));
+                    body.pattern = pattern;
                     body.action = RouteAction::Redirect(redirect);
                     return None;
                 }

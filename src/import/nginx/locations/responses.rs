@@ -30,6 +30,9 @@ pub fn respond(
         _ => ("", None),
     };
     let is_url = is_redirect(at) || at.args.len() == 1 && text.is_some();
+    // Clients ignore spaces around the value of a header.
+    let trimmed = text.map(|text| text.trim_matches(' ').to_owned()).filter(|_| is_url);
+    let text = trimmed.as_ref().or(text);
     let status = code.parse::<u16>().ok().filter(|status| (200..=599).contains(status));
     let why = match status {
         None => Some("this status is not available"),
@@ -40,7 +43,7 @@ pub fn respond(
         }
         Some(status) if is_url && text.is_some_and(|text| !find_variables(text).is_empty()) => {
             match text.and_then(|text| translate_location_target(text, status, matcher)) {
-                Some(CapturedRedirect { redirect, path }) => {
+                Some(CapturedRedirect { redirect, path, .. }) => {
                     let path = path.map(|path| format!("rewrite = {{ path = {} }}", quote_literal(&path)));
                     body.lines.extend(path);
                     body.action = RouteAction::Redirect(redirect);
@@ -78,7 +81,7 @@ pub fn respond(
 /// Translates the target of `return 301`, also one with groups of the location.
 fn translate_location_target(text: &str, status: u16, matcher: &LocationMatcher) -> Option<CapturedRedirect> {
     if let Some(redirect) = translate_target(text, status) {
-        return Some(CapturedRedirect { redirect, path: None });
+        return Some(CapturedRedirect { redirect, path: None, joins_queries: false });
     }
     let LocationMatcher::Regex { pattern, ignore_case } = matcher else { return None };
     let with_query = ["$is_args$args", "?$args", "?$query_string"].iter().find_map(|query| text.strip_suffix(query));

@@ -80,9 +80,11 @@ pub fn find_https_redirect(server: &Directive, is_served_elsewhere: bool) -> Opt
 fn read_https_target<'a>(at: &'a Directive, name: &str) -> Option<HttpsRedirect<'a>> {
     let redirect = match at.args.as_slice() {
         [status, target] if is_redirect(at) => {
-            translate_target(&target.replace("$server_name", name), status.parse().ok()?)?
+            translate_target(&target.trim_matches(' ').replace("$server_name", name), status.parse().ok()?)?
         }
-        [target] if at.name == "return" => translate_target(&target.replace("$server_name", name), 302)?,
+        [target] if at.name == "return" => {
+            translate_target(&target.trim_matches(' ').replace("$server_name", name), 302)?
+        }
         _ => translate_rewrite(at)?,
     };
     let (host, port) = split_https_target(&redirect)?;

@@ -3,12 +3,14 @@
 //!
 //! - `listeners`: `listen`, TLS and the check of client certificates.
 //! - `hosts`: the hosts of a server, without those that an `if` takes; `https_redirects`: servers that only redirect to HTTPS.
+//! - `slashes`: `merge_slashes`.
 //! - `exposure`: servers that must be closed, because clients of other addresses would reach them.
 
 pub mod exposure;
 pub mod hosts;
 pub mod https_redirects;
 pub mod listeners;
+pub mod slashes;
 
 use std::collections::{HashMap, HashSet};
 
@@ -84,6 +86,10 @@ pub fn read_sites<'a>(servers: &[&'a Directive], out: &mut ImportedConfig) -> Re
         let is_served = site.names().iter().any(|name| tls_names.contains(name));
         site.redirect = find_https_redirect(site.server, is_served);
         site.only_redirects |= site.redirect.is_some();
+    }
+    // A config that only redirects has no server behind `redirect_http`, and needs routes.
+    if sites.iter().all(|site| site.redirect.is_some()) {
+        sites.iter_mut().for_each(|site| site.redirect = None);
     }
     // A redirect at an address where other servers answer is a server like others.
     let serving: HashSet<String> =

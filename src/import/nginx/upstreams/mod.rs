@@ -27,6 +27,10 @@ const WEIGHT_MAX: u16 = 1000;
 const IN_FLIGHT_MAX: u32 = 10_000_000;
 /// The largest `consecutive_errors`.
 const FAILS_MAX: u32 = 10_000;
+/// The addresses of a hostname that nginx tries for one request. It tries all, and the gateway none twice.
+const ADDRESSES: usize = ATTEMPTS_MAX;
+/// The largest `attempts` of `retry`.
+const ATTEMPTS_MAX: usize = 10;
 /// `max_fails` and `fail_timeout` in ms of a server without them.
 const DEFAULT_EJECTION: (u32, u64) = (1, 10_000);
 
@@ -91,8 +95,12 @@ pub fn define_target(
         Some(block) => translate_block(block, url, scope, out)?,
         None => {
             let url = url(&authority)?;
-            let eject = has_name(&url).then(|| format_ejection(DEFAULT_EJECTION));
-            std::iter::once(format!("servers = {}", quote_literal(&url))).chain(eject).collect()
+            let mut lines = vec![format!("servers = {}", quote_literal(&url))];
+            if has_name(&url) {
+                lines.push(format_retry(ADDRESSES, scope, out));
+                lines.push(format_ejection(DEFAULT_EJECTION));
+            }
+            lines
         }
     };
     if scheme == "grpcs" {
@@ -138,7 +146,10 @@ fn translate_block(
     for directive in block.inner() {
         match directive.name.as_str() {
             "server" => {
-                let url = url(&address_with_port(directive.arg(0)))?;
+                let url = match directive.args.iter().find_map(|arg| arg.strip_prefix("service=")) {
+                    Some(service) => format_service(&url(directive.arg(0))?, service)?,
+                    None => url(&address_with_port(directive.arg(0)))?,
+                };
                 // Only the path of a socket has a case.
                 let url = if url.starts_with("unix:") { url } else { url.to_ascii_lowercase() };
                 let server = ServerParameters::parse(directive, out)?;
@@ -182,10 +193,10 @@ fn translate_block(
     }
     let written: Vec<String> = servers.iter().map(|(url, server)| server.format_server(url)).collect();
     let mut lines = vec![format!("servers = [{}]", written.join(", ")), balance];
-    if servers.len() > 1 {
-        lines.push(format_retry(servers.len(), scope, out));
-    }
-    if servers.len() > 1 || servers.keys().any(|url| has_name(url)) {
+    let has_names = servers.keys().any(|url| has_name(url));
+    if servers.len() > 1 || has_names {
+        let tried = if has_names { ADDRESSES } else { servers.len() };
+        lines.push(format_retry(tried, scope, out));
         lines.extend(format_eject(&ejections, block, out));
     }
     Ok(lines)
@@ -210,8 +221,36 @@ fn format_ejection((fails, timeout): (u32, u64)) -> String {
     format!("eject = {{ consecutive_errors = {fails}, for = {timeout}, max = 1.0 }}")
 }
 
-/// Returns whether a server is a name, which may have several addresses.
+/// Formats `server NAME service=SERVICE` as the notation of SRV records. A service without a dot is that of RFC 2782.
+fn format_service(url: &str, service: &str) -> Result<String, String> {
+    let Some((scheme, name)) = url.split_once("://").filter(|(_, name)| !name.contains([':', '['])) else {
+        return Err("a server with `service` is a hostname without a port".to_owned());
+    };
+    let is_label = |label: &str| {
+        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    if !service.split('.').all(is_label) {
+        return Err(format!("`service={}` is not the name of a service", shorten(service)));
+    }
+    let notation = if scheme == "http" { "srv".to_owned() } else { format!("srv+{scheme}") };
+    Ok(match service.contains('.') {
+        true => format!("{notation}:{service}.{name}"),
+        false => format!("{notation}:_{service}._tcp.{name}"),
+    })
+}
+
+/// Returns whether all servers of an `upstream` block are down, so that nginx answers 502.
+pub fn is_down(block: &Directive) -> bool {
+    let servers = || block.inner().iter().filter(|directive| directive.name == "server");
+    let is_out = |server: &Directive| server.args.iter().skip(1).any(|arg| arg == "down");
+    servers().next().is_some() && servers().all(is_out)
+}
+
+/// Returns whether a server is a name or a service, which may have several addresses.
 fn has_name(url: &str) -> bool {
+    if url.starts_with("srv") {
+        return true;
+    }
     let authority = url.split_once("://").map_or("", |(_, authority)| authority);
     let is_address = authority.parse::<SocketAddr>().is_ok() || authority.parse::<IpAddr>().is_ok();
     !authority.is_empty() && !authority.starts_with('[') && !is_address
@@ -274,6 +313,7 @@ impl ServerParameters {
                 }
                 _ if arg == "down" => server.is_down = true,
                 _ if arg == "backup" => server.is_backup = true,
+                Some(("service", _)) => {}
                 _ if arg == "resolve" => {}
                 _ => {
                     out.remarks.add(directive, &format!("`{}` is not available", shorten(arg)));
@@ -315,7 +355,7 @@ impl ServerParameters {
 /// Translates `proxy_next_upstream`. nginx tries each server once.
 fn format_retry(servers: usize, scope: &Scope, out: &mut ImportedConfig) -> String {
     let mut on = Vec::new();
-    let mut attempts = servers.clamp(2, 10);
+    let mut attempts = servers.clamp(2, ATTEMPTS_MAX);
     match scope.get("proxy_next_upstream") {
         None => on.extend(["connect", "reset", "timeout"]),
         Some(directive) => {
@@ -406,6 +446,24 @@ mod tests {
             ("unix:/run/app.sock", false),
         ] {
             assert_eq!(has_name(url), expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn services_are_srv_records() {
+        for (url, service, expected) in [
+            ("http://app.internal", "http", Some("srv:_http._tcp.app.internal")),
+            ("https://app.internal", "https", Some("srv+https:_https._tcp.app.internal")),
+            ("h2c://app", "grpc", Some("srv+h2c:_grpc._tcp.app")),
+            ("http://app.internal", "_http._tcp", Some("srv:_http._tcp.app.internal")),
+            ("http://app.internal", "one.backend", Some("srv:one.backend.app.internal")),
+            ("http://app.internal:80", "http", None),
+            ("http://[::1]", "http", None),
+            ("http://app", "", None),
+            ("http://app", "a/b", None),
+            ("unix:/run/app.sock", "http", None),
+        ] {
+            assert_eq!(format_service(url, service).ok().as_deref(), expected, "{url} {service}");
         }
     }
 

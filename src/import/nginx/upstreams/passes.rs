@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
 use crate::import::nginx::captures::translate_captures;
 use crate::import::nginx::scope::Scope;
-use crate::import::nginx::upstreams::{PassTarget, UpstreamBlocks, define_target};
+use crate::import::nginx::upstreams::{PassTarget, UpstreamBlocks, define_target, is_down};
 use crate::import::paths::LocationMatcher;
 use crate::import::syntax::Directive;
 use crate::text::quote_literal;
@@ -21,6 +21,14 @@ pub fn translate_pass(
 ) -> Option<(PassTarget, Option<String>)> {
     let captured = split_captured_path(at, matcher);
     let pass = captured.as_ref().map_or(at, |(pass, _)| pass);
+    let authority = pass.arg(0).split_once("://").map_or(pass.arg(0), |(_, rest)| rest);
+    let authority = authority.split('/').next().unwrap_or_default();
+    if let Some((_, block)) = blocks.iter().find(|(name, block)| name.eq_ignore_ascii_case(authority) && is_down(block))
+    {
+        body.add_remark(out.remarks.add(block, "all its servers are down, so its routes answer 502, as in nginx"));
+        body.action = RouteAction::Respond { status: 502, body: None, content_type: None, location: None };
+        return None;
+    }
     let target = match define_target(pass, blocks, scope, out) {
         Ok(target) => target,
         Err(why) => {
