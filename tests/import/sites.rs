@@ -254,6 +254,18 @@ fn servers_that_only_redirect_have_routes() {
     }
 }
 
+/// A redirect to the host of the request has the names of the default server, and so have the routes around it.
+#[test]
+fn routes_beside_a_redirect_to_the_host_stay_in_order() {
+    let (found, code) = imported(
+        "server { listen 80; server_name a.test; location /old { return 301 https://$host/new; } location /old/x { return 200 x; } \
+         location / { return 200 y; } }",
+    );
+    let named: Vec<&str> = found.split("[[route]]").filter(|route| route.contains("host = \"a.test\"")).collect();
+    let path = |text: &str| named.iter().position(|route| route.contains(text));
+    assert!(code == 3 && named.len() == 3 && path("~ ^/old/x") < path("https://{host}/new"), "{found}");
+}
+
 /// nginx reads the path before the host, so the first server of an address decides how its slashes are merged.
 #[test]
 fn slashes_are_merged_as_the_first_server_of_an_address_does() {

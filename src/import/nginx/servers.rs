@@ -342,16 +342,18 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
         // A wildcard of another server takes precedence over routes without a host. Requests for unknown hosts may be
         // for another server.
         let is_covered = |name: &String| self.unreachable.is_some() || self.known.may_cover(name);
-        let own_hosts: Vec<String> = match is_default {
-            true => own.into_iter().filter(|name| !self.disputed.contains_key(name)).collect(),
+        // A redirect to the host of the request needs names, and the other routes stay in their order beside it.
+        let needs_names = found.iter().any(|(_, body)| body.redirects_to_host());
+        let named_hosts: Vec<String> = match is_default {
+            true => own
+                .into_iter()
+                .filter(|name| !self.disputed.contains_key(name) && (needs_names || is_covered(name)))
+                .collect(),
             false => Vec::new(),
         };
-        let covered_hosts: Vec<String> = own_hosts.iter().filter(|name| is_covered(name)).cloned().collect();
         for (path, mut body) in found {
-            // A redirect to the host of the request needs names.
-            let named = if body.redirects_to_host() { &own_hosts } else { &covered_hosts };
-            if !named.is_empty() {
-                self.write_route(named, &path, body.clone(), Some(server))?;
+            if !named_hosts.is_empty() {
+                self.write_route(&named_hosts, &path, body.clone(), Some(server))?;
             }
             if let Some(number) = self.unreachable.filter(|_| is_default) {
                 body.close(number);
