@@ -77,5 +77,5 @@ fn a_limit_that_refunds_overload_decides_rate_limit_requests() {
                 [[rls]]\ndomain = \"edge\"\ndescriptor = { path = \"/a\" }\nlimits = [\"x\"]\n";
     assert_eq!(warned(text), "");
     let settled = text.replace("key = \"all\"\n", "key = \"all\"\nsettle = \"header:x-cost\"\n");
-    assert!(config::load_text("test", &settled).unwrap_err().to_string().contains("charges by the response"));
+    assert!(config::load_text("test", &settled).unwrap_err().to_string().contains("depends on the response"));
 }
