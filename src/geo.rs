@@ -73,7 +73,7 @@ pub fn is_known_country(code: &str) -> bool {
 }
 
 /// Returns whether the text has the form of a code: two upper-case letters.
-pub fn is_country_code(text: &str) -> bool {
+fn is_country_code(text: &str) -> bool {
     text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_uppercase())
 }
 

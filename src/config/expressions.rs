@@ -1,5 +1,5 @@
 //! Regular expressions of a config: compiled with bounded memory, and judged by what a long value costs. Called by
-//! `values` and `compile`.
+//! `values` and `source`.
 //!
 //! An expression is run as a machine that is made of its states while it reads values, and kept in a cache. As long as
 //! all states that values can reach fit into the cache, each byte costs a look-up. Otherwise each byte costs time in
@@ -11,13 +11,11 @@ use std::collections::{HashMap, HashSet};
 use regex::{Regex, RegexBuilder};
 use regex_automata::Anchored;
 use regex_automata::hybrid::dfa::DFA;
+use regex_automata::nfa::thompson;
 use regex_automata::util::{start, syntax};
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Hir, HirKind};
 
-use crate::config::diagnostics::codes::DiagnosticCode;
-use crate::config::diagnostics::report::{Diagnostic, Place};
-use crate::config::source::SourceTexts;
 use crate::names::{TextFault, invalid_text};
 
 /// Memory limit of a compiled regular expression, in bytes.
@@ -64,17 +62,17 @@ pub fn build_regex(pattern: &str, flags: ExpressionFlags) -> Result<Regex, TextF
     }
 }
 
-/// Warns of an expression for which a client can choose values that cost much time.
-pub fn warn_if_slow(sources: &SourceTexts, place: Place, pattern: &str, flags: ExpressionFlags) {
-    if !is_slow(pattern, flags) {
-        return;
-    }
-    let what = format!(
-        "this regular expression has {} positions and too many states, so each byte of a value can take microseconds",
-        count_positions_of(pattern)
-    );
-    let help = "use smaller repetitions, or begin it with `^`; a repetition needs the most time if what precedes it can match inside of it";
-    sources.add_warning(DiagnosticCode::SlowExpression, Diagnostic::new(place, what).with_help(help));
+/// Returns a warning about an expression for which a client can choose values that cost much time.
+pub fn find_slowness(pattern: &str, flags: ExpressionFlags) -> Option<TextFault> {
+    is_slow(pattern, flags).then(|| TextFault {
+        what: format!(
+            "this regular expression has {} positions and too many states, so each byte of a value can take microseconds",
+            count_positions_of(pattern)
+        ),
+        help: "use smaller repetitions, or begin it with `^`; a repetition needs the most time if what precedes it can \
+               match inside of it"
+            .to_owned(),
+    })
 }
 
 fn is_slow(pattern: &str, flags: ExpressionFlags) -> bool {
@@ -131,7 +129,8 @@ fn count_states(pattern: &str, flags: ExpressionFlags) -> Option<usize> {
         .minimum_cache_clear_count(Some(0))
         .skip_cache_capacity_check(false)
         .unicode_word_boundary(true);
-    let dfa = DFA::builder().syntax(syntax).configure(config).build(pattern).ok()?;
+    let machine = thompson::Config::new().nfa_size_limit(Some(REGEX_MAX));
+    let dfa = DFA::builder().syntax(syntax).thompson(machine).configure(config).build(pattern).ok()?;
     let mut cache = dfa.create_cache();
     let beginning = start::Config::new().anchored(Anchored::No);
     let first = dfa.start_state(&mut cache, &beginning).ok()?;

@@ -14,6 +14,7 @@ use crate::config::diagnostics::allow;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::hidden::Substitution;
 use crate::config::diagnostics::report::{Diagnostic, Place, Report, SourceText};
+use crate::config::expressions::{ExpressionFlags, find_slowness};
 use crate::config::texts::TextOverlay;
 use crate::config::unreadable;
 use crate::config::unreadable::{FILE_SIZE_MAX, Unreadable};
@@ -80,6 +81,13 @@ impl SourceTexts {
 
     pub fn add_warning(&self, code: DiagnosticCode, warning: Diagnostic) {
         self.warnings.borrow_mut().push(warning.with_code(code));
+    }
+
+    /// Warns of a regular expression for which a client can choose values that cost much time.
+    pub fn warn_if_slow(&self, place: Place, pattern: &str, flags: ExpressionFlags) {
+        if let Some(TextFault { what, help }) = find_slowness(pattern, flags) {
+            self.add_warning(DiagnosticCode::SlowExpression, Diagnostic::new(place, what).with_help(help));
+        }
     }
 
     /// Remembers a pattern that the name of a route must match.

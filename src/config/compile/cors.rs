@@ -9,7 +9,7 @@ use crate::config::compile::matcher::parse_method;
 use crate::config::compile::wide_origins::warn_of_wide_origins;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::Diagnostic;
-use crate::config::expressions::{ExpressionFlags, build_regex, warn_if_slow};
+use crate::config::expressions::{ExpressionFlags, build_regex};
 use crate::config::reader::Section;
 use crate::config::schema::cors;
 use crate::config::schema::row::ConfigOption;
@@ -122,7 +122,7 @@ fn read_origins(table: &Section) -> Option<AllowedOrigins> {
     let origins = read_list(table, &cors::ORIGINS, parse_origin)?;
     for pattern in origins.iter().flatten() {
         if let (OriginPattern::Regex(regex), Some(node)) = (pattern, table.node(&cors::ORIGINS)) {
-            warn_if_slow(table.sources, node.place, regex.as_str(), ExpressionFlags::default());
+            table.sources.warn_if_slow(node.place, regex.as_str(), ExpressionFlags::default());
         }
     }
     Some(origins.map_or(AllowedOrigins::Any, AllowedOrigins::Listed))

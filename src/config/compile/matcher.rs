@@ -7,7 +7,7 @@ use http::{HeaderName, Method};
 
 use crate::canonical::is_segment_byte;
 use crate::config::compile::edit::read_pairs;
-use crate::config::expressions::{ExpressionFlags, build_regex, warn_if_slow};
+use crate::config::expressions::{ExpressionFlags, build_regex};
 use crate::config::reader::Section;
 use crate::config::schema::route;
 use crate::config::values;
@@ -45,12 +45,11 @@ pub fn compile_matcher(section: &Section) -> Option<Matcher> {
         None => Some(Vec::new()),
     };
     if let (Some(PathPattern::Regex(regex)), Some(node)) = (&path, section.node(&route::PATH)) {
-        warn_if_slow(section.sources, node.place, regex.as_str(), ExpressionFlags::default());
+        section.sources.warn_if_slow(node.place, regex.as_str(), ExpressionFlags::default());
     }
     for (_, pattern) in headers.iter().flatten() {
         if let (HeaderPattern::Regex(expression), Some(node)) = (pattern, section.node(&route::HEADER)) {
-            warn_if_slow(
-                section.sources,
+            section.sources.warn_if_slow(
                 node.place,
                 expression.regex.as_str(),
                 ExpressionFlags { ignore_case: expression.ignore_case, any_dot: true },

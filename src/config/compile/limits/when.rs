@@ -26,7 +26,7 @@ use crate::config::compile::named_set::ListedItem;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::pattern_look::PatternLook;
 use crate::config::diagnostics::report::{Diagnostic, Place};
-use crate::config::expressions::{ExpressionFlags, warn_if_slow};
+use crate::config::expressions::ExpressionFlags;
 use crate::config::reader::Section;
 use crate::config::schema::limit;
 use crate::config::source::SourceTexts;
@@ -151,7 +151,7 @@ fn compile_text_condition(
             }
             WrittenPattern::Regex(expression) => {
                 let flags = ExpressionFlags { ignore_case: expression.ignore_case, any_dot: true };
-                warn_if_slow(when.sources, node.place, expression.regex.as_str(), flags);
+                when.sources.warn_if_slow(node.place, expression.regex.as_str(), flags);
                 source
                     .check_written_expression(expression.regex.as_str(), expression.ignore_case)
                     .map(|()| Pattern::Regex(expression))
