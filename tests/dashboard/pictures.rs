@@ -80,7 +80,12 @@ fn pictures_show_a_gateway_with_traffic() {
     let shop = Upstream::text("ok");
     let text = config("trusted_proxies = [\"127.0.0.0/8\"]", &LIMITS.replace("SHOP", &shop.url()));
     let redis = RedisServer::start(&[]);
-    let text = format!("{}\n[store]\nurl = \"{}\"\n", text.replace("[admin]\n", KEYS), redis.url());
+    let state = tempfile::tempdir().unwrap();
+    let tls = format!(
+        "[[listener]]\naddress = \"127.0.0.1:0\"\ntls = {{ internal = {{ hosts = [\"shop.test\"], state = \"{}\" }} }}\n",
+        state.path().join("ca").display()
+    );
+    let text = format!("{}\n[store]\nurl = \"{}\"\n{tls}", text.replace("[admin]\n", KEYS), redis.url());
     // The second one shares the budgets and has a part of the traffic.
     let (gateway, other) = (Gateway::with_config(&text), Gateway::with_config(&text));
     std::thread::scope(|scope| {
@@ -108,5 +113,5 @@ fn pictures_show_a_gateway_with_traffic() {
         let address = format!("http://{}/", gateway.admin);
         run("node", "nodejs", &[script.to_str().unwrap(), &address, pictures.to_str().unwrap()]);
     });
-    assert!(std::fs::read_dir(&pictures).unwrap().count() >= 10);
+    assert!(std::fs::read_dir(&pictures).unwrap().count() >= 14);
 }

@@ -241,7 +241,8 @@ mod tests {
         let key = Key(vec![KeyPart::Source(Source::Header(http::HeaderName::from_static("x-k")))]);
         let hasher = PartHasher::new(&key, &KeyHasher::of_process());
         let template = Arc::new(|_: &str, _: &mut ParsedBudgets| Ok(OverrideEntry::lasting(OverrideBudget::Blocked)));
-        let overrides = Overrides::new(OverrideTable::default(), Some(OverrideFile::new(path)), hasher, template);
+        let overrides =
+            Overrides::new(OverrideTable::default(), Some(OverrideFile::new(path)), hasher, template, false);
         let rule = Rule::FixedWindow(FixedWindow { limit: 1, window_ms: 1000, clock: false });
         let bare = Limit::bare("l", rule, Mode::Enforce);
         Arc::new(Limit { key, overrides: Arc::new(overrides), ..Limit::clone(&bare) })

@@ -45,6 +45,8 @@ pub struct Overrides {
     collecting: Mutex<()>,
     hasher: PartHasher,
     template: Arc<OverrideParser>,
+    /// A route keeps repeated slashes, so keys may have them.
+    keeps_slashes: bool,
 }
 
 /// Fields and values of the Redis hash.
@@ -99,10 +101,12 @@ impl Overrides {
         file: Option<OverrideFile>,
         hasher: PartHasher,
         template: Arc<OverrideParser>,
+        keeps_slashes: bool,
     ) -> Overrides {
         let (live, shapes, collecting) = (RowTable::default(), ArcSwap::default(), Mutex::default());
         let has_shapes = AtomicBool::default();
-        let overrides = Overrides { fixed, file, live, shapes, has_shapes, collecting, hasher, template };
+        let overrides =
+            Overrides { fixed, file, live, shapes, has_shapes, collecting, hasher, template, keeps_slashes };
         overrides.collect_shapes();
         overrides
     }
@@ -209,7 +213,7 @@ impl Overrides {
 
     /// Returns the live entry of a field as it is written, and the values of its key. It may have ended.
     pub fn find_live(&self, key: &Key, written: &[u8]) -> Option<(Vec<OverrideValue>, OverrideEntry)> {
-        let values = canonicalize_field(key, written).ok()?;
+        let values = canonicalize_field(key, written, self.keeps_slashes).ok()?;
         let entry = self.live.find(&join_values(&values), |_| true)?;
         Some((values, entry))
     }
@@ -265,7 +269,7 @@ impl Overrides {
     }
 
     fn reader<'r>(&'r self, key: &'r Key) -> RowReader<'r> {
-        RowReader::new(key, &*self.template, self.can_match_hashes())
+        RowReader::new(key, &*self.template, self.can_match_hashes(), self.keeps_slashes)
     }
 
     /// Collects the shapes of all entries, in the order in which they are tried.
@@ -293,13 +297,20 @@ impl Overrides {
 ///
 /// # Errors
 /// The field has another number of values than the key, or no request has one of them.
-fn canonicalize_field(key: &Key, field: &[u8]) -> Result<Vec<OverrideValue>, String> {
+fn canonicalize_field(key: &Key, field: &[u8], keeps_slashes: bool) -> Result<Vec<OverrideValue>, String> {
     let mut values: Vec<OverrideValue> = parse_field(field).collect();
     if values.len() != key.0.len() {
         return Err(format!("the key has {} parts, but the field has {}", key.0.len(), values.len()));
     }
     for (part, value) in key.0.iter().zip(&mut values) {
         if let OverrideValue::Bytes(bytes) = value {
+            let text = String::from_utf8_lossy(bytes);
+            let merged = part.sources().iter().find_map(|source| source.merge_written(&text));
+            if let Some(merged) = merged.filter(|_| !keeps_slashes) {
+                return Err(format!(
+                    "no request has `{text}`, because every route merges repeated slashes; write `{merged}`"
+                ));
+            }
             *bytes = part.canonicalize_written(std::mem::take(bytes))?;
         }
     }
@@ -376,6 +387,7 @@ impl Default for Overrides {
             None,
             hasher,
             Arc::new(|_, _| Err("this limit has no overrides".to_owned())),
+            false,
         )
     }
 }

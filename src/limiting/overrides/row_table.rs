@@ -47,19 +47,25 @@ pub struct RowReader<'r> {
     pub template: &'r OverrideParser,
     /// Entries may have hashes instead of values.
     pub can_match_hashes: bool,
+    keeps_slashes: bool,
     parsed: ParsedBudgets,
 }
 
 const SHARDS: usize = 64;
 
 impl<'r> RowReader<'r> {
-    pub fn new(key: &'r Key, template: &'r OverrideParser, can_match_hashes: bool) -> RowReader<'r> {
-        RowReader { key, template, can_match_hashes, parsed: ParsedBudgets::default() }
+    pub fn new(
+        key: &'r Key,
+        template: &'r OverrideParser,
+        can_match_hashes: bool,
+        keeps_slashes: bool,
+    ) -> RowReader<'r> {
+        RowReader { key, template, can_match_hashes, keeps_slashes, parsed: ParsedBudgets::default() }
     }
 
     /// Returns the canonical form of a field.
     pub fn canonical_field(&self, field: &[u8]) -> Result<String, String> {
-        canonicalize_field(self.key, field).map(|values| join_values(&values))
+        canonicalize_field(self.key, field, self.keeps_slashes).map(|values| join_values(&values))
     }
 
     /// Reads an entry, and returns the canonical form of its field.

@@ -33,7 +33,7 @@ fn overrides() -> Overrides {
         _ => Ok(OverrideEntry::lasting(OverrideBudget::Unlimited)),
     };
     let hasher = PartHasher::new(&key(), &KeyHasher::from_secret(SECRET));
-    Overrides::new(OverrideTable::default(), None, hasher, Arc::new(template))
+    Overrides::new(OverrideTable::default(), None, hasher, Arc::new(template), false)
 }
 
 fn raw(entries: &[(&str, &str)]) -> RawOverrides {
@@ -121,7 +121,7 @@ fn an_entry_may_name_a_value_by_the_hash_that_logs_show() {
     }
     let hasher = PartHasher::new(&key(), &KeyHasher::of_process());
     let blocked = |_: &str, _: &mut ParsedBudgets| Ok(OverrideEntry::lasting(OverrideBudget::Blocked));
-    let passing = Overrides::new(OverrideTable::default(), None, hasher, Arc::new(blocked));
+    let passing = Overrides::new(OverrideTable::default(), None, hasher, Arc::new(blocked), false);
     let mut live = raw(&[("%#0123456789abcdef,*", "0")]);
     let refused = passing.set_live(&key(), &mut live).describe().unwrap();
     assert!(refused.contains("keys_secret"), "{refused}");
@@ -149,7 +149,8 @@ fn an_entry_with_a_mistake_keeps_its_value_and_the_others_apply() {
     let rejected = overrides.replace_live(&key(), &mut known, &raw(&[("a,b", "1"), ("%61,b", "1")])).rejected;
     assert!(rejected.describe().unwrap().starts_with("a,b: the same key"), "{rejected:?}");
     // Another table gets the same entries, whatever it has.
-    let other = Overrides::new(OverrideTable::default(), None, overrides.hasher.clone(), overrides.template.clone());
+    let other =
+        Overrides::new(OverrideTable::default(), None, overrides.hasher.clone(), overrides.template.clone(), false);
     set(&other, &mut RawOverrides::new(), &raw(&[("old,*", "0"), ("c,d", "1")]));
     assert_eq!(other.set_live(&key(), &mut raw(&[("c,d", "0"), ("e,f", "bad")])).count, 1);
     assert_eq!(find(&other, Some(b"c"), Some(b"d")), Some(OverrideBudget::Blocked));

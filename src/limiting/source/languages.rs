@@ -33,7 +33,7 @@ fn write_path_language(keeps_slashes: bool) -> String {
     let segment = format!("(?:{no_dot}{any}*|\\.{no_dot}{any}*|\\.\\.{any}+)");
     match keeps_slashes {
         false => format!("/(?:{segment}(?:/{segment})*/?)?|\\*"),
-        true => format!("(?:/+{segment})*/*|\\*"),
+        true => format!("/+(?:{segment}(?:/+{segment})*/*)?|\\*"),
     }
 }
 const QUERY: &str = "[!$-;=?-~]*";

@@ -101,7 +101,8 @@ pub fn compile_overrides(
     let template =
         Arc::new(move |value: &str, parsed: &mut ParsedBudgets| compile_live_entry(spec, &base, value, parsed));
     let path = file.as_ref().map(|file| file.value.clone());
-    let overrides = Overrides::new(table, path.map(OverrideFile::new), hasher, template);
+    let keeps_slashes = section.sources.keeps_slashes();
+    let overrides = Overrides::new(table, path.map(OverrideFile::new), hasher, template, keeps_slashes);
     match file {
         Some(At { place, value: path }) => apply_file(section, &overrides, key, (place, &path)).map(|()| overrides),
         None => Some(overrides),
