@@ -82,7 +82,7 @@ fn pictures_show_a_gateway_with_traffic() {
     let redis = RedisServer::start(&[]);
     let state = tempfile::tempdir().unwrap();
     let tls = format!(
-        "[[listener]]\naddress = \"127.0.0.1:0\"\ntls = {{ internal = {{ hosts = [\"shop.test\"], state = \"{}\" }} }}\n",
+        "[[listener]]\naddress = \"127.0.0.2:0\"\ntls = {{ internal = {{ hosts = [\"shop.test\"], state = \"{}\" }} }}\n",
         state.path().join("ca").display()
     );
     let text = format!("{}\n[store]\nurl = \"{}\"\n{tls}", text.replace("[admin]\n", KEYS), redis.url());
