@@ -117,7 +117,7 @@ impl SocketFile {
         Ok(chmod(path, before.mode)?)
     }
 
-    /// Reads who may connect. Fails if another file is at `path`.
+    /// Returns who may connect. Fails if another file is at `path`.
     fn read_access(self, path: &Path) -> io::Result<FileAccess> {
         if SocketFile::from_path(path)? != Some(self) {
             return Err(foreign_file_error());

@@ -89,6 +89,13 @@ pub fn validate_head(request: &RequestContext<'_>) -> Result<ValidatedHead, Refu
     validate::validate_head(parts, *fields, request.client.last_host()).map_err(Refusal::from)
 }
 
+/// Records the path again if the route keeps repeated slashes: the log has the path that its limits see.
+pub fn record_kept_slashes(request: &mut RequestContext<'_>, head: &ValidatedHead) {
+    if head.path().len() != head.matched_path().len() {
+        record_target(request, head);
+    }
+}
+
 /// Records the canonical host and path for the log.
 pub fn record_target(request: &mut RequestContext<'_>, head: &ValidatedHead) {
     if let Some(entry) = request.account.log_entry() {

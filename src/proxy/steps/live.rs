@@ -97,12 +97,9 @@ impl<'a> LimitDoor<'a> for RequestContext<'a> {
 }
 
 impl Trace for RequestContext<'_> {
-    /// The log has the path of the route, which may keep repeated slashes.
     fn observe_route(&mut self, found: Option<usize>, head: &ValidatedHead, _method: &Method) {
         self.found_route = found;
-        if head.path().len() != head.matched_path().len() {
-            arrival::record_target(self, head);
-        }
+        arrival::record_kept_slashes(self, head);
     }
 }
 

@@ -25,7 +25,7 @@ use crate::proxy::doors::decide::decision::decide_question;
 use crate::proxy::doors::decide::question::{ProxyQuestion, QuestionPurpose, lacks_host, read_question};
 use crate::proxy::doors::decide::settle::settle_charges;
 use crate::proxy::steps::arrival::{
-    check_framing, open_log_entry, record_target, report_unnamed_client, report_untrusted_headers,
+    check_framing, open_log_entry, record_kept_slashes, report_unnamed_client, report_untrusted_headers,
 };
 use crate::proxy::steps::pipeline::admit_described;
 use crate::proxy::words::refusal::Refusal;
@@ -87,10 +87,7 @@ async fn answer<'a>(
     let head = admit_described(request, route, identity, parser_fault.or(fault));
     request.received.parts.version = version;
     let head = head?;
-    // The log has the path of the route, which may keep repeated slashes.
-    if head.path().len() != head.matched_path().len() {
-        record_target(request, &head);
-    }
+    record_kept_slashes(request, &head);
     let routed = RoutedRequest { route, head: &head, identity: &identity };
     decide_question(request, routed, question).await.map(Reply::Decision)
 }

@@ -31,8 +31,8 @@ use crate::telemetry::metrics::Protocol;
 
 /// Time that a client has to react to GOAWAY, after which further requests are rejected.
 const LAST_CALL: Duration = Duration::from_millis(500);
-/// A client that holds up the end of its connection is asked for a sign of life. One that gives none for so long has
-/// vanished: by then the library has asked several times.
+/// The gateway sends a PING to a client that delays the end of its connection. If no ACK arrives within this time, the
+/// client has vanished: by then the library has sent several.
 const VANISHED_AFTER: Duration = Duration::from_secs(3);
 const VANISHED_ROUND_TRIPS: u32 = 10;
 /// GOAWAY with this number rejects no request yet.
