@@ -48,6 +48,26 @@ function routesScreen(main) {
     time("p99", "p99_ms"),
     { name: "Limits", cell: (row) => ({ lines: firstOf(row.limits, 4, (limit) => ({ text: showText(limit, 40), href: limitLink(limit) })) }) },
   ] });
+  const branches = table({ caption: "Upstreams of splits, and their rates per second in the last ten seconds", key: (row) => `${row.route}\n${row.upstream}`, empty: "No split has requests.", most: ROWS, columns: [
+    { name: "Upstream", value: (row) => row.upstream, cell: (row) => showText(row.upstream, 60) },
+    { name: "Route", value: (row) => row.route, cell: (row) => showText(row.route, 60) },
+    { name: "Weight", number: true, value: (row) => row.weight, cell: (row) => showNumber(row.weight) },
+    rate("Requests", "requests_per_second"),
+    rate("4xx", "client_errors_per_second"),
+    rate("429", "too_many_per_second"),
+    rate("5xx", "failed_per_second"),
+    time("p50", "p50_ms"),
+    time("p99", "p99_ms"),
+  ] });
+  const splits = section(null, branches.node);
+  splits.hidden = true;
+  // The upstreams of a split in the order of the config, and their weights.
+  function listBranches(row) {
+    const split = (row.action && row.action.split) || [];
+    const place = (branch) => split.findIndex((one) => one.upstream === branch.upstream);
+    const found = (row.branches || []).map((branch) => ({ ...branch, route: row.route, weight: (split[place(branch)] || {}).weight }));
+    return found.sort((a, b) => place(a) - place(b));
+  }
   function show() {
     if (!isLoaded) return;
     const text = filter.lastElementChild.value;
@@ -55,12 +75,15 @@ function routesScreen(main) {
     const found = all.filter((row) => containsText(row.route, text) || row.places.some((place) => containsText(place, text)));
     const listed = found.filter((row) => idle.checked || text !== "" || row.requests_total > 0);
     grid.update(listed, isFirst);
+    const shown = listed.flatMap(listBranches);
+    branches.update(shown, isFirst);
+    splits.hidden = shown.length === 0;
     const left = found.length - listed.length;
     hidden.hidden = left === 0;
     setText(hidden, `${count(left, "route")} without requests since the start ${left === 1 ? "is" : "are"} not shown.`);
   }
   main.replaceChildren(el("h1", { tabindex: "-1" }, "Routes"), section(null,
-    el("form", { class: "row", onsubmit: (event) => event.preventDefault() }, filter, el("label", { class: "check" }, idle, "Show routes without requests")), grid.node, hidden, result.node));
+    el("form", { class: "row", onsubmit: (event) => event.preventDefault() }, filter, el("label", { class: "check" }, idle, "Show routes without requests")), grid.node, hidden, result.node), splits);
   const stops = [poll(5000, async (signal) => {
     try {
       rates = await getJson("/-/traffic", { signal });

@@ -1,6 +1,6 @@
 //! `split`: which of several upstreams gets a request, in proportion to their weights.
 //!
-//! Input: the branches, and a number that is random or the hash of the request's `split_by` key. Output: an upstream.
+//! Input: the branches, and a number that is random or the hash of the request's `split_by` key. Output: a branch.
 //! Weighted rendezvous hashing: each branch draws a time from the number and its own name, and the first wins. A
 //! changed weight moves only keys to or from that branch, and all gateways with equal branches choose the same, also
 //! after a restart.
@@ -42,10 +42,11 @@ impl Branch {
 }
 
 impl Split {
-    /// Returns the upstream for a number.
+    /// Returns the index of the branch for a number.
     pub fn choose(&self, number: u64) -> Option<usize> {
-        let weighted = self.branches.iter().filter(|branch| branch.weight > 0);
-        weighted.min_by(|one, other| one.draw(number).total_cmp(&other.draw(number))).map(|branch| branch.upstream)
+        let weighted = self.branches.iter().enumerate().filter(|(_, branch)| branch.weight > 0);
+        let first = weighted.min_by(|(_, one), (_, other)| one.draw(number).total_cmp(&other.draw(number)));
+        first.map(|(index, _)| index)
     }
 
     /// Returns the branches and their shares of all requests, in percent.

@@ -22,8 +22,9 @@ use crate::limiting::{ChainState, ComparedCandidate, LimitResult, Outcome};
 use crate::overload::OverloadCondition;
 use crate::route::Route;
 use crate::telemetry::metrics::{
-    CandidateEffect, Code, Count, Decision, FairGauges, ForwardAuthOutcome, HeadroomCounts, LimitCounts, LimitGauges,
-    LimitRecord, LimitRegistry, Metrics, MirrorOutcome, OverheadCounts, RouteCounts, RouteRecord, Shard,
+    BranchCounts, BranchRecord, CandidateEffect, Code, Count, Decision, FairGauges, ForwardAuthOutcome, HeadroomCounts,
+    LimitCounts, LimitGauges, LimitRecord, LimitRegistry, Metrics, MirrorOutcome, OverheadCounts, RouteCounts,
+    RouteRecord, Shard,
 };
 
 /// The metrics of one route in a snapshot.
@@ -31,6 +32,8 @@ pub struct RouteMetrics {
     route: Arc<RouteRecord>,
     /// Metrics of the limits, indexed like the limits of the route.
     limits: Vec<LimitMetrics>,
+    /// Metrics of the branches, indexed like those of the route's `split`.
+    branches: Vec<Arc<BranchRecord>>,
     /// The route has `max_in_flight`.
     capped: bool,
 }
@@ -51,6 +54,8 @@ pub struct RouteCounters {
     counts: Arc<Shard<RouteCounts>>,
     /// Counters of the limits, indexed like the limits of the route.
     pub limits: Vec<LimitCounters>,
+    /// Counters of the branches, indexed like those of the route's `split`.
+    branches: Vec<Arc<Shard<BranchCounts>>>,
     /// Counts requests in flight over all workers, if the route has `max_in_flight`.
     capped: Option<Arc<RouteRecord>>,
     /// Times that requests of all routes spend in the gateway.
@@ -82,12 +87,13 @@ impl RouteMetrics {
             let bans = limit.ban.is_some().then(|| gauges.bans().clone());
             LimitMetrics { record, gauges, bans, fair, quota: limit.rule.policy().quota }
         });
-        RouteMetrics { limits: limits.collect(), capped: route.max_in_flight.is_some(), route: record }
+        let branches = branch_names(route, config).map(|upstream| record.branches.get_or_create(upstream)).collect();
+        RouteMetrics { limits: limits.collect(), branches, capped: route.max_in_flight.is_some(), route: record }
     }
 
     /// Binds the metrics of requests that no route matches.
     pub fn unmatched(record: Arc<RouteRecord>) -> RouteMetrics {
-        RouteMetrics { route: record, limits: Vec::new(), capped: false }
+        RouteMetrics { route: record, limits: Vec::new(), branches: Vec::new(), capped: false }
     }
 
     /// Returns the counters of one worker.
@@ -96,6 +102,7 @@ impl RouteMetrics {
         RouteCounters {
             counts: self.route.shards.shard_for(worker),
             limits: self.limits.iter().map(|limit| limit.for_worker(worker)).collect(),
+            branches: self.branches.iter().map(|branch| branch.shards.shard_for(worker)).collect(),
             overhead: metrics.overhead_counts(),
             capped: self.capped.then(|| self.route.clone()),
         }
@@ -157,6 +164,16 @@ impl RouteCounters {
         self.counts.requests.inc(Code::new(method, status));
     }
 
+    /// Counts the response to a request for which the split of the route chose the branch at `place`.
+    pub fn count_branch_response(&self, place: usize, status: StatusCode) {
+        self.branches[place].statuses.inc(Code::from(status));
+    }
+
+    /// Counts the duration of a request for which the split of the route chose the branch at `place`.
+    pub fn observe_branch_duration(&self, place: usize, seconds: f64) {
+        self.branches[place].duration.observe(seconds);
+    }
+
     /// Counts a request to the auth server.
     pub fn count_forward_auth(&self, outcome: ForwardAuthOutcome) {
         self.counts.forward_auth.inc(outcome as usize);
@@ -193,6 +210,12 @@ impl RouteCounters {
     pub fn count_rejection(&self, end: End) {
         self.counts.rejections.inc(end.rejection_index());
     }
+}
+
+/// Returns the names of the upstreams of the route's `split`, in its order; none without a split.
+pub fn branch_names<'c>(route: &'c Route, config: &'c Config) -> impl Iterator<Item = &'c str> {
+    let branches = route.split.iter().flat_map(|split| &split.branches);
+    branches.map(|branch| config.upstreams[branch.upstream].name.as_str())
 }
 
 /// Creates the series that `limit` can produce on `route`.

@@ -9,6 +9,7 @@ use crate::config::Config;
 use crate::limiting::clock;
 use crate::route::Route;
 use crate::snapshot::Snapshot;
+use crate::snapshot::counters::branch_names;
 use crate::snapshot::fleet::Fleet;
 use crate::telemetry::metrics::{LimitRegistry, Metrics, RouteRecord};
 
@@ -49,19 +50,20 @@ impl PersistentState {
         let config = &snapshot.config;
         self.metrics.limits.retain(|name| config.limits.index_of(name).is_some());
         export_policies(&snapshot.config, &self.metrics.limits);
-        // The limits of each route, and whether they are candidates.
-        let mut routes: HashMap<&str, HashMap<&str, bool>> = config
+        // The limits of each route, and whether they are candidates; and the upstreams of its split.
+        let mut routes: HashMap<&str, (HashMap<&str, bool>, Vec<&str>)> = config
             .all_routes()
             .map(|route| {
                 let limits = route.limits.iter().map(|limit| (limit.name.as_str(), limit.candidate_of.is_some()));
-                (route.name.as_str(), limits.collect())
+                (route.name.as_str(), (limits.collect(), branch_names(route, config).collect()))
             })
             .collect();
-        routes.insert(UNMATCHED, HashMap::new());
+        routes.insert(UNMATCHED, Default::default());
         self.metrics.routes.retain_routes(|name, record| match routes.get(name) {
-            Some(limits) => {
+            Some((limits, branches)) => {
                 record.retain_limits(|limit| limits.contains_key(limit));
                 record.hide_effects(|limit| limits.get(limit) == Some(&true));
+                record.branches.retain(branches);
                 true
             }
             None => false,

@@ -63,6 +63,18 @@ run(async (open) => {
   await page.click("#main thead button:text('5xx')");
   assert((await names()) === "none,some,most", await names());
   assert((await page.evaluate(() => location.hash)) === "#/routes?order=5xx", "the address has the order");
+  // The upstreams of a split are in the order of the config. Without a split, there is no such table.
+  const tables = () => page.evaluate(() => Array.from(document.querySelectorAll("#main table")).filter((table) => table.checkVisibility()).map((table) => Array.from(table.querySelectorAll("tbody tr")).map((row) => row.innerText.replace(/\s+/g, " "))));
+  assert((await tables()).length === 1, JSON.stringify(await tables()));
+  const branch = (upstream, failed) => ({ ...route(null, failed), upstream });
+  await page.route("**/-/traffic", (request) => request.fulfill({ contentType: "application/json", body: JSON.stringify({ seconds: 10, route_count: 1, routes: [{ ...route("most", 9), branches: [branch("app", 2), branch("next", 7)] }], limit_count: 0, limits: [] }) }));
+  await page.route("**/-/routes", (request) => request.fulfill({ contentType: "application/json", body: JSON.stringify({ routes: [{ name: "most", host: null, path: "/", limits: [], action: { split: [{ upstream: "next", weight: 5 }, { upstream: "app", weight: 95 }] } }] }) }));
+  await page.evaluate(() => { location.hash = "#/limits"; });
+  await page.evaluate(() => { location.hash = "#/routes"; });
+  await page.waitForFunction(() => document.getElementById("main").innerText.includes("95"));
+  await page.mouse.move(0, 0);
+  const split = (await tables())[1];
+  assert(JSON.stringify(split) === JSON.stringify(["next most 5 9 0 0 7 1 ms 1 ms", "app most 95 9 0 0 2 1 ms 1 ms"]), JSON.stringify(split));
   const clock = await page.evaluate(() => showClock(0));
   assert(/^\d\d:\d\d:00 UTC/.test(clock), clock);
 });

@@ -42,6 +42,10 @@ mirror = { upstream = "app" }
 auth = { forward = "app" }
 
 [[route]]
+path = "/split"
+split = [{ upstream = "app", weight = 1 }]
+
+[[route]]
 path = "/leased"
 respond = {}
 limits = ["per-ip", "banning"]

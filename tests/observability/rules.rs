@@ -48,6 +48,45 @@ fn every_alert_has_a_section_in_the_runbook() {
     }
 }
 
+/// The queries that compare the versions of a canary release, as the guide gives them.
+#[test]
+fn the_queries_of_the_guide_compare_the_versions() {
+    let guide = std::fs::read_to_string("docs/guides/canary-releases.md").unwrap();
+    let queries = guide.split("```promql\n").skip(1).map(|rest| rest.split("```").next().unwrap().replace('\n', " "));
+    let [errors, p99] = queries.collect::<Vec<_>>().try_into().unwrap();
+    // For one minute after the other: `app` has no error in 120 requests, and `next` 30 in 120, on two gateways. Each
+    // request of `app` takes up to 100 ms, and each of `next` up to 250 ms. Another route has errors only.
+    let mut series = String::new();
+    let mut add = |gateway: &str, route: &str, upstream: &str, more: &str, grows: u32| {
+        let labels = format!("instance=\"{gateway}\",route=\"{route}\",upstream=\"{upstream}\"");
+        let (name, label) = more.split_once(' ').unwrap();
+        series += &format!("  - {{series: 'sluicegate_split_{name}{{{labels},{label}}}', values: '0+{grows}x20'}}\n");
+    };
+    for gateway in ["gw1", "gw2"] {
+        for (route, upstream, ok, failed, fast) in [("site", "app", 60, 0, 60), ("site", "next", 45, 15, 0)] {
+            add(gateway, route, upstream, "requests_total code=\"200\"", ok);
+            add(gateway, route, upstream, "requests_total code=\"502\"", failed);
+            add(gateway, route, upstream, "request_duration_seconds_bucket le=\"0.1\"", fast);
+            for bound in ["0.25", "+Inf"] {
+                add(gateway, route, upstream, &format!("request_duration_seconds_bucket le=\"{bound}\""), 60);
+            }
+        }
+        add(gateway, "other", "app", "requests_total code=\"500\"", 60);
+        add(gateway, "other", "app", "request_duration_seconds_bucket le=\"+Inf\"", 60);
+    }
+    let test = |query: &str, [app, next]: [&str; 2]| {
+        format!(
+            "  - expr: '{query}'\n    eval_time: 10m\n    exp_samples:\n    - {{labels: '{{upstream=\"app\"}}', value: \
+             {app}}}\n    - {{labels: '{{upstream=\"next\"}}', value: {next}}}\n"
+        )
+    };
+    let tests = test(&errors, ["0", "0.25"]) + &test(&p99, ["0.099", "0.2485"]);
+    let text = format!("tests:\n- interval: 1m\n  input_series:\n{series}  promql_expr_test:\n{tests}");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    run_promtool(&["test", "rules", file.path().to_str().unwrap()], &[]);
+}
+
 #[test]
 fn every_metric_of_rules_and_dashboards_is_documented() {
     let page = std::fs::read_to_string("docs/reference/metrics.md").unwrap();

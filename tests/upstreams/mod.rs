@@ -23,5 +23,6 @@ mod response_heads;
 mod retry;
 mod services;
 mod split;
+mod split_metrics;
 pub mod tls;
 mod unix_sockets;

@@ -1,4 +1,4 @@
-//! Rates of each route and each limit in the last seconds, as JSON.
+//! Rates of each route, each branch of a split and each limit in the last seconds, as JSON.
 
 use std::cmp::Reverse;
 
@@ -54,17 +54,30 @@ fn describe_limits(before: &Traffic, now: &Traffic, seconds: f64) -> Value {
 }
 
 fn describe_route(name: &str, before: &Traffic, now: &Traffic, seconds: f64) -> Value {
+    let mut route = describe_responses(before, now, seconds);
+    route["route"] = json!(name);
+    route["refused_per_second"] = json!(rate_of(before.refused, now.refused, seconds));
+    route["in_flight"] = json!(now.in_flight);
+    let nothing = Traffic::default();
+    let branches = now.branches.iter().map(|(upstream, now)| {
+        let mut branch = describe_responses(before.branches.get(upstream).unwrap_or(&nothing), now, seconds);
+        branch["upstream"] = json!(upstream);
+        branch
+    });
+    route["branches"] = branches.collect();
+    route
+}
+
+/// Describes the responses of a route, or of a branch of its split.
+fn describe_responses(before: &Traffic, now: &Traffic, seconds: f64) -> Value {
     let rate = |read: fn(&Traffic) -> u64| rate_of(read(before), read(now), seconds);
     let quantile = |share| now.duration_quantile(before, share).map(round_tenths);
     json!({
-        "route": name,
         "requests_total": now.requests,
         "requests_per_second": rate(|traffic| traffic.requests),
         "client_errors_per_second": rate(|traffic| traffic.client_errors),
         "too_many_per_second": rate(|traffic| traffic.too_many),
         "failed_per_second": rate(|traffic| traffic.failed),
-        "refused_per_second": rate(|traffic| traffic.refused),
-        "in_flight": now.in_flight,
         "p50_ms": quantile(0.5),
         "p99_ms": quantile(0.99),
     })

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use http::{Method, Response};
+use http::{Method, Response, StatusCode};
 
 use crate::ends::{Counted, End};
 use crate::limiting::Verdict;
@@ -35,6 +35,8 @@ pub struct RequestAccount {
     deadline: RequestDeadline,
     /// Metrics of the route, or of unmatched requests.
     counters: Rc<RouteCounters>,
+    /// The branch that the split of the route has chosen.
+    branch: Option<ChosenBranch>,
     /// The request is counted among the route's requests in flight.
     in_flight: Option<InFlightCount>,
     method: Method,
@@ -88,6 +90,15 @@ pub enum ResponseEnd {
     Abandoned,
 }
 
+/// The branch of a split that a request gets.
+#[derive(Clone, Copy)]
+struct ChosenBranch {
+    /// Index into the branches of the split.
+    place: usize,
+    /// The status with which the gateway refused the request. That of a gRPC response is always 200.
+    refused: Option<StatusCode>,
+}
+
 /// Counts a request among those of a route that are in flight.
 struct InFlightCount {
     counters: Rc<RouteCounters>,
@@ -120,6 +131,7 @@ impl RequestAccount {
         Box::new(RequestAccount {
             deadline,
             counters: unmatched.clone(),
+            branch: None,
             in_flight: None,
             method: method.clone(),
             started,
@@ -202,6 +214,18 @@ impl RequestAccount {
     /// Keeps the request counted by the process rule until it ends.
     pub fn hold_overload_permit(&mut self, permit: OverloadPermit) {
         self.overload = Some(permit);
+    }
+
+    /// Counts the request on the branch at `place` of the route's split when its response begins and when it ends.
+    pub fn record_branch(&mut self, place: usize) {
+        self.branch = Some(ChosenBranch { place, refused: None });
+    }
+
+    /// Records the status of a refusal for the branch of the request, if a split has chosen one.
+    pub fn record_branch_refusal(&mut self, status: StatusCode) {
+        if let Some(branch) = &mut self.branch {
+            branch.refused = Some(status);
+        }
     }
 
     /// Returns the permit of the process rule.
@@ -291,7 +315,7 @@ impl RequestAccount {
         snapshot: &Snapshot,
         upload: Option<Rc<UploadProgress>>,
     ) -> Box<Self> {
-        self.counters.count_response(&self.method, response.status());
+        self.count_response(response.status());
         self.counters.observe_overhead(self.started.elapsed().saturating_sub(self.waited.get()));
         if let Some(entry) = &mut self.log {
             entry.record_status(response.status());
@@ -307,10 +331,20 @@ impl RequestAccount {
         self
     }
 
+    fn count_response(&self, status: StatusCode) {
+        self.counters.count_response(&self.method, status);
+        if let Some(ChosenBranch { place, refused }) = self.branch {
+            self.counters.count_branch_response(place, refused.unwrap_or(status));
+        }
+    }
+
     /// Counts the duration of the request so far, with its trace if it has a span.
     fn observe_duration(&self) {
         let seconds = self.started.elapsed().as_secs_f64();
         self.counters.observe_duration(seconds);
+        if let Some(branch) = self.branch {
+            self.counters.observe_branch_duration(branch.place, seconds);
+        }
         if let Some(trace_id) = self.log.as_ref().and_then(|entry| entry.sampled_trace()) {
             self.counters.record_exemplar(seconds, trace_id);
         }
@@ -372,7 +406,7 @@ impl RequestAccount {
         self.settle_at_end(&life, end);
         match &life {
             Life::Answering(_) => self.observe_duration(),
-            Life::Open { .. } => self.counters.count_response(&self.method, End::ClientLeft.status()),
+            Life::Open { .. } => self.count_response(End::ClientLeft.status()),
             Life::Tunnel(_) | Life::Ended => {}
         }
         self.in_flight = None;

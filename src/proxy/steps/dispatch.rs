@@ -84,7 +84,10 @@ pub async fn dispatch(
     let action = AdmittedAction::choose(request, routed);
     // Computed before the route edits the headers, because `hash_on` can name any of them.
     let hash = match action {
-        AdmittedAction::Forward { upstream, is_diverted } => {
+        AdmittedAction::Forward { upstream, is_diverted, branch } => {
+            if let Some(place) = branch {
+                request.account.record_branch(place);
+            }
             if is_diverted {
                 shedding::divert_permits(request, routed, upstream, &mut breakers)?;
             }
@@ -124,10 +127,12 @@ pub async fn dispatch(
 #[derive(Clone, Copy)]
 pub enum AdmittedAction<'r> {
     /// Sends it to a server of the upstream at this index. `is_diverted`: the upstream was not known before the limits
-    /// had decided, because a limit replaces that of the route (`over`), or the route has several (`split`).
+    /// had decided, because a limit replaces that of the route (`over`), or the route has several (`split`). `branch`:
+    /// the index among the branches of the split, if the split has chosen the upstream.
     Forward {
         upstream: usize,
         is_diverted: bool,
+        branch: Option<usize>,
     },
     Echo,
     Respond(&'r FixedResponse),
@@ -142,9 +147,11 @@ impl<'r> AdmittedAction<'r> {
             Action::Upstream(own) => {
                 let verdict = door.admission().verdict.as_ref();
                 let diversion = verdict.and_then(|verdict| verdict.diversion(&route.limits));
-                let branch = || choose_branch(door, routed, route.split.as_deref()?);
-                let upstream = diversion.map(|diversion| diversion.index).or_else(branch).unwrap_or(*own);
-                AdmittedAction::Forward { upstream, is_diverted: upstream != *own || route.split.is_some() }
+                let split = route.split.as_deref().filter(|_| diversion.is_none());
+                let branch = split.and_then(|split| choose_branch(door, routed, split));
+                let chosen = split.zip(branch).map(|(split, place)| split.branches[place].upstream);
+                let upstream = diversion.map(|diversion| diversion.index).or(chosen).unwrap_or(*own);
+                AdmittedAction::Forward { upstream, is_diverted: upstream != *own || route.split.is_some(), branch }
             }
             Action::Echo => AdmittedAction::Echo,
             Action::Respond(fixed) => AdmittedAction::Respond(fixed),
@@ -154,7 +161,7 @@ impl<'r> AdmittedAction<'r> {
     }
 }
 
-/// Chooses the upstream that a request gets of a split. A request without the key gets a random one.
+/// Chooses the branch that a request gets of a split, by its index. A request without the key gets a random one.
 fn choose_branch<'a, D: Door<'a>>(door: &D, routed: RoutedRequest<'_>, split: &Split) -> Option<usize> {
     let hash = split.key.as_ref().and_then(|key| limits::hash_of_key(door, routed, key));
     split.choose(hash.unwrap_or_else(rand::random))

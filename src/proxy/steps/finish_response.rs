@@ -144,8 +144,10 @@ fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Respons
         call_ids: &request.admission.call_ids,
     };
     let response = refusal.to_response(route, request.admission.verdict.as_ref(), format);
-    // A gRPC response always has status 200, so charges depend on the status of the refusal itself.
+    // A gRPC response always has status 200, so charges and the metrics of a split depend on the status of the refusal
+    // itself.
     let status = response.status();
+    request.account.record_branch_refusal(status);
     let response = if request.wants_grpc_errors { grpc::build_response(refusal, route, verdict) } else { response };
     request.account.settle_by_refusal(status, response.headers(), refusal.end);
     response

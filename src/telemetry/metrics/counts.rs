@@ -75,12 +75,20 @@ impl Code {
         Code(u32::from(status.as_u16()) + 1000 * u32::try_from(method).unwrap_or(0))
     }
 
+    /// Returns the name of the method. A code that was made of a status alone has none.
     pub fn method(self) -> &'static str {
         METHODS.get(self.0 as usize / 1000).copied().unwrap_or(METHODS[METHODS.len() - 1])
     }
 
     pub fn status(self) -> u32 {
         self.0 % 1000
+    }
+}
+
+/// The code of a status alone, for families without the label `method`.
+impl From<StatusCode> for Code {
+    fn from(status: StatusCode) -> Code {
+        Code(u32::from(status.as_u16()))
     }
 }
 

@@ -62,6 +62,7 @@ pub use crate::telemetry::metrics::overhead::OverheadCounts;
 pub use crate::telemetry::metrics::passwords::PasswordMetrics;
 use crate::telemetry::metrics::process::ProcessCollector;
 use crate::telemetry::metrics::routes::Routes;
+pub use crate::telemetry::metrics::routes::branches::{BranchCounts, BranchRecord};
 pub use crate::telemetry::metrics::routes::{LimitCounts, LimitRecord, RouteCounts, RouteRecord};
 use crate::telemetry::metrics::services::DecideMetrics;
 pub use crate::telemetry::metrics::services::{

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 
-use crate::telemetry::metrics::counts::Histogram;
+use crate::telemetry::metrics::counts::{BUCKETS, Histogram};
 use crate::telemetry::metrics::exposition::series;
 
 /// A family of metrics of the records `R`.
@@ -93,9 +93,10 @@ impl Series<'_> {
         self.metrics.push(series::number_metric(value, &self.pairs(&[])));
     }
 
-    pub fn add_histogram(&mut self, bounds: &[f64], histogram: &Histogram) {
+    /// Adds a histogram of durations. `values` are the values of the row's labels.
+    pub fn add_histogram(&mut self, histogram: &Histogram, values: &[&str]) {
         let Histogram { cumulative, count, sum_seconds } = histogram;
-        self.metrics.push(series::histogram_metric(bounds, cumulative, *count, *sum_seconds, &self.pairs(&[])));
+        self.metrics.push(series::histogram_metric(&BUCKETS, cumulative, *count, *sum_seconds, &self.pairs(values)));
     }
 
     /// Returns the labels with their values, in the order of their names.

@@ -2,9 +2,11 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use crate::telemetry::metrics::counts::BUCKETS;
+use crate::telemetry::metrics::counts::{BUCKETS, Code, Histogram};
 use crate::telemetry::metrics::labels::Decision;
+use crate::telemetry::metrics::routes::branches::BranchRecord;
 use crate::telemetry::metrics::routes::{LimitRecord, RouteRecord, Routes};
 
 /// Counts since the start, of all routes that exist now. They are the counts that `/metrics` shows.
@@ -23,6 +25,8 @@ pub struct Traffic {
     /// Requests by duration, as a cumulative histogram. The last count includes all of them.
     durations: [u64; BUCKETS.len() + 1],
     pub limits: BTreeMap<String, LimitTraffic>,
+    /// Counts of the upstreams of a split, by name. Only routes have them: a sum of routes has none.
+    pub branches: BTreeMap<String, Traffic>,
 }
 
 /// Counts of one limit on all its routes.
@@ -51,14 +55,25 @@ impl Routes {
         self.visit_named_routes(|name, record| {
             let mut traffic = Traffic::default();
             traffic.add_route(record);
+            traffic.branches =
+                record.branches.list().iter().map(|branch| (branch.upstream.clone(), branch.into())).collect();
             routes.insert(name.to_owned(), traffic);
         });
         routes
     }
 }
 
+impl From<&Arc<BranchRecord>> for Traffic {
+    fn from(branch: &Arc<BranchRecord>) -> Traffic {
+        let mut traffic = Traffic::default();
+        traffic.add_responses(branch.count_responses());
+        traffic.add_durations(&branch.sum_durations());
+        traffic
+    }
+}
+
 impl Traffic {
-    /// Adds the counts of `other`.
+    /// Adds the counts of `other`, except those of branches.
     pub fn add(&mut self, other: &Traffic) {
         self.requests += other.requests;
         self.client_errors += other.client_errors;
@@ -73,7 +88,17 @@ impl Traffic {
     }
 
     fn add_route(&mut self, record: &RouteRecord) {
-        for (code, count) in record.count_requests() {
+        self.add_responses(record.count_requests());
+        self.add_durations(&record.sum_durations());
+        self.in_flight += record.count_in_flight();
+        self.refused += sum_counts(&record.count_refusals());
+        for limit in record.limits() {
+            self.refused += self.limits.entry(limit.name.clone()).or_default().add_limit(&limit);
+        }
+    }
+
+    fn add_responses(&mut self, counts: BTreeMap<Code, u64>) {
+        for (code, count) in counts {
             self.requests += count;
             match code.status() {
                 429 => self.too_many += count,
@@ -82,14 +107,11 @@ impl Traffic {
                 _ => {}
             }
         }
-        self.in_flight += record.count_in_flight();
-        self.refused += sum_counts(&record.count_refusals());
-        let durations = record.sum_durations();
+    }
+
+    fn add_durations(&mut self, durations: &Histogram) {
         let counts = durations.cumulative.into_iter().chain([durations.count]);
         self.durations.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
-        for limit in record.limits() {
-            self.refused += self.limits.entry(limit.name.clone()).or_default().add_limit(&limit);
-        }
     }
 
     /// Returns the limits with their counts `before` and now: those that refused most since then first, then those that

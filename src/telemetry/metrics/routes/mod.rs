@@ -2,7 +2,10 @@
 //! families with a `route` label. `snapshot::PersistentState` keeps the records over reloads and binds requests to
 //! them; the registry scrapes them.
 //!
-//! To add a family, add a field that workers count in, and a row of `FAMILIES`.
+//! To add a family, add a field that workers count in, and a row of `FAMILIES`. `branches` has the counts of the
+//! upstreams of a split.
+
+pub mod branches;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -18,6 +21,7 @@ use crate::telemetry::metrics::counts::{
 use crate::telemetry::metrics::exposition::openmetrics::FamilyExemplars;
 use crate::telemetry::metrics::labels::{CandidateEffect, Decision, ForwardAuthOutcome, MirrorOutcome};
 use crate::telemetry::metrics::record_families::{FamilyRow, RecordCollector};
+use crate::telemetry::metrics::routes::branches::BranchRecords;
 use crate::telemetry::metrics::shards::{Count, Shards};
 
 const DURATION_FAMILY: &str = "sluicegate_request_duration_seconds";
@@ -26,7 +30,7 @@ const DURATION_FAMILY: &str = "sluicegate_request_duration_seconds";
 const NO_LIMIT: &str = "_none";
 
 /// The families with the label `route`.
-const FAMILIES: [FamilyRow<RouteRecord>; 8] = [
+const FAMILIES: [FamilyRow<RouteRecord>; 10] = [
     FamilyRow {
         name: "requests_total",
         help: "Requests with a response.",
@@ -43,7 +47,31 @@ const FAMILIES: [FamilyRow<RouteRecord>; 8] = [
         help: "Time from the request head to the end of the response.",
         kind: HISTOGRAM,
         labels: &[],
-        collect: |route, series| series.add_histogram(&BUCKETS, &route.sum_durations()),
+        collect: |route, series| series.add_histogram(&route.sum_durations(), &[]),
+    },
+    FamilyRow {
+        name: "split_requests_total",
+        help: "Requests of routes with a split, by the upstream that the split chose.",
+        kind: COUNTER,
+        labels: &["upstream", "code"],
+        collect: |route, series| {
+            for branch in route.branches.list() {
+                for (code, count) in branch.count_responses() {
+                    series.add_counter(count, &[&branch.upstream, &code.status().to_string()]);
+                }
+            }
+        },
+    },
+    FamilyRow {
+        name: "split_request_duration_seconds",
+        help: "Time from the request head to the end of the response, by the upstream that the split chose.",
+        kind: HISTOGRAM,
+        labels: &["upstream"],
+        collect: |route, series| {
+            for branch in route.branches.list() {
+                series.add_histogram(&branch.sum_durations(), &[&branch.upstream]);
+            }
+        },
     },
     FamilyRow {
         name: "requests_in_flight",
@@ -162,6 +190,8 @@ pub struct RouteRecord {
     pub rejections: ExportedSeries,
     pub forward_auth: ExportedSeries,
     pub mirrors: ExportedSeries,
+    /// Metrics of the upstreams of a split.
+    pub branches: BranchRecords,
     /// Requests that have one of the places of `max_in_flight`; exact over all workers.
     placed: AtomicI64,
     codes: Mutex<Vec<Code>>,
