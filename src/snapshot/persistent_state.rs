@@ -58,7 +58,7 @@ impl PersistentState {
                 (route.name.as_str(), (limits.collect(), branch_names(route, config).collect()))
             })
             .collect();
-        routes.insert(UNMATCHED, Default::default());
+        routes.insert(UNMATCHED, (HashMap::new(), Vec::new()));
         self.metrics.routes.retain_routes(|name, record| match routes.get(name) {
             Some((limits, branches)) => {
                 record.retain_limits(|limit| limits.contains_key(limit));

@@ -99,7 +99,7 @@ fn a_branch_counts_every_way_in_which_its_requests_end() {
     while broken.last() == Some(&500) && broken.len() < 100 {
         broken.extend(statuses("/broken", 1));
     }
-    let errors = (broken.len() - 1) as f64;
+    let errors = broken.len() - 1;
     assert_eq!((broken.last(), statuses("/broken", 2)), (Some(&503), vec![503; 2]), "the breaker refuses");
     assert_eq!(statuses("/dead", 2), [502; 2]);
     assert_eq!(statuses("/silent", 1), [504]);
@@ -108,7 +108,7 @@ fn a_branch_counts_every_way_in_which_its_requests_end() {
     client.send(get("/cut", ""));
     assert!(client.try_read_response("GET").is_err());
     assert_branch(&gateway, "app", "app", &[("200", 3.0)], 3.0);
-    assert_branch(&gateway, "broken", "broken", &[("500", errors), ("503", 3.0)], errors + 3.0);
+    assert_branch(&gateway, "broken", "broken", &[("500", errors as f64), ("503", 3.0)], errors as f64 + 3.0);
     assert_branch(&gateway, "dead", "dead", &[("502", 2.0)], 2.0);
     assert_branch(&gateway, "silent", "silent", &[("504", 1.0)], 1.0);
     assert_branch(&gateway, "cut", "cut", &[("200", 1.0)], 1.0);
@@ -138,13 +138,10 @@ fn a_branch_counts_every_way_in_which_its_requests_end() {
             .cloned()
             .unwrap_or_default()
     };
-    wait_until("a sample has the requests", || find("broken")["requests_total"] == errors as u64 + 3);
+    wait_until("a sample has the requests", || find("broken")["requests_total"] == errors + 3);
     let branches = find("broken")["branches"].clone();
     assert_eq!((&branches[0]["upstream"], &branches[0]["requests_total"]), (&"app".into(), &0.into()), "{branches}");
-    assert_eq!(
-        (&branches[1]["upstream"], &branches[1]["requests_total"]),
-        (&"broken".into(), &(errors as u64 + 3).into())
-    );
+    assert_eq!((&branches[1]["upstream"], &branches[1]["requests_total"]), (&"broken".into(), &(errors + 3).into()));
     let [failed, p99] = ["failed_per_second", "p99_ms"].map(|member| branches[1][member].as_f64());
     assert!(failed > Some(0.0) && p99 > Some(0.0), "{branches}");
     assert!(branches[0]["p99_ms"].is_null(), "{branches}");
