@@ -215,9 +215,30 @@ fn check_asks_the_store() {
     let () = redis::cmd("ACL").arg(&["SETUSER", "other", "on", ">pw", "~other:*", "+@all"]).query(&mut client).unwrap();
     for (user, words) in [("few", "'eval"), ("other", "key")] {
         let (code, text) = check(&server.url().replace("redis://", &format!("redis://{user}:pw@")));
-        assert!(code == Some(1) && text.contains(words) && text.contains("ACL SETUSER"), "{user}: {code:?} {text}");
+        let remedy = format!("ACL SETUSER {user} ");
+        assert!(code == Some(1) && text.contains(words) && text.contains(&remedy), "{user}: {code:?} {text}");
         assert!(!text.contains("pw"), "{text}");
     }
+    let node = RedisServer::start(&["--cluster-enabled", "yes"]);
+    let () = redis::cmd("ACL")
+        .arg(&[
+            "SETUSER",
+            "few",
+            "on",
+            ">pw",
+            "~sg:*",
+            "+@read",
+            "+@write",
+            "-@dangerous",
+            "+eval",
+            "+evalsha",
+            "+time",
+        ])
+        .query(&mut node.client())
+        .unwrap();
+    let (code, text) = check(&node.url().replace("redis://", "redis+cluster://few:pw@"));
+    let remedy = "+info +cluster|slots +asking";
+    assert!(code == Some(1) && text.contains("'cluster|slots'") && text.contains(remedy), "{code:?} {text}");
     // The server says why before it closes the connection.
     let () = redis::cmd("CONFIG").arg(&["SET", "maxclients", "1"]).query(&mut client).unwrap();
     let (code, text) = check(&right);

@@ -7,7 +7,7 @@ use sluicegate::limiting::decision::{Check, Op, Role};
 use sluicegate::limiting::limit::Mode;
 
 use super::NOW;
-use crate::support::limiting::timed_stores::{TimedStore, on_both};
+use crate::support::limiting::timed_stores::{TimedStore, on_both, on_both_at_call_time};
 use crate::support::limiting::variants::compile_limit;
 use crate::support::limiting::{check, limit};
 
@@ -32,7 +32,7 @@ fn admits(store: &TimedStore, one: &Check, now: i64) -> bool {
 
 #[test]
 fn a_ban_begins_with_the_refusal_that_completes_it_and_ends_to_the_millisecond() {
-    on_both(|store| {
+    on_both_at_call_time(|store| {
         let one = banning("");
         let before = offend(store, &one, 2, NOW);
         assert_eq!((before.ban, before.retry_ms), (BanAnswer::None, 100));
@@ -57,7 +57,7 @@ fn a_ban_begins_with_the_refusal_that_completes_it_and_ends_to_the_millisecond()
 
 #[test]
 fn only_refusals_within_the_time_count_wherever_it_begins() {
-    on_both(|store| {
+    on_both_at_call_time(|store| {
         let one = banning("");
         // At 0, 6 and 10 s: no three are within 10 s. The ones at 6, 10 and 15.999 s are.
         for at in [0, 6 * SECOND, 10 * SECOND] {
@@ -69,7 +69,7 @@ fn only_refusals_within_the_time_count_wherever_it_begins() {
 
 #[test]
 fn bans_of_repeat_offenders_grow_to_the_most_and_are_forgotten() {
-    on_both(|store| {
+    on_both_at_call_time(|store| {
         let one = banning(", grow = 3, at_most = \"20m\"");
         let mut now = NOW;
         for minutes in [1, 3, 9, 20, 20] {
@@ -87,7 +87,7 @@ fn bans_of_repeat_offenders_grow_to_the_most_and_are_forgotten() {
 
 #[test]
 fn a_banned_request_charges_nothing() {
-    on_both(|store| {
+    on_both_at_call_time(|store| {
         let one = banning("");
         let other = check(
             &limit(
@@ -117,7 +117,7 @@ fn a_banned_request_charges_nothing() {
 
 #[test]
 fn a_reset_lifts_the_ban_and_forgets_the_offences() {
-    on_both(|store| {
+    on_both_at_call_time(|store| {
         let one = banning(", grow = 2");
         let ban_key = one.ban.as_ref().unwrap().key.clone();
         assert_eq!(ban_key, "sg:{ip=1}:login:ban");
@@ -132,7 +132,7 @@ fn a_reset_lifts_the_ban_and_forgets_the_offences() {
 /// A corrected charge has nothing to do with the ban.
 #[test]
 fn a_refund_lifts_no_ban() {
-    on_both(|store| {
+    on_both_at_call_time(|store| {
         let one = banning("");
         let charged = store.one(Op::Take, &one, NOW);
         (0..3).for_each(|_| assert!(!store.one(Op::Take, &one, NOW).admitted));
@@ -144,7 +144,7 @@ fn a_refund_lifts_no_ban() {
 /// An exhausted limit hands over to the one after it, and for as long as the ban lasts.
 #[test]
 fn a_ban_prolongs_the_turn_of_the_limit_after_it() {
-    on_both(|store| {
+    on_both_at_call_time(|store| {
         let first = banning("");
         let next = check(&compile_limit("next", "algorithm = \"fixed_window\"\nrate = \"9/h\""), "ip=1", 1);
         let chain = [

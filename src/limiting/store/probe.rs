@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep};
 use crate::limiting::decision::{Check, ErrorKind, Op};
 use crate::limiting::limit::Limit;
 use crate::limiting::store::Store;
+use crate::limiting::store::address::{Address, Deployment};
 use crate::limiting::store::redis::connection::link::CONNECT_TIMEOUT;
 use crate::limiting::store::redis::connection::sentinel::REFUSED_LOGIN;
 use crate::limiting::store::redis::eviction::NO_EVICTION;
@@ -138,9 +139,18 @@ fn describe_error(kind: ErrorKind, cause: &str, settings: &StoreSettings) -> Str
 
 /// Returns the command that gives a user of Redis the permissions that the gateway needs.
 fn describe_permissions(settings: &StoreSettings) -> String {
-    let (user, prefix) = (settings.login.username.as_deref().unwrap_or("default"), &settings.prefix);
+    let StoreKind::Redis(url) = &settings.kind else { return String::new() };
+    let address = Address::parse(&url.0).ok();
+    let user_in_url = address.as_ref().and_then(|address| address.login.username());
+    let user = settings.login.username.as_deref().or(user_in_url).unwrap_or("default");
+    let more = match address.as_ref().map(|address| &address.form) {
+        Some(Deployment::Cluster(_)) => " +cluster|slots +asking",
+        Some(Deployment::Sentinel { .. }) => " +role",
+        Some(Deployment::Node(_)) | None => "",
+    };
     format!(
-        "let the user do what it needs: ACL SETUSER {user} ~{prefix}:* +@read +@write -@dangerous +eval +evalsha \
-         +script|load +time +info"
+        "let the user do what it needs: ACL SETUSER {user} ~{}:* +@read +@write -@dangerous +eval +evalsha \
+         +script|load +time +info{more}",
+        settings.prefix
     )
 }
