@@ -2,7 +2,7 @@
 //! `Transfer-Encoding` or sent twice, and a fragment or raw bytes in the target. The inspector reads all bytes of a
 //! client connection from head to head. It is used only if some route or the server has `strictness = "strict"`, or if
 //! header names keep their case (`header_case`): then it remembers them.
-//! It also finds the extensions of chunks, which the parser would count.
+//! The inspector also finds the extensions of chunks, which the parser would count.
 
 use crate::ends::End;
 use crate::proxy::head::reject::find_raw_target_fault;
