@@ -52,6 +52,10 @@ pub const HOP_BY_HOP: [KnownHeader; 8] = [
     KnownHeader::TransferEncoding,
 ];
 
+/// HTTP itself, which is never tunnelled: the gateway does not read tunnels, so requests in them would bypass all
+/// limits.
+pub const HTTP_PROTOCOLS: [&str; 6] = ["h2c", "h2", "h3", "http", "https", "tls"];
+
 impl KnownHeader {
     /// Returns the header with this name, in lower case. `None` if the gateway gives it no meaning.
     pub fn from_name(name: &str) -> Option<KnownHeader> {

@@ -20,6 +20,8 @@ pub struct SharedState {
     overtaken: AtomicBool,
     started: Instant,
     last_reload: Mutex<Value>,
+    /// Parts of the active config that could not be applied, each with its error.
+    unapplied: Mutex<Vec<String>>,
     pub history: ConfigHistory,
     /// Digest of the files that a change over HTTP wrote.
     written: Mutex<Option<ContentDigest>>,
@@ -52,6 +54,7 @@ impl Default for SharedState {
             overtaken: AtomicBool::new(false),
             started: Instant::now(),
             last_reload: Mutex::new(Value::Null),
+            unapplied: Mutex::default(),
             history: ConfigHistory::default(),
             written: Mutex::new(None),
             admin: Mutex::new(None),
@@ -96,6 +99,15 @@ impl SharedState {
         if overtakes {
             self.overtaken.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Returns the errors of the parts of the active config that could not be applied.
+    pub fn unapplied(&self) -> Vec<String> {
+        self.unapplied.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn set_unapplied(&self, errors: Vec<String>) {
+        *self.unapplied.lock().unwrap_or_else(PoisonError::into_inner) = errors;
     }
 
     /// Returns the address of the admin listener, with its real port.

@@ -81,6 +81,7 @@ pub async fn show_status(request: PageRequest) -> Result<AdminResponse, Problem>
         "watch": state.watching().label(),
         "pinned": request.context.config.pinned_generation(),
         "last_reload": state.last_reload(),
+        "unapplied": state.unapplied(),
         "certificates": list_certificates(&snapshot.config),
         "token_keys": describe_token_keys(&snapshot.config),
         "store": {

@@ -192,10 +192,9 @@ fn judge_config(event: &Value, problems: &mut Problems) {
         );
         problems.warn("reload_failed", text, "#/config");
     }
-    if reload["result"] == "success"
-        && let Some(failure) = reload["diagnostics"][0]["message"].as_str()
-    {
-        let text = format!("The last change of the config is active, but not all of it: {failure}.");
+    if let Some(error) = event["unapplied"][0].as_str() {
+        let text =
+            format!("The config is active, but not all of it: {error}. The gateway tries again every 10 seconds.");
         problems.bad("reload_incomplete", text, "#/config");
     }
     if let Some(generation) = event["pinned"].as_u64() {
@@ -356,9 +355,10 @@ mod tests {
                 ],
             ),
             (
-                json!({ "last_reload": { "result": "success", "diagnostics": [{ "message": "cannot listen" }] } }),
+                json!({ "last_reload": { "result": "unchanged" }, "unapplied": ["cannot listen"] }),
                 vec![
-                    "bad reload_incomplete The last change of the config is active, but not all of it: cannot listen. #/config",
+                    "bad reload_incomplete The config is active, but not all of it: cannot listen. The gateway tries again \
+                     every 10 seconds. #/config",
                 ],
             ),
             (

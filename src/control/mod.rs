@@ -44,6 +44,7 @@ use tokio::runtime::LocalOptions;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, spawn_local};
+use tokio::time::{MissedTickBehavior, interval};
 
 use crate::acme;
 use crate::admin::ledger::UsageLedger;
@@ -122,6 +123,9 @@ const JOBS: usize = 8;
 /// Interval between two reports of lines left out of the log.
 const LEFT_OUT_REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
+/// Interval of attempts to apply parts of the active config that could not be applied.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+
 /// Runs the gateway until it has drained.
 ///
 /// # Errors
@@ -157,6 +161,8 @@ async fn run_control_loop(source: ConfigSource) -> Result<(), Error> {
     // A `Text` source may still name files: sets and secrets.
     let watch = reloader.source.is_watchable().then(|| WatchHandle::start(files, jobs, reloader.shared.clone()));
     let mut handed_over = false;
+    let mut retries = interval(RETRY_INTERVAL);
+    retries.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             () = stop.next_signal() => break,
@@ -166,6 +172,9 @@ async fn run_control_loop(source: ConfigSource) -> Result<(), Error> {
                 watch_files_of(watch.as_ref(), &reloader, &outcome);
             }
             _ = usr1.recv() => reloader.listeners.reopen_logs(),
+            _ = retries.tick(), if reloader.is_incomplete() => {
+                let Some(()) = unless_stopped(&mut stop, reloader.complete_activation()).await else { break };
+            }
             Some(job) = inbox.recv() => {
                 let reload = unless_stopped(&mut stop, reloader.reload(&job.order));
                 let Some((outcome, contents)) = reload.await else { break };

@@ -2,12 +2,12 @@
 //! by swapping a symlink. It watches directories rather than files, treats every event as "check again", waits until no
 //! file is being written, compares contents, and polls slowly for file systems without events.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::Metadata;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use notify::event::{AccessKind, AccessMode, EventKind};
@@ -19,7 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use crate::admin::lifecycle::{SharedState, Watching};
 use crate::file_stamp::FileStamp;
 use crate::reload::job::{ContentDigest, ReloadJob, ReloadOrder, ReloadOutcome, Trigger};
-use crate::reload::open_files::{self, OpenFiles, OpenState, PAUSE_MAX, WRITE_MAX};
+use crate::reload::open_files::{self, OpenState, PAUSE_MAX, WRITE_MAX};
 use crate::{config, descriptors};
 
 /// The control thread's handle of the watcher.
@@ -40,8 +40,12 @@ struct Watcher {
     files: watch::Receiver<WatchedFiles>,
     jobs: mpsc::Sender<ReloadJob>,
     shared: Arc<SharedState>,
-    /// Notified by events of the system, from a thread of `notify`.
+    /// Notified by events that may be about a file of the config, from a thread of `notify`.
     changed: Arc<Notify>,
+    /// Notified by other events: a directory that is watched for overrides may have been replaced.
+    moved: Arc<Notify>,
+    /// The directories of the config, as events name them.
+    config_directories: Arc<Mutex<HashSet<PathBuf>>>,
     events: Option<RecommendedWatcher>,
     armed: HashMap<DirectoryId, PathBuf>,
     stamps: BTreeMap<PathBuf, Option<FileStamp>>,
@@ -72,19 +76,31 @@ impl WatchHandle {
     /// Watches `files` and sends a job when they may have changed.
     pub fn start(files: WatchedFiles, jobs: mpsc::Sender<ReloadJob>, shared: Arc<SharedState>) -> WatchHandle {
         let (sender, receiver) = watch::channel(files);
-        let change = Arc::new(Notify::new());
+        let (change, moved) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let directories: Arc<Mutex<HashSet<PathBuf>>> = Arc::default();
         let mut watcher = Watcher {
             files: receiver,
             jobs,
             shared,
             changed: change.clone(),
+            moved: moved.clone(),
+            config_directories: directories.clone(),
             events: None,
             armed: HashMap::new(),
             stamps: BTreeMap::new(),
             contents: ContentDigest::default(),
         };
         let open_files = watcher.shared.open_files.clone();
-        match notify::recommended_watcher(move |event| notify_on_write(&change, &open_files, &event)) {
+        let on_event = move |event: notify::Result<notify::Event>| {
+            if let Ok(event) = &event {
+                open_files.record_event(event, std::time::Instant::now());
+            }
+            if !is_read(&event) {
+                let directories = directories.lock().unwrap_or_else(PoisonError::into_inner);
+                if concerns(&event, &directories) { change.notify_one() } else { moved.notify_one() }
+            }
+        };
+        match notify::recommended_watcher(on_event) {
             Ok(events) => watcher.events = Some(events),
             Err(error) => watcher.fall_back_to_polling(&error),
         }
@@ -111,18 +127,22 @@ fn run_watcher(watcher: Watcher) -> io::Result<()> {
     std::thread::Builder::new().name("watch".to_owned()).spawn(run).map(drop)
 }
 
-/// Wakes the watcher on writes only, because our own reads cause events too.
-fn notify_on_write(changed: &Notify, open_files: &OpenFiles, event: &notify::Result<notify::Event>) {
-    if let Ok(event) = event {
-        open_files.record_event(event, std::time::Instant::now());
-    }
-    let idle = event.as_ref().is_ok_and(|event| {
-        let read = matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write));
-        read && !event.need_rescan()
-    });
-    if !idle {
-        changed.notify_one();
-    }
+/// Returns whether an event is about reading only. Our own reads cause such events.
+fn is_read(event: &notify::Result<notify::Event>) -> bool {
+    event.as_ref().is_ok_and(|event| {
+        let is_access = matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write));
+        is_access && !event.need_rescan()
+    })
+}
+
+/// Returns whether an event may be about something in one of `directories`, or a directory itself. An event without a
+/// path, or about lost events, may.
+fn concerns(event: &notify::Result<notify::Event>, directories: &HashSet<PathBuf>) -> bool {
+    let Ok(event) = event else { return true };
+    let is_inside = |path: &PathBuf| {
+        directories.contains(path) || path.parent().is_some_and(|directory| directories.contains(directory))
+    };
+    event.need_rescan() || event.paths.is_empty() || event.paths.iter().any(is_inside)
 }
 
 impl Watcher {
@@ -130,10 +150,16 @@ impl Watcher {
         self.accept_files().await;
         let mut ticks = interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let change = self.changed.clone();
+        let (change, moved) = (self.changed.clone(), self.moved.clone());
         loop {
             tokio::select! {
                 () = change.notified() => self.wait_until_written().await,
+                () = moved.notified() => {
+                    // A burst of events leads to a single check.
+                    tokio::time::sleep(QUIET_TIME).await;
+                    self.watch_directories();
+                    continue;
+                }
                 _ = ticks.tick() => {
                     if self.stamps == read_stamps(&self.files.borrow().config) {
                         continue;
@@ -286,9 +312,13 @@ impl Watcher {
     fn watch_directories(&mut self) {
         let Some(events) = &mut self.events else { return };
         let files = self.files.borrow().clone();
-        let dirs = [&files.config, &files.overrides].into_iter().flat_map(|files| watched_directories(files));
+        let identify = |files| {
+            let directories = watched_directories(files).into_iter();
+            directories.filter_map(|dir| Some((directory_id(&std::fs::metadata(&dir).ok()?), dir)))
+        };
+        let of_config: HashMap<DirectoryId, PathBuf> = identify(&files.config).collect();
         let directories: HashMap<DirectoryId, PathBuf> =
-            dirs.filter_map(|dir| Some((directory_id(&std::fs::metadata(&dir).ok()?), dir))).collect();
+            identify(&files.overrides).chain(of_config.iter().map(|(id, dir)| (*id, dir.clone()))).collect();
         self.armed.retain(|identity, dir| {
             let is_kept = directories.contains_key(identity);
             if !is_kept {
@@ -298,6 +328,9 @@ impl Watcher {
             }
             is_kept
         });
+        // Events name a directory as it was named when the watch began.
+        let named = of_config.into_iter().map(|(identity, dir)| self.armed.get(&identity).cloned().unwrap_or(dir));
+        *self.config_directories.lock().unwrap_or_else(PoisonError::into_inner) = named.collect();
         let mut failure = None;
         for (identity, dir) in directories {
             if self.armed.contains_key(&identity) {
@@ -475,6 +508,23 @@ mod tests {
         for expected in ["mount", "mount/../v1/deep"] {
             assert!(directories.contains(&root.join(expected)), "{expected} of {directories:?}");
         }
+    }
+
+    #[test]
+    fn only_events_in_directories_of_the_config_concern_it() {
+        let directories = HashSet::from([PathBuf::from("/etc/gw"), PathBuf::from("/etc/gw/sites")]);
+        let event = |paths: &[&str]| {
+            let event = notify::Event::new(EventKind::Any);
+            Ok(paths.iter().fold(event, |event, path| event.add_path(PathBuf::from(path))))
+        };
+        for paths in [&["/etc/gw/a.toml"][..], &["/etc/gw"], &["/data/x", "/etc/gw/sites/b.toml"], &[]] {
+            assert!(concerns(&event(paths), &directories), "{paths:?}");
+        }
+        for paths in [&["/data/rows"][..], &["/data"], &["/etc/gw/tenants/rows"], &["/etc"]] {
+            assert!(!concerns(&event(paths), &directories), "{paths:?}");
+        }
+        let lost = event(&["/data/rows"]).map(|event| event.set_flag(notify::event::Flag::Rescan));
+        assert!(concerns(&lost, &directories) && concerns(&Err(notify::Error::generic("x")), &directories));
     }
 
     #[test]

@@ -83,6 +83,13 @@ fn what_was_delivered_is_charged() {
     let message = format!(
         "{{\"id\":\"{long}\",\"choices\":[{{\"message\":{{\"role\":\"assistant\",\"content\":\"{long}\"}}}}]}}"
     );
+    let delta = format!("{{\"choices\":[{{\"delta\":{{\"content\":\"{long}\"}}}}]}}");
+    let thoughts =
+        format!("{{\"type\":\"message\",\"content\":[{{\"type\":\"redacted_thinking\",\"data\":\"{long}\"}}]}}");
+    let repeating = format!(
+        "data: {{\"choices\":[{{\"delta\":{{\"content\":\" a\"}},\"message\":{{\"content\":\"{}\"}}}}]}}\n\n",
+        "x".repeat(100)
+    );
     let counting = CHUNK.replace("\"model\"", "\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4},\"model\"");
     let coded = |kind: &str, coding: &str, body: &[u8]| whole(&format!("{kind}\r\ncontent-encoding: {coding}"), body);
     for (name, target, response, used) in [
@@ -102,6 +109,28 @@ fn what_was_delivered_is_charged() {
         ("within an event", "/hold", chunked(EVENTS, &format!("{anthropic}{long}"), ""), 1070),
         ("broken events", "/cut", chunked(EVENTS, &format!("data: {{oh {long}\n\n"), ""), 1001),
         ("JSON without usage", "/", whole(JSON, message.as_bytes()), 1000),
+        // Some servers mix the formats.
+        ("a message as an event", "/cut", chunked(EVENTS, &format!("data: {message}\n\n"), ""), 1000),
+        ("a document under the type of a stream", "/", whole(EVENTS, message.as_bytes()), 1000),
+        ("a delta as JSON", "/", whole(JSON, delta.as_bytes()), 1000),
+        ("deltas in lines", "/cut", chunked(LINES, &format!("{delta}\n").repeat(3), ""), 3000),
+        ("a message of Anthropic as an event", "/", whole(EVENTS, format!("data: {thoughts}\n\n").as_bytes()), 1000),
+        ("hidden thoughts", "/", whole(JSON, thoughts.as_bytes()), 1000),
+        (
+            "spoken words",
+            "/",
+            whole(JSON, delta.replace("\"content\":", "\"audio\":{\"transcript\":").replace("}}]", "}}}]").as_bytes()),
+            1000,
+        ),
+        ("a transcription", "/", whole(JSON, format!("{{\"text\":\"{long}\"}}").as_bytes()), 1000),
+        (
+            "a patch",
+            "/",
+            whole(JSON, format!("{{\"output\":[{{\"operation\":{{\"diff\":\"{long}\"}}}}]}}").as_bytes()),
+            1000,
+        ),
+        // Others repeat in each event what they have sent.
+        ("events with the message so far", "/cut", chunked(EVENTS, &repeating.repeat(300), ""), 300),
         ("JSON that breaks off", "/cut", chunked(JSON, &message[..message.len() - 5], ""), 1000),
         ("a member that is no content", "/", whole(JSON, format!("{{\"id\":\"{long}\"}}").as_bytes()), 100),
         // Documents in lines, of Ollama: one token for each, or for each four bytes of text.

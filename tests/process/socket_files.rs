@@ -339,7 +339,22 @@ fn the_config_says_who_may_connect_to_a_socket_and_a_reload_changes_it() {
     std::fs::remove_file(&plain).unwrap();
     gateway.write_config(&(with("mode = \"0600\"\n") + "[limit.new]\nrate = \"1/s\"\n"));
     wait_until("the mode changes", || access(&own).0 == 0o600);
-    wait_until("it is a problem", || gateway.admin("/-/status").json()["problems"][0]["kind"] == "reload_incomplete");
+    let is_incomplete = || {
+        let is_problem = gateway.admin("/-/status").json()["problems"][0]["kind"] == "reload_incomplete";
+        assert_eq!(gateway.metric("config_unapplied", &[]) > Some(0.0), is_problem);
+        is_problem
+    };
+    wait_until("it is a problem", is_incomplete);
+    // It stays one, whatever else is loaded, until the fault is gone.
+    let reload = || gateway.admin_request("POST", "/-/reload", "", "").json()["result"].clone();
+    assert_eq!(reload(), "unchanged");
+    assert!(is_incomplete(), "the socket still has no file");
+    let active = std::fs::read_to_string(gateway.config()).unwrap();
+    gateway.write_config("no config");
+    wait_until("it is rejected", || gateway.admin("/-/status").json()["last_reload"]["result"] == "failure");
+    assert!(is_incomplete(), "the socket still has no file");
+    gateway.write_config(&active.replacen(&format!(", \"unix:{}\"", plain.display()), "", 1));
+    wait_until("the listener is gone", || !is_incomplete());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use rustix::process::{Resource, getrlimit};
 use serde_json::{Value, json};
 
 use crate::admin::context::AdminContext;
-use crate::admin::lifecycle::format_rfc3339;
+use crate::admin::lifecycle::{SharedState, format_rfc3339};
 use crate::admin::upstreams::list_upstreams;
 use crate::admin::verdict::{count_rejected, list_key_status, list_problems};
 use crate::config::Config;
@@ -80,6 +80,7 @@ impl LiveSampler {
             "generation": snapshot.generation,
             "loaded_at": format_rfc3339(snapshot.loaded_at),
             "last_reload": describe_reload(&shared.last_reload(), most),
+            "unapplied": list_unapplied(shared, most),
             "pinned": context.config.pinned_generation(),
             "token_keys": describe_key_faults(&snapshot.config, most),
             "store": {
@@ -249,6 +250,11 @@ fn describe_certificates(context: &AdminContext, now: i64, most: usize) -> Value
 }
 
 /// Shortens the record of the last reload; `null` before the first.
+/// Lists errors of parts of the active config that could not be applied.
+fn list_unapplied(shared: &SharedState, most: usize) -> Vec<Value> {
+    shared.unapplied().into_iter().take(most.min(5)).map(|error| cut_value(&error.into())).collect()
+}
+
 fn describe_reload(record: &Value, most: usize) -> Value {
     if record.is_null() {
         return Value::Null;

@@ -41,6 +41,7 @@ use crate::reload::loader::Loader;
 use crate::reload::open_files::{self, Writer};
 use crate::snapshot::{CurrentSnapshot, PersistentState, Snapshot};
 use crate::telemetry::metrics::Metrics;
+use crate::worker::BindError;
 
 pub struct Reloader {
     pub source: ConfigSource,
@@ -94,6 +95,9 @@ impl Reloader {
             Ok(config) if config.hash == self.current.load().config.hash => {
                 if !dry_run || verify {
                     self.end_pin();
+                }
+                if !dry_run {
+                    self.complete_activation().await;
                 }
                 ReloadOutcome::Unchanged { generation, warnings: warnings_json(&config) }
             }
@@ -310,6 +314,38 @@ impl Reloader {
         ReloadOutcome::Applied(AppliedReload { generation, diff, restart, warnings, failures })
     }
 
+    /// Returns whether a part of the active config could not be applied, such as the mode of a socket.
+    pub fn is_incomplete(&self) -> bool {
+        self.metrics.config_unapplied.get() > 0
+    }
+
+    /// Tries again to apply the parts of the active config that could not be applied.
+    pub async fn complete_activation(&mut self) {
+        if !self.is_incomplete() {
+            return;
+        }
+        let config = self.current.load_full();
+        let failures = match self.listeners.prepare_added(&config.config, &config.config).await {
+            Ok(bindings) => self.listeners.exchange_listeners(bindings, &config.config),
+            Err(error) => vec![error],
+        };
+        self.report_unapplied(&failures);
+    }
+
+    /// Remembers the parts of the active config that could not be applied, and logs those that are new.
+    fn report_unapplied(&self, failures: &[BindError]) {
+        let before = self.shared.unapplied();
+        let errors: Vec<String> = failures.iter().map(ToString::to_string).collect();
+        for error in errors.iter().filter(|error| !before.contains(error)) {
+            tracing::error!("{error}; the rest of the config is active");
+        }
+        if errors.is_empty() && !before.is_empty() {
+            tracing::info!("all of the config is active now");
+        }
+        self.metrics.config_unapplied.set(i64::try_from(errors.len()).unwrap_or(i64::MAX));
+        self.shared.set_unapplied(errors);
+    }
+
     /// Opens the CAs of development certificates on the loader's thread.
     async fn open_cas(&self, config: &Config) -> Result<LocalCas, ReloadFailure> {
         let directories = local_ca::list_directories(config);
@@ -338,9 +374,7 @@ impl Reloader {
                 for key in &applied.restart {
                     tracing::warn!("the change of {key} needs a restart; until then the old value stays active");
                 }
-                for failure in &applied.failures {
-                    tracing::error!("{failure}; the rest of the config is active");
-                }
+                self.report_unapplied(&applied.failures);
             }
             ReloadOutcome::Unchanged { generation, .. } => {
                 // The user undid a bad edit: the file again contains the active config.

@@ -43,9 +43,18 @@ pub enum Target {
     /// `true` says that the document is the last one of the response.
     IsLast,
     /// Output of the model: all texts in this value.
-    Content,
+    Content(ContentPlace),
     /// Output of the model, if this value is a text.
-    ContentText,
+    ContentText(ContentPlace),
+}
+
+/// Whether the API has output in this place of such a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContentPlace {
+    Usual,
+    /// The API has output there in another format, and some servers mix the formats: they send whole messages as
+    /// events. Others repeat there what they have sent, so this counts only as long as the usual places are empty.
+    OtherFormat,
 }
 
 /// Bytes of text that may pass although nothing was used, such as the `[DONE]` that ends a stream.
@@ -74,6 +83,8 @@ pub struct UsageReadings {
     is_report: bool,
     /// Which texts are output is known, and not only which numbers are usage.
     knows_content: bool,
+    /// Content has passed in a usual place.
+    has_usual_content: bool,
     /// Bytes of content that have passed since the last document with a final number. That report does not include them.
     unreported: u64,
     /// The faults that occurred, by their bits.
@@ -125,6 +136,18 @@ impl UsageReadings {
     pub fn add_content(&mut self, bytes: usize) {
         self.delivered.bytes = self.delivered.bytes.saturating_add(bytes as u64);
         self.unreported = self.unreported.saturating_add(bytes as u64);
+    }
+
+    /// Counts bytes of content in a place of the document.
+    pub fn add_content_of(&mut self, place: ContentPlace, bytes: usize) {
+        match place {
+            ContentPlace::Usual => {
+                self.has_usual_content |= bytes > 0;
+                self.add_content(bytes);
+            }
+            ContentPlace::OtherFormat if self.has_usual_content => {}
+            ContentPlace::OtherFormat => self.add_content(bytes),
+        }
     }
 
     /// Counts parts of the content that are at least a token each.

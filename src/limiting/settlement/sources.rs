@@ -7,7 +7,7 @@ use http::HeaderName;
 
 use crate::labels::labels;
 use crate::limiting::settlement::path_tree::{PathStep, PathTree};
-use crate::limiting::settlement::readings::{Target, UsageField};
+use crate::limiting::settlement::readings::{ContentPlace, Target, UsageField};
 use crate::limiting::source::JsonPointer;
 
 labels! {
@@ -45,6 +45,26 @@ pub struct UsageSources {
     pub headers: Vec<(HeaderName, UsageField)>,
     /// The paths of content are known. Without an API, any text may be content.
     pub knows_content: bool,
+}
+
+/// Format in which an API has output in a place.
+#[derive(Clone, Copy)]
+enum Format {
+    /// Documents, alone or in lines.
+    Document,
+    Events,
+    Any,
+}
+
+impl Format {
+    /// Returns what the place is in documents and in events.
+    fn places(self) -> [ContentPlace; 2] {
+        match self {
+            Format::Document => [ContentPlace::Usual, ContentPlace::OtherFormat],
+            Format::Events => [ContentPlace::OtherFormat, ContentPlace::Usual],
+            Format::Any => [ContentPlace::Usual; 2],
+        }
+    }
 }
 
 /// Path of a value, by the names of its members. `*` is any item of an array.
@@ -89,8 +109,19 @@ const BEDROCK: &[FieldPath] = &[
 ];
 /// Members of messages and deltas whose texts are output. Images and sounds are none: their length says nothing about
 /// their tokens.
-const OPENAI_TEXTS: &[&str] =
-    &["content", "text", "refusal", "reasoning", "reasoning_content", "thinking", "tool_calls", "function_call"];
+const OPENAI_TEXTS: &[&str] = &[
+    "content",
+    "text",
+    "refusal",
+    "reasoning",
+    "reasoning_content",
+    "thinking",
+    "tool_calls",
+    "function_call",
+    "audio/transcript",
+];
+/// The same of the items of the responses API.
+const OPENAI_ITEM_TEXTS: &[&str] = &["content", "summary", "arguments", "input", "code", "action", "operation"];
 const GEMINI_TEXTS: &[&str] = &["text", "functionCall", "executableCode"];
 const BEDROCK_HEADERS: [(HeaderName, UsageField); 4] = [
     (HeaderName::from_static("x-amzn-bedrock-input-token-count"), INPUT),
@@ -118,7 +149,7 @@ impl UsageSources {
         sources.knows_content = listed.iter().any(|source| matches!(source, UsageSource::Dialect(_)));
         if !sources.knows_content {
             for tree in [&mut sources.json, &mut sources.events] {
-                tree.add_path([], Target::Content);
+                tree.add_path([], Target::Content(ContentPlace::Usual));
             }
         }
         sources.listed = listed;
@@ -142,15 +173,16 @@ impl UsageSources {
                     self.json.add_path(steps(path), Target::Number { field: *field, is_final: true });
                 }
                 self.json.add_path(steps("done"), Target::IsLast);
-                add_content(&mut self.json, "message", &["content", "thinking", "tool_calls"]);
-                ["response", "thinking"].iter().for_each(|name| self.json.add_path(steps(name), Target::ContentText));
-                add_content(&mut self.json, "choices/*/message", OPENAI_TEXTS);
-                add_content(&mut self.json, "choices/*", &["text"]);
-                add_content(&mut self.json, "output/*", &["content", "summary", "arguments", "input", "code"]);
-                add_content(&mut self.events, "choices/*/delta", OPENAI_TEXTS);
-                add_content(&mut self.events, "choices/*", &["text"]);
+                self.add_content(Format::Document, "message", &["content", "thinking", "tool_calls"]);
+                ["response", "thinking"].iter().for_each(|name| self.add_content_text(Format::Document, name));
+                self.add_content(Format::Document, "choices/*/message", OPENAI_TEXTS);
+                self.add_content(Format::Events, "choices/*/delta", OPENAI_TEXTS);
+                self.add_content(Format::Any, "choices/*", &["text"]);
+                self.add_content(Format::Document, "output/*", OPENAI_ITEM_TEXTS);
+                // Of transcriptions. Events of the responses API repeat their texts in a member of this name.
+                self.json.add_path(steps("text"), Target::ContentText(ContentPlace::Usual));
                 // Of the responses API. Its later events repeat the text.
-                self.events.add_path(steps("delta"), Target::ContentText);
+                self.add_content_text(Format::Events, "delta");
             }
             UsageDialect::Anthropic => {
                 add_fields(&mut self.json, "usage", ANTHROPIC, |_| true);
@@ -159,8 +191,10 @@ impl UsageSources {
                 add_fields(&mut self.events, "usage", ANTHROPIC, |field| field == OUTPUT);
                 self.events.add_path(steps("message/model"), Target::Model);
                 self.events.add_path(steps("type"), Target::EventType);
-                add_content(&mut self.json, "content/*", &["text", "thinking", "input"]);
-                add_content(&mut self.events, "delta", &["text", "thinking", "partial_json"]);
+                self.add_content(Format::Document, "content/*", &["text", "thinking", "input", "data"]);
+                self.add_content(Format::Events, "delta", &["text", "thinking", "partial_json"]);
+                // Thoughts that are not shown arrive as a whole.
+                self.add_content(Format::Events, "content_block", &["data"]);
             }
             UsageDialect::Gemini => {
                 // Without `alt=sse`, a stream is one JSON array.
@@ -170,16 +204,30 @@ impl UsageSources {
                 }
                 add_fields(&mut self.events, "usageMetadata", GEMINI, |field| field == TOTAL);
                 self.events.add_path(steps("modelVersion"), Target::Model);
-                add_content(&mut self.json, "candidates/*/content/parts/*", GEMINI_TEXTS);
-                add_content(&mut self.json, "*/candidates/*/content/parts/*", GEMINI_TEXTS);
-                add_content(&mut self.events, "candidates/*/content/parts/*", GEMINI_TEXTS);
+                self.add_content(Format::Any, "candidates/*/content/parts/*", GEMINI_TEXTS);
+                self.add_content(Format::Document, "*/candidates/*/content/parts/*", GEMINI_TEXTS);
             }
             UsageDialect::Bedrock => {
                 add_fields(&mut self.json, "usage", BEDROCK, |_| true);
-                add_content(&mut self.json, "output/message/content/*", &["text", "toolUse", "reasoningContent"]);
+                let texts = ["text", "toolUse", "reasoningContent"];
+                add_content(&mut self.json, ContentPlace::Usual, "output/message/content/*", &texts);
                 self.headers.extend(BEDROCK_HEADERS);
             }
         }
+    }
+
+    /// Adds members of an object whose texts are output in responses of this format.
+    fn add_content(&mut self, format: Format, parent: &str, members: &[&str]) {
+        let [json, events] = format.places();
+        add_content(&mut self.json, json, parent, members);
+        add_content(&mut self.events, events, parent, members);
+    }
+
+    /// Adds a member whose value is output in responses of this format, if it is a text.
+    fn add_content_text(&mut self, format: Format, member: &str) {
+        let [json, events] = format.places();
+        self.json.add_path(steps(member), Target::ContentText(json));
+        self.events.add_path(steps(member), Target::ContentText(events));
     }
 }
 
@@ -191,8 +239,8 @@ fn add_pointer(tree: &mut PathTree, pointer: &JsonPointer) {
 }
 
 /// Adds members of an object whose texts are output.
-fn add_content(tree: &mut PathTree, parent: &str, members: &[&str]) {
-    members.iter().for_each(|member| tree.add_path(steps(parent).chain(steps(member)), Target::Content));
+fn add_content(tree: &mut PathTree, place: ContentPlace, parent: &str, members: &[&str]) {
+    members.iter().for_each(|member| tree.add_path(steps(parent).chain(steps(member)), Target::Content(place)));
 }
 
 /// Adds the fields of an object. `is_final`: which of their whole parts prove the usage.

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
-use http::header::{AUTHORIZATION, CONNECTION, HOST, TE, UPGRADE};
+use http::header::{AUTHORIZATION, CONNECTION, EXPECT, HOST, TE, UPGRADE};
 use regex_automata::Anchored;
 use regex_automata::hybrid::LazyStateID;
 use regex_automata::hybrid::dfa::{Cache, DFA};
@@ -14,6 +14,7 @@ use regex_automata::util::start;
 use regex_automata::util::syntax;
 
 use crate::limiting::source::Source;
+use crate::received_headers::HTTP_PROTOCOLS;
 
 /// The most states that a comparison visits. Whoever writes a longer expression is believed.
 const STATES_MAX: usize = 500;
@@ -43,12 +44,12 @@ const HOST_NAME: &str = "[-0-9a-z._~!$&'()*+,;=%]+|\\[[0-9a-f:.]+\\]";
 static AUTHORITY: LazyLock<String> = LazyLock::new(|| format!("(?:{HOST_NAME})(?::[0-9]+)?"));
 /// Schemes begin with an upper-case letter, and one space is between words.
 const CREDENTIALS: &str = "[^ \t]+|[^a-z \t][^A-Z \t]*(?: [^ \t]+)+";
-/// Contains `websocket` in another case.
-static ODD_WEBSOCKET: LazyLock<String> = LazyLock::new(|| {
+/// Contains `websocket` in another case, or is HTTP itself, which nobody can switch to.
+static NO_UPGRADE: LazyLock<String> = LazyLock::new(|| {
     let word = "websocket";
     let cases =
         word.char_indices().map(|(at, c)| format!("{}{}(?i:{})", &word[..at], c.to_ascii_uppercase(), &word[at + 1..]));
-    format!(".*(?:{}).*", cases.collect::<Vec<_>>().join("|"))
+    format!(".*(?:{}).*|(?i:{})(?:/.*)?", cases.collect::<Vec<_>>().join("|"), HTTP_PROTOCOLS.join("|"))
 });
 
 thread_local! {
@@ -72,15 +73,16 @@ impl Source {
             Source::Target => (&TARGET, ""),
             Source::QueryString => (QUERY, ""),
             Source::Host => (HOST_NAME, ""),
-            Source::Method => ("[!-`{-~]+", ""),
+            Source::Method => ("[!-`{-~]+", "CONNECT"),
             Source::Country => ("[A-Z]{2}", ""),
             Source::Cookie(_) => ("[^ ]*", ""),
             Source::Header(name) => match *name {
                 HOST => (&AUTHORITY, ""),
                 AUTHORIZATION => (CREDENTIALS, ""),
-                UPGRADE => ("[!-~]+", &ODD_WEBSOCKET),
+                UPGRADE => ("[!-~]+", &NO_UPGRADE),
                 CONNECTION => ("upgrade|te", ""),
                 TE => ("trailers", ""),
+                EXPECT => ("(?i:100-continue)", ""),
                 _ => return None,
             },
             _ => return None,

@@ -12,7 +12,7 @@ use crate::limiting::source::{Prefixes, Source, SourceValue};
 use crate::names::{TextFault, invalid_text};
 use crate::net::Nat64;
 use crate::text::push_percent_encoded;
-use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, TE, UPGRADE};
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, UPGRADE};
 use http::{HeaderName, Method};
 
 const CREDENTIAL_HELP: &str = "write the token alone, or the scheme and what follows it, like `Basic dXNlcjpwYXNz`";
@@ -125,7 +125,10 @@ impl Source {
             Source::Country => COUNTRY_HELP,
             Source::Header(name) => match *name {
                 AUTHORIZATION => "write the scheme as `Bearer` or `Basic`, with one space after it",
-                UPGRADE => "it reads `websocket` however clients write it",
+                UPGRADE => {
+                    "it reads `websocket` however clients write it; nobody can switch to HTTP itself, such as `h2c`"
+                }
+                EXPECT => "it reads `100-continue`, and requests with anything else are refused",
                 CONNECTION => "it reads `upgrade` or `te`, whatever else clients send; `Upgrade` has the protocol",
                 TE => "it reads `trailers`, whatever else clients send",
                 _ => "write one that a request can have",
@@ -159,6 +162,9 @@ fn check_country(text: &str) -> Result<(), TextFault> {
 
 fn check_method(text: &str) -> Result<(), TextFault> {
     check_spelling(text, &text.to_ascii_uppercase())?;
+    if text == "CONNECT" {
+        return invalid_text("CONNECT is always refused, so no limit sees it", "write a method like `GET`");
+    }
     match Method::from_bytes(text.as_bytes()) {
         Ok(_) => Ok(()),
         Err(_) => invalid_text(format!("`{text}` is not a method"), "write one like `GET`"),
@@ -173,8 +179,12 @@ fn check_header(name: &HeaderName, value: &[u8]) -> Result<Vec<u8>, TextFault> {
             Some(authority) => Ok(authority.rewritten.map_or_else(|| value.to_vec(), String::into_bytes)),
             None => invalid_text(format!("`{text}` is not a host"), HOST_HELP),
         },
-        CONNECTION | TE | UPGRADE => {
-            let value = if *name == UPGRADE { fold_websocket(&text) } else { text.to_ascii_lowercase() };
+        CONNECTION | EXPECT | TE | UPGRADE => {
+            let value = match *name {
+                UPGRADE => fold_websocket(&text),
+                EXPECT => text.clone().into_owned(),
+                _ => text.to_ascii_lowercase(),
+            };
             let source = Source::Header(name.clone());
             match source.has_match(&format!("^{}$", regex::escape(&value)), false) {
                 true => Ok(value.into_bytes()),
@@ -416,6 +426,13 @@ mod tests {
             ("header:upgrade", "foo/2", Ok("foo/2")),
             ("header:connection", "Upgrade", Ok("upgrade")),
             ("header:connection", "keep-alive", Err("upgrade")),
+            ("header:upgrade", "WebSocket", Ok("websocket")),
+            ("header:upgrade", "h2c", Err("HTTP itself")),
+            ("header:upgrade", "HTTP/2.0", Err("HTTP itself")),
+            ("header:upgrade", "h2cx", Ok("h2cx")),
+            ("header:expect", "100-Continue", Ok("100-Continue")),
+            ("header:expect", "foo", Err("100-continue")),
+            ("method", "CONNECT", Err("GET")),
             ("header:te", "Trailers", Ok("trailers")),
             ("header:te", "gzip", Err("trailers")),
             ("header:expect", "100-Continue", Ok("100-Continue")),

@@ -2,6 +2,7 @@
 //! `Transfer-Encoding` or sent twice, and a fragment or raw bytes in the target. The inspector reads all bytes of a
 //! client connection from head to head. It is used only if some route or the server has `strictness = "strict"`, or if
 //! header names keep their case (`header_case`): then it remembers them.
+//! The inspector also finds the extensions of chunks, which the parser would count.
 
 use crate::ends::End;
 use crate::proxy::head::reject::find_raw_target_fault;
@@ -24,20 +25,31 @@ pub struct Inspector {
     head: InspectedHead,
     /// Complete heads whose request has not been checked yet, oldest first.
     seen: VecDeque<SeenHead>,
-    /// Request lines in the bytes that were read last, behind other requests.
-    pipelined: Vec<PipelinedLine>,
+    /// Parts of the bytes that were read last which the parser gets in another form, in order.
+    edits: Vec<FramingEdit>,
+    /// The line being read has an extension, of which the parser has got nothing.
+    is_in_extension: bool,
+    /// Bytes of extensions that the body may still have.
+    extensions_left: usize,
     /// The names of the current head, and of those in `seen`, if they keep their case.
     names: Option<(SpelledNames, VecDeque<SpelledNames>)>,
     max_line: usize,
 }
 
-/// Place of a request line within bytes that begin with another request, or a part of one.
+/// Part of the bytes of a client that the parser gets in another form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PipelinedLine {
-    pub start: usize,
-    /// End of the line, behind its line feed; `None` if it has not arrived.
-    pub end: Option<usize>,
+pub enum FramingEdit {
+    /// A request line within bytes that begin with another request, or a part of one. `end`: behind its line feed;
+    /// `None` if that has not arrived.
+    RequestLine { start: usize, end: Option<usize> },
+    /// The extension of a chunk, or a part of it, to `end`. `ends_line`: the line feed behind it is the last byte.
+    Extension { start: usize, end: usize, ends_line: bool },
 }
+
+/// Most bytes of the extensions of one chunk.
+const EXTENSIONS_MAX: usize = 16 * 1024;
+/// Bytes of extensions that each chunk earns, up to [`EXTENSIONS_MAX`], as in the body of a response.
+const EXTENSIONS_PER_CHUNK: usize = 256;
 
 /// The part of a request that the next byte belongs to. `left`: bytes left in that part.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +96,9 @@ impl Inspector {
             line: Vec::new(),
             head: InspectedHead::default(),
             seen: VecDeque::new(),
-            pipelined: Vec::new(),
+            edits: Vec::new(),
+            is_in_extension: false,
+            extensions_left: 0,
             names: None,
             max_line,
         }
@@ -111,16 +125,17 @@ impl Inspector {
         }
     }
 
-    /// Returns the request lines in the bytes that were read last, except one at their start.
-    pub fn take_pipelined(&mut self) -> Vec<PipelinedLine> {
-        std::mem::take(&mut self.pipelined)
+    /// Returns the parts of the bytes that were read last which the parser gets in another form: extensions, and the
+    /// request lines except one at the start.
+    pub fn take_edits(&mut self) -> Vec<FramingEdit> {
+        std::mem::take(&mut self.edits)
     }
 
     /// Reads bytes as they arrived from the client. Returns how many of them the parser may read: fewer than all if the
     /// framing of a body is invalid, and none after that.
     pub fn feed(&mut self, bytes: &[u8]) -> usize {
         let mut rest = bytes;
-        self.pipelined.clear();
+        self.edits.clear();
         while !rest.is_empty() {
             let piece = rest;
             let begins_head = matches!(self.state, InspectState::Head) && self.head.lines == 0 && self.line.is_empty();
@@ -134,7 +149,7 @@ impl Inspector {
                     self.skip_body(rest, left, |left| InspectState::Chunk { left }, InspectState::ChunkEnd)
                 }
                 InspectState::Head | InspectState::ChunkSize | InspectState::ChunkEnd | InspectState::Trailers => {
-                    self.take_line(rest)
+                    self.take_line(rest, bytes.len() - rest.len())
                 }
             };
             if let InspectState::Broken = self.state {
@@ -143,7 +158,7 @@ impl Inspector {
             let start = bytes.len() - piece.len();
             if begins_head && start > 0 && (self.head.lines > 0 || !self.line.is_empty()) {
                 let end = self.line.is_empty().then(|| bytes.len() - rest.len());
-                self.pipelined.push(PipelinedLine { start, end });
+                self.edits.push(FramingEdit::RequestLine { start, end });
             }
         }
         bytes.len()
@@ -162,7 +177,8 @@ impl Inspector {
         &bytes[here..]
     }
 
-    fn take_line<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+    /// Reads a line or a part of one. `at`: the place of `bytes` within those that were read last.
+    fn take_line<'a>(&mut self, bytes: &'a [u8], at: usize) -> &'a [u8] {
         let end = memchr(b'\n', bytes);
         if self.line.len() + end.unwrap_or(bytes.len()) > self.max_line {
             self.line = Vec::new();
@@ -172,11 +188,17 @@ impl Inspector {
             };
             return &[];
         }
+        let extension = self.find_extension(&bytes[..end.map_or(bytes.len(), |end| end + 1)]);
         let Some(end) = end else {
             self.line.extend_from_slice(bytes);
+            if let Some(start) = extension {
+                self.edits.push(FramingEdit::Extension { start: at + start, end: at + bytes.len(), ends_line: false });
+                self.is_in_extension = true;
+            }
             return &[];
         };
         let (line, rest) = bytes.split_at(end + 1);
+        self.is_in_extension = false;
         if self.line.is_empty() {
             self.read_line(&line[..end]);
         } else {
@@ -184,7 +206,33 @@ impl Inspector {
             whole.extend_from_slice(&line[..end]);
             self.read_line(&whole);
         }
+        if let Some(start) = extension.filter(|_| !matches!(self.state, InspectState::Broken)) {
+            self.edits.push(FramingEdit::Extension { start: at + start, end: at + end + 1, ends_line: true });
+        }
         rest
+    }
+
+    /// Returns where the extension of a chunk begins or continues in `piece`, which is a part of one line.
+    fn find_extension(&self, piece: &[u8]) -> Option<usize> {
+        match self.state {
+            InspectState::ChunkSize if self.is_in_extension => Some(0),
+            InspectState::ChunkSize => memchr(b';', piece),
+            _ => None,
+        }
+    }
+
+    /// Reads the line with the size of a chunk.
+    fn read_chunk_size(&mut self, text: &[u8]) -> InspectState {
+        let (size, extension) = text.split_at(memchr(b';', text).unwrap_or(text.len()));
+        if extension.len() > self.extensions_left || extension.contains(&b'\r') {
+            return InspectState::Broken;
+        }
+        self.extensions_left = (self.extensions_left - extension.len() + EXTENSIONS_PER_CHUNK).min(EXTENSIONS_MAX);
+        match parse_chunk_size(size) {
+            None => InspectState::Broken,
+            Some(0) => InspectState::Trailers,
+            Some(left) => InspectState::Chunk { left },
+        }
     }
 
     /// Reads a complete line, without its line feed.
@@ -196,10 +244,7 @@ impl Inspector {
         self.state = match self.state {
             InspectState::Head => return self.read_head_line(text, bare),
             _ if bare => InspectState::Broken,
-            InspectState::ChunkSize => parse_chunk_size(text).map_or(InspectState::Broken, |left| match left {
-                0 => InspectState::Trailers,
-                left => InspectState::Chunk { left },
-            }),
+            InspectState::ChunkSize => self.read_chunk_size(text),
             InspectState::ChunkEnd if text.is_empty() => InspectState::ChunkSize,
             InspectState::ChunkEnd => InspectState::Broken,
             InspectState::Trailers if text.is_empty() => InspectState::Head,
@@ -244,6 +289,7 @@ impl Inspector {
 
     fn finish_head(&mut self) {
         let InspectedHead { length, lengths, chunked, mut fault, .. } = std::mem::take(&mut self.head);
+        self.extensions_left = EXTENSIONS_MAX;
         if lengths > 1 {
             fault.get_or_insert(End::ContentLength);
         }
@@ -315,8 +361,11 @@ mod tests {
         fn lines(bytes: &str) -> Vec<&str> {
             let mut inspector = Inspector::new(1000);
             inspector.feed(bytes.as_bytes());
-            let lines = inspector.take_pipelined();
-            lines.iter().map(|line| &bytes[line.start..line.end.unwrap_or(bytes.len())]).collect()
+            let text = |edit: &FramingEdit| match *edit {
+                FramingEdit::RequestLine { start, end } => &bytes[start..end.unwrap_or(bytes.len())],
+                FramingEdit::Extension { .. } => panic!("no extension was sent"),
+            };
+            inspector.take_edits().iter().map(text).collect()
         }
         let post = "POST / HTTP/1.1\r\ncontent-length: 8\r\n\r\nGET /x\r\n";
         assert_eq!(lines(GET), [""; 0]);
@@ -326,7 +375,7 @@ mod tests {
         let mut inspector = Inspector::new(1000);
         inspector.feed(b"GET ");
         inspector.feed(b"/ HTTP/1.1\r\n\r\nG");
-        assert_eq!(inspector.take_pipelined(), [PipelinedLine { start: 14, end: None }]);
+        assert_eq!(inspector.take_edits(), [FramingEdit::RequestLine { start: 14, end: None }]);
     }
 
     #[test]
@@ -358,6 +407,9 @@ mod tests {
             "1\r\nxy\r\n0\r\n\r\n",
             "1\r\nx\r\n\r\n",
             "10000000000000000\r\nx\r\n0\r\n\r\n",
+            "1;a\rb\r\nx\r\n0\r\n\r\n",
+            "1;a\r\r\nx\r\n0\r\n\r\n",
+            "1;a\nx\r\n0\r\n\r\n",
             &format!("1;{long}\r\nx\r\n0\r\n\r\n"),
             &format!("0\r\nt: {long}\r\n\r\n"),
         ] {

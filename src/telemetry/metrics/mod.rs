@@ -117,6 +117,8 @@ pub struct Metrics {
     pub reload_success_timestamp: Gauge,
     /// 1 while a rollback holds the active config, else 0.
     pub config_pinned: IntGauge,
+    /// Number of parts of the active config that could not be applied.
+    pub config_unapplied: IntGauge,
     /// Forwarding headers ignored because the peer is not trusted, by listener.
     forwarding_ignored: Counters,
     /// Requests of trusted proxies that name no client, by listener.
@@ -131,6 +133,13 @@ pub struct Metrics {
 
 /// Records that collectors export: of routes, of limits, and of the time in the gateway.
 type CollectedRecords = (Arc<Routes>, Arc<LimitRegistry>, Arc<Shards<OverheadCounts>>);
+
+fn count_unapplied(families: &Families) -> prometheus::Result<IntGauge> {
+    families.gauge(
+        "config_unapplied",
+        "Parts of the active config that could not be applied, such as the mode of a socket.",
+    )
+}
 
 fn count_ignored_forwarding(families: &Families) -> prometheus::Result<Counters> {
     families.sharded_counters(
@@ -250,6 +259,7 @@ impl Metrics {
             )?,
             config_pinned: families
                 .gauge("config_pinned", "1 while a config of the history is active in place of the files, else 0.")?,
+            config_unapplied: count_unapplied(&families)?,
             forwarding_ignored: count_ignored_forwarding(&families)?,
             client_unnamed: count_unnamed_clients(&families)?,
             ambiguous_headers: count_ambiguous_headers(&families)?,

@@ -10,7 +10,7 @@ mod tests;
 use memchr::memchr2;
 
 use crate::limiting::settlement::path_tree::{NodeId, PathTree};
-use crate::limiting::settlement::readings::{NUMBER_MAX, TEXT_MAX, Target, UsageReadings};
+use crate::limiting::settlement::readings::{ContentPlace, NUMBER_MAX, TEXT_MAX, Target, UsageReadings};
 use crate::telemetry::metrics::ScanFault;
 
 /// Deepest nesting of arrays and objects that is read. Deeper parts are skipped, because no path leads there.
@@ -27,10 +27,10 @@ pub struct JsonScanner {
     path: Vec<PathLevel>,
     /// Node of the value that comes next or is being read; `None` off the paths.
     node: Option<NodeId>,
-    /// Depth of the outermost container whose texts are content.
-    content_depth: Option<u8>,
-    /// The text being read is content.
-    is_content: bool,
+    /// Depth of the outermost container whose texts are content, and its place.
+    content_depth: Option<(u8, ContentPlace)>,
+    /// Place of the text being read, if it is content.
+    text_place: Option<ContentPlace>,
     /// Open containers below the deepest one that is read.
     skipped: u64,
     text: TextBuffer,
@@ -124,34 +124,87 @@ impl TextBuffer {
     }
 }
 
-/// The number being read.
+/// The number being read, by its value: `900`, `900.0` and `9e2` are equal.
 #[derive(Debug, Default)]
 struct NumberText {
-    value: u64,
+    part: NumberPart,
+    /// All digits before the exponent, as far as they are needed.
+    mantissa: u64,
+    /// Digits of the part being read.
     digits: u32,
-    /// Digits of a fraction, which are all zeros.
-    zeros: Option<u32>,
-    /// The number has a sign, another fraction, an exponent or a zero before other digits.
+    /// Digits of the fraction up to the last one that is not zero, and the zeros after it.
+    scale: u32,
+    zeros: u32,
+    exponent: u32,
+    is_exponent_negative: bool,
+    /// The number has a sign, a zero before other digits, or is malformed.
     is_other: bool,
+}
+
+/// Part of a number.
+#[derive(Debug, Default)]
+enum NumberPart {
+    #[default]
+    Integer,
+    Fraction,
+    Exponent,
 }
 
 impl NumberText {
     fn push(&mut self, byte: u8) {
-        match (byte, self.zeros) {
-            (b'0', Some(zeros)) => self.zeros = Some(zeros.saturating_add(1)),
-            (b'.', None) => self.zeros = Some(0),
-            (b'0'..=b'9', None) => {
-                self.is_other |= self.digits > 0 && self.value == 0;
-                self.digits = self.digits.saturating_add(1);
-                self.value = self.value.saturating_mul(10).saturating_add(u64::from(byte - b'0'));
+        match (&self.part, byte) {
+            (NumberPart::Integer, b'0'..=b'9') => {
+                self.is_other |= self.digits > 0 && self.mantissa == 0;
+                self.add_digit(byte, 1);
             }
+            (NumberPart::Fraction, b'0') => {
+                (self.digits, self.zeros) = (self.digits.saturating_add(1), self.zeros.saturating_add(1));
+            }
+            (NumberPart::Fraction, b'1'..=b'9') => {
+                let places = std::mem::take(&mut self.zeros).saturating_add(1);
+                self.scale = self.scale.saturating_add(places);
+                self.add_digit(byte, places);
+            }
+            (NumberPart::Exponent, b'0'..=b'9') => {
+                self.digits = self.digits.saturating_add(1);
+                self.exponent = self.exponent.saturating_mul(10).saturating_add(u32::from(byte - b'0'));
+            }
+            (NumberPart::Exponent, b'+' | b'-') if self.digits == 0 && !self.is_exponent_negative => {
+                self.is_exponent_negative = byte == b'-';
+            }
+            (NumberPart::Integer, b'.') => self.start_part(NumberPart::Fraction),
+            (NumberPart::Integer | NumberPart::Fraction, b'e' | b'E') => self.start_part(NumberPart::Exponent),
             _ => self.is_other = true,
         }
     }
 
+    fn add_digit(&mut self, byte: u8, places: u32) {
+        self.digits = self.digits.saturating_add(1);
+        let shifted = self.mantissa.saturating_mul(10_u64.saturating_pow(places));
+        self.mantissa = shifted.saturating_add(u64::from(byte - b'0'));
+    }
+
+    fn start_part(&mut self, part: NumberPart) {
+        self.is_other |= self.digits == 0;
+        (self.part, self.digits) = (part, 0);
+    }
+
+    /// Returns the number if it is an integer that all JSON parsers read alike.
     fn integer(&self) -> Option<u64> {
-        let is_integer = !self.is_other && self.digits > 0 && self.zeros != Some(0);
-        (is_integer && self.value <= NUMBER_MAX).then_some(self.value)
+        if self.is_other || self.digits == 0 {
+            return None;
+        }
+        let exponent = i64::from(self.exponent) * if self.is_exponent_negative { -1 } else { 1 };
+        let shift = exponent - i64::from(self.scale);
+        let power = u32::try_from(shift.unsigned_abs()).ok().and_then(|shift| 10_u64.checked_pow(shift));
+        let value = match (self.mantissa, power) {
+            (0, _) => 0,
+            (_, None) => return None,
+            (mantissa, Some(power)) if shift >= 0 => mantissa.checked_mul(power)?,
+            (mantissa, Some(power)) if mantissa.is_multiple_of(power) => mantissa / power,
+            _ => return None,
+        };
+        (value <= NUMBER_MAX).then_some(value)
     }
 }
 
@@ -160,7 +213,7 @@ impl JsonScanner {
     pub fn reset(&mut self) {
         self.path.clear();
         (self.state, self.arrays, self.depth, self.node) = (ScanState::Value, 0, 0, None);
-        (self.content_depth, self.is_content, self.skipped, self.fault) = (None, false, 0, None);
+        (self.content_depth, self.text_place, self.skipped, self.fault) = (None, None, 0, None);
     }
 
     /// Returns whether the document is complete.
@@ -247,8 +300,8 @@ impl JsonScanner {
 
     fn skip_text(&mut self, bytes: &[u8], readings: &mut UsageReadings) -> usize {
         let end = memchr2(b'"', b'\\', bytes);
-        if self.content_depth.is_some() {
-            readings.add_content(end.unwrap_or(bytes.len()));
+        if let Some((_, place)) = self.content_depth {
+            readings.add_content_of(place, end.unwrap_or(bytes.len()));
         }
         let Some(end) = end else { return bytes.len() };
         self.state = if bytes[end] == b'"' { ScanState::Skipped } else { ScanState::SkippedEscape };
@@ -257,8 +310,8 @@ impl JsonScanner {
 
     /// Counts bytes of a text that is content.
     fn count_content(&self, role: TextRole, bytes: usize, readings: &mut UsageReadings) {
-        if self.is_content && role == TextRole::Value {
-            readings.add_content(bytes);
+        if let Some(place) = self.text_place.filter(|_| role == TextRole::Value) {
+            readings.add_content_of(place, bytes);
         }
     }
 
@@ -283,8 +336,12 @@ impl JsonScanner {
             }
             b'"' => {
                 let is_target = self.node.is_some_and(|node| !tree.targets(node).is_empty());
-                self.is_content = self.content_depth.is_some()
-                    || self.targets(tree).iter().any(|target| matches!(target, Target::Content | Target::ContentText));
+                self.text_place = self.content_depth.map(|(_, place)| place).or_else(|| {
+                    self.targets(tree).iter().find_map(|target| match target {
+                        Target::Content(place) | Target::ContentText(place) => Some(*place),
+                        _ => None,
+                    })
+                });
                 self.text.start(is_target);
                 self.state = ScanState::Text(TextRole::Value);
             }
@@ -309,8 +366,12 @@ impl JsonScanner {
             (self.state, self.skipped) = (ScanState::Skipped, 1);
             return;
         }
-        if self.content_depth.is_none() && self.targets(tree).contains(&Target::Content) {
-            self.content_depth = Some(self.depth + 1);
+        if self.content_depth.is_none() {
+            let place = self.targets(tree).iter().find_map(|target| match target {
+                Target::Content(place) => Some(*place),
+                _ => None,
+            });
+            self.content_depth = place.map(|place| (self.depth + 1, place));
         }
         let on_path = self.node.take().filter(|node| tree.continues(*node));
         self.depth += 1;
@@ -330,7 +391,7 @@ impl JsonScanner {
         if self.path.len() == usize::from(self.depth) {
             self.path.pop();
         }
-        self.content_depth = self.content_depth.filter(|depth| *depth != self.depth);
+        self.content_depth = self.content_depth.filter(|(depth, _)| *depth != self.depth);
         self.depth = self.depth.saturating_sub(1);
         self.arrays >>= 1;
         self.end_value();
@@ -433,7 +494,7 @@ impl JsonScanner {
                 Target::Model => readings.set_model(&self.text.bytes),
                 Target::EventType => readings.add_event_type(&self.text.bytes),
                 Target::Number { .. } => readings.add_fault(ScanFault::NotInteger),
-                Target::Content | Target::ContentText | Target::IsLast => {}
+                Target::Content(_) | Target::ContentText(_) | Target::IsLast => {}
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::proxy::connection::body::discard::discard_connection;
 use crate::proxy::connection::phase::Phase;
 use crate::proxy::connection::stream::Stream;
 use crate::proxy::context::ClientConnection;
-use crate::proxy::head::inspector::PipelinedLine;
+use crate::proxy::head::inspector::FramingEdit;
 use crate::proxy::head::raw_target;
 use crate::proxy::steps::client_io::{ClientIo, ReadFilter};
 
@@ -25,6 +25,7 @@ use crate::proxy::steps::client_io::{ClientIo, ReadFilter};
 /// - The first byte of a request starts the timer of its head.
 /// - The inspector sees all bytes, and keeps some from the parser.
 /// - A request line with characters that the parser refuses is encoded.
+/// - Extensions of chunks are removed, because the parser bounds those of a whole body.
 /// - The end of the stream is withheld from the parser while it would lose the client a response.
 pub struct Http1Filter {
     /// Bytes from where the framing of a body is broken. The parser does not get them.
@@ -59,14 +60,14 @@ impl Http1Io {
         }
     }
 
-    /// Encodes the request lines in `fresh`, and holds one that is not whole yet. `may_begin`: `fresh` may begin with a
+    /// Encodes the request lines in `fresh`, and holds one that is not whole yet. Removes extensions of chunks. `may_begin`: `fresh` may begin with a
     /// request line or its rest. Returns false if the parser gets `fresh` as it is. Otherwise it reads `unread`.
     ///
-    /// Only an inspector finds request lines behind other requests. Without one, only a line at the start of `fresh` is
+    /// Only an inspector finds extensions, and request lines behind other requests. Without one, only a line at the start of `fresh` is
     /// encoded, and the parser gets pipelined ones as they are.
     fn replace_lines(&mut self, fresh: &[u8], may_begin: bool) -> bool {
-        let lines = self.client.inspector.as_ref().map(|inspector| inspector.borrow_mut().take_pipelined());
-        let (replaced, held) = encode_pipelined(fresh, &lines.unwrap_or_default());
+        let edits = self.client.inspector.as_ref().map(|inspector| inspector.borrow_mut().take_edits());
+        let (replaced, held) = edit_framing(fresh, &edits.unwrap_or_default());
         let has_begun = may_begin && self.replace_line(replaced.as_deref().unwrap_or(fresh));
         let is_replaced = has_begun || replaced.is_some();
         if let Some(replaced) = replaced.filter(|_| !has_begun) {
@@ -175,24 +176,29 @@ fn count_visible_bytes(client: &ClientConnection, bytes: &[u8]) -> usize {
     client.inspector.as_ref().map_or(bytes.len(), |inspector| inspector.borrow_mut().feed(bytes))
 }
 
-/// Encodes request lines in `bytes`. Returns the bytes that replace these, unless they stay as they are, and the
-/// beginning of a line that is not whole.
-fn encode_pipelined(bytes: &[u8], lines: &[PipelinedLine]) -> (Option<Vec<u8>>, Vec<u8>) {
+/// Encodes request lines in `bytes`, and removes extensions. Returns the bytes that replace these, unless they stay as
+/// they are, and the beginning of a request line that is not whole.
+fn edit_framing(bytes: &[u8], edits: &[FramingEdit]) -> (Option<Vec<u8>>, Vec<u8>) {
     let (mut replaced, mut held, mut at) = (None, Vec::new(), 0);
-    for line in lines {
-        let end = line.end.unwrap_or(bytes.len());
-        let text = &bytes[line.start..end];
-        let encoded = match line.end {
-            Some(_) => raw_target::encode_request_line(text),
-            None if raw_target::begins_request_line(text) => {
-                held = text.to_vec();
-                Some(Vec::new())
+    for edit in edits {
+        let (start, end, encoded) = match *edit {
+            FramingEdit::Extension { start, end, ends_line } => {
+                (start, end, Some(if ends_line { b"\r\n".to_vec() } else { Vec::new() }))
             }
-            None => None,
+            FramingEdit::RequestLine { start, end: Some(end) } => {
+                (start, end, raw_target::encode_request_line(&bytes[start..end]))
+            }
+            FramingEdit::RequestLine { start, end: None } => {
+                let begins = raw_target::begins_request_line(&bytes[start..]);
+                if begins {
+                    held = bytes[start..].to_vec();
+                }
+                (start, bytes.len(), begins.then(Vec::new))
+            }
         };
         if let Some(encoded) = encoded {
             let output: &mut Vec<u8> = replaced.get_or_insert_default();
-            output.extend_from_slice(&bytes[at..line.start]);
+            output.extend_from_slice(&bytes[at..start]);
             output.extend_from_slice(&encoded);
             at = end;
         }
@@ -276,4 +282,62 @@ fn read_unless_held(io: &mut Http1Io, cx: &mut Context<'_>, buf: &mut ReadBuf<'_
         return None;
     }
     Some(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::head::inspector::Inspector;
+
+    const POST: &str = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
+
+    /// Returns what the parser gets of `bytes`, in pieces of `step`, and whether the framing is broken.
+    fn edit(bytes: &[u8], step: usize) -> (Vec<u8>, bool) {
+        let (mut inspector, mut passed) = (Inspector::new(20_000), Vec::new());
+        for piece in bytes.chunks(step) {
+            let visible = inspector.feed(piece);
+            let (replaced, held) = edit_framing(&piece[..visible], &inspector.take_edits());
+            passed.extend(replaced.unwrap_or_else(|| piece[..visible].to_vec()));
+            passed.extend(held);
+            if visible < piece.len() {
+                return (passed, true);
+            }
+        }
+        (passed, false)
+    }
+
+    #[test]
+    fn the_parser_gets_chunks_without_their_extensions() {
+        let next = "POST /?a;b HTTP/1.1\r\nx: a;b\r\ncontent-length: 5\r\n\r\n1;a\r\n";
+        for (body, plain) in [
+            ("1;a=b\r\nx\r\n0\r\n\r\n", "1\r\nx\r\n0\r\n\r\n"),
+            ("4;\r\na;\r\n\r\n0;last\r\nt: v;w\r\n\r\n", "4\r\na;\r\n\r\n0\r\nt: v;w\r\n\r\n"),
+            ("2 ; a=\"b;c\" ; d\r\n;;\r\n0\r\n\r\n", "2 \r\n;;\r\n0\r\n\r\n"),
+        ] {
+            let (bytes, expected) = ([POST, body, next].concat(), [POST, plain, next].concat());
+            for step in 1..=bytes.len() {
+                let (passed, is_broken) = edit(bytes.as_bytes(), step);
+                assert_eq!((String::from_utf8(passed).unwrap(), is_broken), (expected.clone(), false), "by {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn extensions_are_bounded_by_the_number_of_chunks() {
+        let chunk = |length: usize| format!("1;{}\r\nx\r\n", "a".repeat(length));
+        let large = 16 * 1024 - 1;
+        for (body, is_broken) in [
+            (chunk(large), false),
+            (chunk(large + 1), true),
+            (chunk(large) + &chunk(256), true),
+            (chunk(large) + &chunk(255).repeat(1000), false),
+        ] {
+            let bytes = [POST, &body].concat();
+            for step in [1, 700, 100_000] {
+                let (passed, broken) = edit(bytes.as_bytes(), step);
+                assert_eq!(broken, is_broken, "{} bytes by {step}", body.len());
+                assert!(!passed[POST.len()..].contains(&b';'));
+            }
+        }
+    }
 }
