@@ -226,13 +226,17 @@ impl Default for Nat64 {
     }
 }
 
-impl FromIterator<Nat64Prefix> for Nat64 {
-    fn from_iter<I: IntoIterator<Item = Nat64Prefix>>(prefixes: I) -> Nat64 {
-        Nat64(prefixes.into_iter().collect())
-    }
-}
-
 impl Nat64 {
+    /// Returns the well-known prefix and others; without others, none at all.
+    pub fn with_prefixes(others: impl IntoIterator<Item = Nat64Prefix>) -> Nat64 {
+        let mut prefixes: Vec<Nat64Prefix> = others.into_iter().collect();
+        let well_known = Nat64Prefix(WELL_KNOWN);
+        if !prefixes.is_empty() && !prefixes.contains(&well_known) {
+            prefixes.push(well_known);
+        }
+        Nat64(prefixes)
+    }
+
     /// Returns the address of the client that `ip` stands for: the IPv4 address that it contains, or itself.
     pub fn client_of(&self, ip: IpAddr) -> IpAddr {
         match ip.to_canonical() {
@@ -386,9 +390,13 @@ mod tests {
             ("2001:db8:122:344::/96", "2001:db8:122:344::192.0.2.33"),
             ("64:ff9b::/96", "64:ff9b::192.0.2.33"),
         ] {
-            let nat64: Nat64 = Nat64Prefix::parse(prefix).into_iter().collect();
+            let nat64 = Nat64::with_prefixes(Nat64Prefix::parse(prefix));
             assert_eq!(nat64.client_of(ip.parse().unwrap()).to_string(), "192.0.2.33", "{prefix}");
         }
+        let other = Nat64::with_prefixes(Nat64Prefix::parse("2001:db8::/32"));
+        assert_eq!(other.client_of("64:ff9b::192.0.2.33".parse().unwrap()).to_string(), "192.0.2.33");
+        let none = Nat64::with_prefixes([]);
+        assert!(none.client_of("64:ff9b::192.0.2.33".parse().unwrap()).is_ipv6());
         let client = |ip: &str| Nat64::default().client_of(ip.parse().unwrap()).to_string();
         assert_eq!(client("::ffff:192.0.2.33"), "192.0.2.33");
         for other in ["2001:db8::1", "64:ff9b:1::192.0.2.33", "64:ff9b::1:192.0.2.33"] {
@@ -398,7 +406,7 @@ mod tests {
 
     #[test]
     fn no_peer_becomes_an_address_that_is_not_behind_a_translator() {
-        let local: Nat64 = Nat64Prefix::parse("64:ff9b:1::/96").into_iter().collect();
+        let local = Nat64::with_prefixes(Nat64Prefix::parse("64:ff9b:1::/96"));
         for (ip, is_behind_local) in [
             ("127.0.0.1", false),
             ("0.0.0.0", false),

@@ -110,7 +110,7 @@ rows! {
         "nat64",
         list(&Text("prefix")),
         Value("[\"64:ff9b::/96\"]"),
-        "prefixes of IPv6 addresses that stand for IPv4 clients",
+        "prefixes of IPv6 addresses that stand for IPv4 clients; the well-known one belongs to them unless the list is empty",
     )
     .shown_as("list of prefixes")
     .guide("requests.md#ipv4-clients-behind-nat64");

@@ -120,7 +120,7 @@ fn read_nat64(section: &Section) -> Nat64 {
         ),
     });
     match prefixes {
-        Some(prefixes) => prefixes.into_iter().map(|at| at.value).collect(),
+        Some(prefixes) => Nat64::with_prefixes(prefixes.into_iter().map(|at| at.value)),
         None => Nat64::default(),
     }
 }

@@ -219,6 +219,9 @@ impl TokenVerifier {
         let claims = candidates.find_map(|key| {
             decode::<Map<String, Value>>(token, &key.decoding, validation).ok().map(|token| token.claims)
         });
+        // The library also accepts a list that has the issuer among others (RFC 7519, 4.1.1: one string).
+        let claims =
+            claims.filter(|claims| validation.iss.is_none() || claims.get("iss").is_some_and(Value::is_string));
         let claims = Arc::new(Claims::from_verified(claims?, i64::try_from(LEEWAY_S).unwrap_or(0)));
         self.lock().put(keys.digest(), id, claims.clone());
         Some(claims)

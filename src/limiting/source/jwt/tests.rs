@@ -183,6 +183,8 @@ fn times_issuer_and_audience_are_checked() {
         (json!({ "iss": "us" }), false),
         (json!({ "aud": "shop" }), false),
         (json!({ "iss": "them", "aud": "shop" }), false),
+        (json!({ "iss": ["us"], "aud": "shop" }), false),
+        (json!({ "iss": ["us", "them"], "aud": "shop" }), false),
         (json!({ "iss": "us", "aud": "blog" }), false),
     ] {
         assert_eq!(sub(&strict, &with(extra.clone())).is_some(), valid, "{extra}");

@@ -4,6 +4,7 @@ use http::header::{LOCATION, REFRESH};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::proxy::head::headers::apply_edits;
+use crate::proxy::steps::response::locations::split_refresh;
 use crate::route::ResponseEdit;
 
 /// Applies the edits of a route to the headers of a response with this status.
@@ -28,16 +29,13 @@ pub fn rewrite_locations(headers: &mut HeaderMap, locations: &[(String, String)]
     }
     for name in [LOCATION, REFRESH] {
         let Some(value) = headers.get(&name).and_then(|value| value.to_str().ok()) else { continue };
-        let url_at = match name == LOCATION {
-            true => Some(0),
-            false => value.to_ascii_lowercase().find("url=").map(|at| at + "url=".len()),
-        };
-        let Some((before, url)) = url_at.and_then(|at| value.split_at_checked(at)) else { continue };
+        let parts = if name == LOCATION { Some(("", value, "")) } else { split_refresh(value) };
+        let Some((before, url, after)) = parts else { continue };
         let candidates = locations.iter().filter(|(from, _)| url.starts_with(from.as_str()));
         let Some((from, to)) = candidates.max_by_key(|(from, _)| from.len()) else { continue };
         let rewritten = format!("{to}{}", &url[from.len()..]);
         let dot = if names_host(&rewritten) && !names_host(to) { "/." } else { "" };
-        if let Ok(rewritten) = HeaderValue::from_str(&format!("{before}{dot}{rewritten}")) {
+        if let Ok(rewritten) = HeaderValue::from_str(&format!("{before}{dot}{rewritten}{after}")) {
             headers.insert(name, rewritten);
         }
     }
@@ -104,6 +102,9 @@ mod tests {
             ("location", "http://app/x//y", "/x//y"),
             ("refresh", "5; url=http://app//evil.test/", "5; url=/.//evil.test/"),
             ("refresh", "0; URL=http://app/x", "0; URL=/x"),
+            ("refresh", "0;url = 'http://app/x'", "0;url = '/x'"),
+            ("refresh", "0; http://app/x", "0; /x"),
+            ("refresh", "0; /go?url=http://app/x", "0; /go?url=http://app/x"),
             ("refresh", "5", "5"),
             ("x-location", "http://app/x", "http://app/x"),
         ] {

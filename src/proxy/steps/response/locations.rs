@@ -6,6 +6,7 @@
 use http::header::{CONTENT_LOCATION, LOCATION, REFRESH, SET_COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use crate::canonical::keep_repeated_slashes;
 use crate::route::path_map::PathMap;
 
 /// A scheme, and a host with its port unless that is the scheme's own.
@@ -111,21 +112,18 @@ impl LocationMap<'_> {
         is_same(&self.server) || sent.has(authority)
     }
 
-    /// Maps a path with its query and fragment.
+    /// Maps a path with its query and fragment. Clients resolve dot segments before they send a path.
     fn map_path(&self, target: &str) -> Option<String> {
         let (path, rest) = target.split_at(target.find(['?', '#']).unwrap_or(target.len()));
+        let resolved = path.split('/').any(is_dot_segment).then(|| keep_repeated_slashes(path));
+        let path = resolved.as_ref().map_or(path, |resolved| resolved.to_send(path));
         Some(self.paths.as_ref()?.to_client(path)? + rest)
     }
 
     /// Maps the URL in a `Refresh`, such as `5; url='/next'`.
     fn map_refresh(&self, value: &str) -> Option<String> {
-        let at = value.to_ascii_lowercase().find("url=")? + "url=".len();
-        let (before, url) = value.split_at_checked(at)?;
-        let (quote, url) = match url.chars().next().filter(|c| matches!(c, '"' | '\'')) {
-            Some(quote) => (&url[..1], url[1..].split(quote).next()?),
-            None => ("", url.trim_end()),
-        };
-        Some(format!("{before}{quote}{}{quote}", self.map_url(url)?))
+        let (before, url, after) = split_refresh(value)?;
+        Some(format!("{before}{}{after}", self.map_url(url)?))
     }
 
     /// Maps `Path` and `Domain` of a cookie. `None` leaves the line.
@@ -171,6 +169,35 @@ impl LocationMap<'_> {
         let sent = UrlOrigin { authority: self.sent_host, ..self.server };
         !domain.is_empty() && (is_within(&self.server) || is_within(&sent)) && !is_within(&self.client)
     }
+}
+
+/// Returns whether clients resolve a segment of a path: `.`, `..`, and these with encoded dots.
+fn is_dot_segment(segment: &str) -> bool {
+    segment.len() <= 6 && matches!(segment.to_ascii_lowercase().replace("%2e", ".").as_str(), "." | "..")
+}
+
+/// Splits a `Refresh` around its URL, as browsers read it (HTML, "shared declarative refresh steps"). A closing quote
+/// is in the last part. `None` if there is no URL.
+pub fn split_refresh(value: &str) -> Option<(&str, &str, &str)> {
+    let is_space = |c: char| c.is_ascii_whitespace();
+    let after_time = value.trim_start_matches(is_space).trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    if !after_time.starts_with(|c: char| is_space(c) || matches!(c, ';' | ',')) {
+        return None;
+    }
+    let rest = after_time.trim_start_matches(is_space);
+    let rest = rest.strip_prefix([';', ',']).unwrap_or(rest).trim_start_matches(is_space);
+    let after_word = rest.get(..3).filter(|word| word.eq_ignore_ascii_case("url")).map(|_| &rest[3..]);
+    let assigned = after_word.and_then(|rest| rest.trim_start_matches(is_space).strip_prefix('='));
+    let text = assigned.map_or(rest, |rest| rest.trim_start_matches(is_space));
+    let quote = text.chars().next().filter(|c| matches!(c, '"' | '\''));
+    let url = match quote {
+        Some(quote) => text[1..].split(quote).next()?,
+        None => text.trim_end_matches(is_space),
+    };
+    let start = value.len() - text.len() + usize::from(quote.is_some());
+    let (before, rest) = value.split_at(start);
+    let (url, after) = rest.split_at(url.len());
+    (!url.is_empty()).then_some((before, url, after))
 }
 
 impl<'a> UrlOrigin<'a> {
@@ -244,6 +271,11 @@ mod tests {
             ("mailto:a@example.com", "mailto:a@example.com"),
             ("/\\evil.com", "/\\evil.com"),
             ("/a b", "/app/a b"),
+            ("/../login", "/app/login"),
+            ("/a/%2E%2e/../login?next=/../x", "/app/login?next=/../x"),
+            ("http://10.0.0.7:3000/./login/.", "https://www.example.com/app/login/"),
+            ("/a/../app/login", "/a/../app/login"),
+            ("/..x/.y", "/app/..x/.y"),
             ("/café", "/app/café"),
             ("http://10.0.0.7:3000/café?q=ü", "https://www.example.com/app/café?q=ü"),
             ("http://10.0.0.7:3000é/", "http://10.0.0.7:3000é/"),
@@ -254,12 +286,27 @@ mod tests {
                 assert_eq!(mapped(&rewrite, client, name, url), expected, "{url}");
             }
             if !url.contains(' ') {
-                for (before, after) in [("5; url=", ""), ("0;URL='", "'"), ("1; Url=\"", "\"")] {
+                for (before, after) in [
+                    ("5; url=", ""),
+                    ("0;URL='", "'"),
+                    ("1; Url=\"", "\" more"),
+                    (" 1.5 ,\turl = ", " "),
+                    ("0;", ""),
+                    ("5 ", ""),
+                    (".;'", ""),
+                ] {
                     let refresh = mapped(&rewrite, client, "refresh", &format!("{before}{url}{after}"));
                     assert_eq!(refresh, format!("{before}{expected}{after}"), "{url}");
                 }
             }
         }
+        // Neither a URL nor a parameter of one.
+        for refresh in ["5", "5;", "5; url=", "/login", "5x; url=/login", "url=/login", "0; http://other.test/?url=/y"]
+        {
+            assert_eq!(mapped(&rewrite, client, "refresh", refresh), refresh);
+        }
+        assert_eq!(mapped(&rewrite, client, "refresh", "0;/go?url=/next"), "0;/app/go?url=/next");
+        assert_eq!(mapped(&rewrite, client, "refresh", "0;url /next"), "0;url /next");
         // Bytes that are no UTF-8.
         let latin = |path: &[u8]| HeaderValue::from_bytes(path).unwrap();
         let mut headers = HeaderMap::from_iter([(LOCATION, latin(b"/caf\xe9"))]);
