@@ -65,8 +65,9 @@ impl FieldKind {
             }),
             b"scheme" => Scheme::try_from(value).ok().map(|_| FieldKind::Scheme),
             b"authority" => Authority::try_from(value).ok().map(|_| FieldKind::Authority),
-            // RFC 9113, section 8.3.1. The method of `*` is checked with the target.
-            b"path" if !value.starts_with(b"/") && value != b"*" => None,
+            // RFC 9113, section 8.3.1. The method of `*` is checked with the target. A query alone is what some clients
+            // make of `http://a?x`: its path is `/`.
+            b"path" if !value.starts_with(b"/") && !value.starts_with(b"?") && value != b"*" => None,
             // The parser removes a fragment in silence.
             b"path" if memchr(b'#', value).is_none() && PathAndQuery::try_from(value).is_ok() => Some(FieldKind::Path),
             b"path" => {
