@@ -106,6 +106,10 @@ pub fn names_client(name: &str) -> bool {
     name.starts_with("x-") && (name.starts_with("x-forwarded-") || matches!(name, "x-real-ip" | "x-request-id"))
 }
 
+/// HTTP itself as a protocol of `Upgrade`, which is never tunnelled: the gateway does not read tunnels, so requests in
+/// them would bypass all limits.
+pub const HTTP_PROTOCOLS: [&str; 6] = ["h2c", "h2", "h3", "http", "https", "tls"];
+
 /// Returns true for names that servers could confuse with others: servers that map headers to variables do not
 /// distinguish `x_real_ip` from `x-real-ip`.
 pub fn is_ambiguous_name(name: &str) -> bool {

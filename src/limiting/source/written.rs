@@ -125,7 +125,10 @@ impl Source {
             Source::Country => COUNTRY_HELP,
             Source::Header(name) => match *name {
                 AUTHORIZATION => "write the scheme as `Bearer` or `Basic`, with one space after it",
-                UPGRADE => "it reads `websocket` however clients write it",
+                UPGRADE => {
+                    "it reads the first protocol that is not HTTP, such as `websocket`, however clients write that one"
+                }
+                CONTENT_LENGTH => "it is an integer, without zeros before it",
                 CONNECTION => "it reads `upgrade` or `te`, whatever else clients send; `Upgrade` has the protocol",
                 TE => "it reads `trailers`, whatever else clients send",
                 _ => "write one that a request can have",
@@ -159,6 +162,9 @@ fn check_country(text: &str) -> Result<(), TextFault> {
 
 fn check_method(text: &str) -> Result<(), TextFault> {
     check_spelling(text, &text.to_ascii_uppercase())?;
+    if text == "CONNECT" {
+        return invalid_text("no request has the method CONNECT, because it is always refused", "write one like `GET`");
+    }
     match Method::from_bytes(text.as_bytes()) {
         Ok(_) => Ok(()),
         Err(_) => invalid_text(format!("`{text}` is not a method"), "write one like `GET`"),
@@ -408,12 +414,17 @@ mod tests {
             ("country", "GER", Err("not the code")),
             ("method", "GET", Ok("GET")),
             ("method", "A B", Err("not a method")),
+            ("method", "CONNECT", Err("always refused")),
             ("method", "get", Err("write `GET`")),
             ("header:x-a", "a b", Ok("a b")),
             ("header:host", "A.example.:8080", Ok("a.example:8080")),
             ("header:host", "a b", Err("not a host")),
             ("header:upgrade", "WebSocket", Ok("websocket")),
             ("header:upgrade", "foo/2", Ok("foo/2")),
+            ("header:upgrade", "h2c", Err("not HTTP")),
+            ("header:upgrade", "H2C", Err("not HTTP")),
+            ("header:upgrade", "TLS/1.3", Err("not HTTP")),
+            ("header:upgrade", "foo,bar", Err("not HTTP")),
             ("header:connection", "Upgrade", Ok("upgrade")),
             ("header:connection", "keep-alive", Err("upgrade")),
             ("header:te", "Trailers", Ok("trailers")),

@@ -4,6 +4,7 @@ use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderMap, HeaderValue, Method, Version};
 
 use crate::proxy::words::known_headers::{HeaderSet, KnownHeader, list_elements};
+use crate::received_headers::HTTP_PROTOCOLS;
 use crate::route::Upgrades;
 
 /// The protocol that a client offers, as a value of `Upgrade`: the first of its list that is not HTTP, in one spelling.
@@ -16,9 +17,6 @@ pub struct UpgradeOffer {
     is_connect: bool,
 }
 
-/// HTTP itself, which is never tunnelled: the gateway does not read tunnels, so requests in them would bypass all
-/// limits.
-const HTTP_PROTOCOLS: [&str; 6] = ["h2c", "h2", "h3", "http", "https", "tls"];
 static WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 
 impl UpgradeOffer {
