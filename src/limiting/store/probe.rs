@@ -139,8 +139,13 @@ fn describe_error(kind: ErrorKind, cause: &str, settings: &StoreSettings) -> Str
 /// Returns the command that gives a user of Redis the permissions that the gateway needs.
 fn describe_permissions(settings: &StoreSettings) -> String {
     let (user, prefix) = (settings.login.username.as_deref().unwrap_or("default"), &settings.prefix);
+    let of_servers = match &settings.kind {
+        StoreKind::Redis(url) if url.0.contains("+cluster://") => " +cluster|slots +asking",
+        StoreKind::Redis(url) if url.0.contains("+sentinel://") => " +role",
+        _ => "",
+    };
     format!(
         "let the user do what it needs: ACL SETUSER {user} ~{prefix}:* +@read +@write -@dangerous +eval +evalsha \
-         +script|load +time +info"
+         +script|load +time +info{of_servers}"
     )
 }
