@@ -33,6 +33,11 @@ fn values_on_paths_are_read_wherever_the_pieces_end() {
         (r#"{"usage":null,"usage":{"total":8}}"#, 8),
         (r#"{"usage":{"total":90.0}}"#, 90),
         (r#"{"usage":{"total":0.00}}"#, 0),
+        (r#"{"usage":{"total":-0}}"#, 0),
+        (r#"{"usage":{"total":1e3}}"#, 1000),
+        (r#"{"usage":{"total":1.25E+2}}"#, 125),
+        (r#"{"usage":{"total":7000e-3}}"#, 7),
+        (r#"{"usage":{"total":9007199254740992.0}}"#, 9_007_199_254_740_992),
         (r#"{"usage":{"total":9007199254740992}}"#, 9_007_199_254_740_992),
         (r#"{"list":[{"total":1},{"total":2},{"total":3}]}"#, 2),
         (r#"[{"total":1},{"total":4},{"total":3}]"#, 4),
@@ -52,7 +57,7 @@ fn values_on_paths_are_read_wherever_the_pieces_end() {
 
 #[test]
 fn only_integers_in_range_count() {
-    let values = r#"-1 1.5 7.01 7. 7.0.0 7.0e1 1e3 -0 007 9007199254740993 1e999 "7" true [7] {"a":7}"#;
+    let values = r#"-1 1.5 7.01 7. 7.0.0 7.0e1e1 1e-3 7e 007 9007199254740993 1e999 "7" true [7] {"a":7}"#;
     for value in values.split(' ') {
         let (scanner, readings) = read(&format!("{{\"usage\":{{\"total\":{value}}}}}"), 3);
         assert!(scanner.is_done(), "{value}");
@@ -93,8 +98,11 @@ fn invalid_json_fails() {
 #[test]
 fn texts_on_content_paths_are_counted() {
     let mut tree = tree();
-    tree.add_path([PathStep::Named("choices"), PathStep::AnyItem, PathStep::Named("delta")], Target::Content);
-    tree.add_path([PathStep::Named("delta")], Target::Content);
+    tree.add_path(
+        [PathStep::Named("choices"), PathStep::AnyItem, PathStep::Named("delta")],
+        Target::Content(TextGroup::Piece),
+    );
+    tree.add_path([PathStep::Named("delta")], Target::Content(TextGroup::Piece));
     let deep = format!("{{\"choices\":[{{\"delta\":{}\"abcd\"{}}}]}}", "[".repeat(300), "]".repeat(300));
     for (document, bytes) in [
         (r#"{"id":"x","choices":[{"delta":{"role":"user","content":"abc"},"x":"y"},{"delta":"de"}]}"#, 9),
