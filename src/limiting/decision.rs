@@ -15,7 +15,7 @@ use crate::limiting::answer::Answer;
 pub type FewVec<T> = SmallVec<[T; 4]>;
 
 /// Properties of a limit that a store needs. Each limit makes one, which all of its checks share.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitRef {
     /// Hash of the name; the same in every config.
     pub id: u64,
@@ -28,6 +28,9 @@ pub struct LimitRef {
     pub lease: Option<LeaseTerms>,
     /// The option `usage`, in days; `None` if the usage of keys is not kept.
     pub usage_days: Option<u16>,
+    /// While a request of a key is refused, others of the same key may be admitted: requests state their rate or their
+    /// day, or only their values are counted.
+    pub refusals_vary: bool,
 }
 
 /// One check of a request: whether `key` may be charged `cost` under `rule`.

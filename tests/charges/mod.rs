@@ -9,6 +9,7 @@ mod cluster_reservations;
 mod costs;
 mod costs_later;
 mod delivered;
+mod delivered_shapes;
 mod encodings;
 mod grpc_ends;
 mod key_overrides;

@@ -69,7 +69,7 @@ fn usage_that_is_read_in_part_refunds_nothing() {
     for (usage, used) in [
         (r#"{"prompt_tokens":5,"completion_tokens":900.0}"#, 905),
         (r#"{"prompt_tokens":5,"completion_tokens":900.5}"#, 100),
-        (r#"{"prompt_tokens":5,"completion_tokens":9e2}"#, 905),
+        (r#"{"prompt_tokens":5,"completion_tokens":9E2}"#, 905),
         (r#"{"prompt_tokens":5,"completion_tokens":9005e-1}"#, 100),
         (r#"{"prompt_tokens":5,"completion_tokens":"900"}"#, 100),
         (r#"{"prompt_tokens":500,"completion_tokens":-1}"#, 500),

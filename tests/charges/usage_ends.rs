@@ -13,8 +13,8 @@ use crate::support::upstream::Upstream;
 use crate::support::wait_until;
 
 /// Tokens of the limit, of which each request reserves 100.
-const ALL: i64 = 10_000;
-const ESTIMATE: i64 = 100;
+pub const ALL: i64 = 10_000;
+pub const ESTIMATE: i64 = 100;
 
 /// A server that sends the body of the request as its whole response, head included. `/cut` closes after it, `/hold`
 /// waits for the client to leave.
@@ -151,7 +151,7 @@ fn pointers_headers_and_gzip_settle_too() {
     check(format!("HTTP/1.1 200 OK\r\n{headers}content-length: 2\r\n\r\n{{}}").as_bytes(), 44);
     let gzip = |text_length: usize| {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-        let body = format!("{{\"text\":\"{}\",\"meta\":{{\"units\":6}}}}", "x".repeat(text_length));
+        let body = format!("{{\"p\":\"{}\",\"meta\":{{\"units\":6}}}}", "x".repeat(text_length));
         encoder.write_all(body.as_bytes()).unwrap();
         whole(&format!("{JSON}\r\ncontent-encoding: gzip"), &encoder.finish().unwrap())
     };

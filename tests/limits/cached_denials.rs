@@ -223,3 +223,33 @@ fn a_refusal_from_before_a_refund_is_not_remembered() {
     denials.remember_refusal(&spent, answer, sent, now);
     assert_eq!((denials.len(), denials.is_empty()), (1, false));
 }
+
+/// Another request of the key may be admitted while one is refused, and then the wait grows.
+#[test]
+fn limits_whose_refusals_vary_ask_the_store() {
+    let server = RedisServer::start(&[]);
+    let stated = ("stated", "key = \"query:k\"\nrate = \"header:r\"\nrate_within = [\"1/h\", \"6/h\"]");
+    let gateway = start(&server, &[stated]);
+    let mut client = gateway.client();
+    let mut fetch = |rate: u32| {
+        let response = client.fetch(&get("/?k=a", &format!("r: {rate}\r\n")), "");
+        response.get("retry-after").map_or(0, |wait| wait.parse::<i64>().unwrap())
+    };
+    assert_eq!([fetch(1), fetch(1)], [0, 3600]);
+    assert_eq!([fetch(3), fetch(3)], [0, 0]);
+    let wait = fetch(1);
+    assert!(wait > 10_700, "{wait}");
+
+    let distinct = ("distinct", "key = \"query:k\"\ndistinct = \"header:v\"\nrate = \"1/2s\"");
+    let gateway = start(&server, &[distinct]);
+    let mut client = gateway.client();
+    let mut fetch = |value: &str| {
+        let response = client.fetch(&get("/?k=a", &format!("v: {value}\r\n")), "");
+        response.get("retry-after").map_or(0, |wait| wait.parse::<i64>().unwrap())
+    };
+    assert_eq!(fetch("a"), 0);
+    std::thread::sleep(Duration::from_millis(1200));
+    let waits = [fetch("b"), fetch("a"), fetch("b")];
+    assert!(waits[0] == 1 && waits[1] == 0 && waits[2] >= 2, "{waits:?}");
+    gateway.assert_metric("store_denial_cache_hits_total", &[], 0.0);
+}

@@ -148,6 +148,7 @@ impl Limit {
         let store_ref = LimitRef::new(&self.name, &cost, charge_rules.as_ref(), self.store_ref.lease);
         let store_ref = if self.store_ref.refundable { store_ref.to_refundable() } else { store_ref };
         let store_ref = store_ref.with_usage(self.store_ref.usage_days);
+        let store_ref = store_ref.with_varying_refusals(self.store_ref.refusals_vary);
         Limit { cost, charge_rules, store_ref, ..self.clone() }.with_call_protocol()
     }
 
@@ -446,16 +447,22 @@ impl Limit {
 impl LimitRef {
     /// Returns a copy whose charges may be refunded: those of another list of the same limit may be.
     pub fn to_refundable(&self) -> Arc<LimitRef> {
-        let LimitRef { id, max_cost, lease, usage_days, .. } = *self;
-        Arc::new(LimitRef { id, name: self.name.clone(), max_cost, refundable: true, lease, usage_days })
+        Arc::new(LimitRef { refundable: true, ..self.clone() })
     }
 
     /// Returns a copy that keeps the usage of keys for `usage_days`; `None` does not keep it.
     pub fn with_usage(self: Arc<LimitRef>, usage_days: Option<u16>) -> Arc<LimitRef> {
-        let LimitRef { id, max_cost, lease, refundable, .. } = *self;
         match usage_days == self.usage_days {
             true => self,
-            false => Arc::new(LimitRef { id, name: self.name.clone(), max_cost, refundable, lease, usage_days }),
+            false => Arc::new(LimitRef { usage_days, ..LimitRef::clone(&self) }),
+        }
+    }
+
+    /// Returns a copy that says whether a refusal leaves others of its key open.
+    pub fn with_varying_refusals(self: Arc<LimitRef>, refusals_vary: bool) -> Arc<LimitRef> {
+        match refusals_vary == self.refusals_vary {
+            true => self,
+            false => Arc::new(LimitRef { refusals_vary, ..LimitRef::clone(&self) }),
         }
     }
 
@@ -468,7 +475,8 @@ impl LimitRef {
     ) -> Arc<LimitRef> {
         let id = BuildHasherDefault::<DefaultHasher>::default().hash_one(name);
         let refundable = afterwards.is_some();
-        Arc::new(LimitRef { id, name: name.to_owned(), max_cost: cost.max_cost(), refundable, lease, usage_days: None })
+        let (name, max_cost) = (name.to_owned(), cost.max_cost());
+        Arc::new(LimitRef { id, name, max_cost, refundable, lease, usage_days: None, refusals_vary: false })
     }
 }
 

@@ -5,6 +5,7 @@
 //! - `reserve`: the estimate that is charged before.
 //! - `api`: the APIs that the path of a request tells apart.
 //! - `sources`: where responses report usage: JSON pointers, events, headers, and the dialects of LLM APIs.
+//! - `texts`: where they have their output.
 //! - `weights`: what the usage costs, by the model of the response.
 //! - `readings`: the numbers read so far, and whether they are final.
 //! - `scan`: the scanner of one response. It selects the format and decodes gzip.
@@ -30,4 +31,5 @@ pub mod readings;
 pub mod reserve;
 pub mod scan;
 pub mod sources;
+pub mod texts;
 pub mod weights;

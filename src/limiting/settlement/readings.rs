@@ -43,19 +43,34 @@ pub enum Target {
     /// `true` says that the document is the last one of the response.
     IsLast,
     /// Output of the model: all texts in this value.
-    Content(ContentPlace),
+    Content(TextGroup),
     /// Output of the model, if this value is a text.
-    ContentText(ContentPlace),
+    ContentText(TextGroup),
+    /// Texts here are no output, such as names and pictures, unless a path below says otherwise.
+    NoText,
 }
 
-/// Whether the API has output in this place of such a response.
+/// The texts of a response that together are its output once. A stream may deliver pieces, and then repeat them as a
+/// whole in other places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ContentPlace {
-    Usual,
-    /// The API has output there in another format, and some servers mix the formats: they send whole messages as
-    /// events. Others repeat there what they have sent, so this counts only as long as the usual places are empty.
-    OtherFormat,
+pub enum TextGroup {
+    /// What a document adds to the one before.
+    Piece,
+    /// The output of a document that may be the whole response.
+    Message,
+    /// A text that is complete.
+    Finished,
+    /// A part of an item that is complete.
+    Part,
+    /// An item of the output that is complete.
+    Item,
+    /// The output of the response in the event that ends a stream.
+    Response,
+    /// A text that no path lists. It counts only in a document without any other.
+    Unlisted,
 }
+
+const GROUPS: usize = TextGroup::Unlisted as usize + 1;
 
 /// Bytes of text that may pass although nothing was used, such as the `[DONE]` that ends a stream.
 const NOTHING_MAX: u64 = 8;
@@ -83,14 +98,58 @@ pub struct UsageReadings {
     is_report: bool,
     /// Which texts are output is known, and not only which numbers are usage.
     knows_content: bool,
-    /// Content has passed in a usual place.
-    has_usual_content: bool,
     /// Bytes of content that have passed since the last document with a final number. That report does not include them.
     unreported: u64,
     /// The faults that occurred, by their bits.
     faults: u16,
-    /// The output that the response delivered, whether it reports usage or not.
+    /// The output that the response delivered outside of the texts of documents.
     delivered: DeliveredContent,
+    texts: DeliveredTexts,
+}
+
+/// Bytes of the texts in documents.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct DeliveredTexts {
+    /// Those of the documents before the current one, by group.
+    sums: [u64; GROUPS],
+    /// Those of the current document.
+    document: [u64; GROUPS],
+    /// The most that a document repeats beside its pieces.
+    repeated: u64,
+    /// The current document reports usage.
+    has_report: bool,
+}
+
+impl DeliveredTexts {
+    fn add(&mut self, group: TextGroup, bytes: u64) {
+        let slot = &mut self.document[group as usize];
+        *slot = slot.saturating_add(bytes);
+    }
+
+    /// Adds the current document to those before.
+    fn end_document(&mut self) {
+        let mut document = std::mem::take(&mut self.document);
+        let (unlisted, listed) = (TextGroup::Unlisted as usize, ..TextGroup::Unlisted as usize);
+        // A report is about the texts beside it, whatever they are.
+        if std::mem::take(&mut self.has_report) || document[listed].iter().any(|bytes| *bytes > 0) {
+            document[unlisted] = 0;
+        }
+        let (pieces, wholes) = document.split_at_mut(1);
+        if pieces[0] > 0 {
+            // Some servers send all text so far beside each piece.
+            self.repeated = self.repeated.max(wholes.iter().copied().max().unwrap_or(0));
+            wholes.fill(0);
+        }
+        for (sum, bytes) in self.sums.iter_mut().zip(document) {
+            *sum = sum.saturating_add(bytes);
+        }
+    }
+
+    /// Returns the bytes of all documents: of the groups, the one with most text.
+    fn bytes(mut self) -> u64 {
+        self.end_document();
+        self.sums.into_iter().fold(self.repeated, u64::max)
+    }
 }
 
 /// The content of a response that has passed: a floor for the output of a response whose usage is not known.
@@ -120,6 +179,7 @@ impl UsageReadings {
         let slot = &mut self.numbers[field as usize];
         *slot = (*slot).max(Some(number));
         self.has_final_number |= is_final;
+        self.texts.has_report |= is_final && number > 0;
         self.is_report |= is_final;
     }
 
@@ -132,21 +192,17 @@ impl UsageReadings {
         self.has_ended |= END_TYPES.contains(&name);
     }
 
-    /// Counts bytes of content.
+    /// Counts bytes of content outside of documents.
     pub fn add_content(&mut self, bytes: usize) {
         self.delivered.bytes = self.delivered.bytes.saturating_add(bytes as u64);
         self.unreported = self.unreported.saturating_add(bytes as u64);
     }
 
-    /// Counts bytes of content in a place of the document.
-    pub fn add_content_of(&mut self, place: ContentPlace, bytes: usize) {
-        match place {
-            ContentPlace::Usual => {
-                self.has_usual_content |= bytes > 0;
-                self.add_content(bytes);
-            }
-            ContentPlace::OtherFormat if self.has_usual_content => {}
-            ContentPlace::OtherFormat => self.add_content(bytes),
+    /// Counts bytes of a text in a document.
+    pub fn add_text(&mut self, group: TextGroup, bytes: usize) {
+        self.texts.add(group, bytes as u64);
+        if group != TextGroup::Unlisted {
+            self.unreported = self.unreported.saturating_add(bytes as u64);
         }
     }
 
@@ -155,8 +211,10 @@ impl UsageReadings {
         self.delivered.parts = self.delivered.parts.saturating_add(parts);
     }
 
+    /// Returns the output that the response delivered, whether it reports usage or not.
     pub fn delivered(&self) -> DeliveredContent {
-        self.delivered
+        let DeliveredContent { bytes, parts } = self.delivered;
+        DeliveredContent { bytes: bytes.saturating_add(self.texts.bytes()), parts }
     }
 
     /// Returns the sum of the input in reports, by its kinds.
@@ -191,7 +249,7 @@ impl UsageReadings {
         ];
         let has_parts = PARTS.iter().any(|field| self.numbers[*field as usize].is_some());
         let has_no_output = self.output() == 0 && self.number(UsageField::Total) <= self.input();
-        self.delivered.bytes > NOTHING_MAX && has_parts && has_no_output
+        self.delivered().bytes > NOTHING_MAX && has_parts && has_no_output
     }
 
     /// Raises a number to at least `tokens`.
@@ -225,6 +283,7 @@ impl UsageReadings {
     /// Records the end of a document, an event or the whole response. A number that cannot be read may be the largest
     /// one, so the others prove nothing. Nor does a report before the content.
     pub fn end_document(&mut self) {
+        self.texts.end_document();
         self.end_report();
         let is_readable = self.faults & bit(ScanFault::NotInteger) == 0;
         let is_complete = !self.knows_content || self.unreported <= NOTHING_MAX;

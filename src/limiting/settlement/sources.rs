@@ -7,7 +7,8 @@ use http::HeaderName;
 
 use crate::labels::labels;
 use crate::limiting::settlement::path_tree::{PathStep, PathTree};
-use crate::limiting::settlement::readings::{ContentPlace, Target, UsageField};
+use crate::limiting::settlement::readings::{Target, TextGroup, UsageField};
+use crate::limiting::settlement::texts::add_texts;
 use crate::limiting::source::JsonPointer;
 
 labels! {
@@ -34,7 +35,7 @@ pub enum UsageSource {
 }
 
 /// All places in a response from which a limit reads usage.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct UsageSources {
     /// The places as the config lists them.
     listed: Vec<UsageSource>,
@@ -45,26 +46,6 @@ pub struct UsageSources {
     pub headers: Vec<(HeaderName, UsageField)>,
     /// The paths of content are known. Without an API, any text may be content.
     pub knows_content: bool,
-}
-
-/// Format in which an API has output in a place.
-#[derive(Clone, Copy)]
-enum Format {
-    /// Documents, alone or in lines.
-    Document,
-    Events,
-    Any,
-}
-
-impl Format {
-    /// Returns what the place is in documents and in events.
-    fn places(self) -> [ContentPlace; 2] {
-        match self {
-            Format::Document => [ContentPlace::Usual, ContentPlace::OtherFormat],
-            Format::Events => [ContentPlace::OtherFormat, ContentPlace::Usual],
-            Format::Any => [ContentPlace::Usual; 2],
-        }
-    }
 }
 
 /// Path of a value, by the names of its members. `*` is any item of an array.
@@ -107,22 +88,14 @@ const BEDROCK: &[FieldPath] = &[
     ("cacheWriteInputTokens", UsageField::CacheWrite),
     ("outputTokens", OUTPUT),
 ];
-/// Members of messages and deltas whose texts are output. Images and sounds are none: their length says nothing about
-/// their tokens.
-const OPENAI_TEXTS: &[&str] = &[
-    "content",
-    "text",
-    "refusal",
-    "reasoning",
-    "reasoning_content",
-    "thinking",
-    "tool_calls",
-    "function_call",
-    "audio/transcript",
-];
-/// The same of the items of the responses API.
-const OPENAI_ITEM_TEXTS: &[&str] = &["content", "summary", "arguments", "input", "code", "action", "operation"];
-const GEMINI_TEXTS: &[&str] = &["text", "functionCall", "executableCode"];
+/// How the documents of a response arrive.
+#[derive(Clone, Copy, PartialEq)]
+enum Framing {
+    /// As a body, or as a sequence of documents.
+    Plain,
+    Events,
+}
+
 const BEDROCK_HEADERS: [(HeaderName, UsageField); 4] = [
     (HeaderName::from_static("x-amzn-bedrock-input-token-count"), INPUT),
     (HeaderName::from_static("x-amzn-bedrock-cache-read-input-token-count"), UsageField::CacheRead),
@@ -137,7 +110,13 @@ impl UsageSources {
             match source {
                 UsageSource::Json(pointer) => add_pointer(&mut sources.json, pointer),
                 UsageSource::Events(pointer) => add_pointer(&mut sources.events, pointer),
-                UsageSource::Dialect(dialect) => sources.add_dialect(*dialect),
+                UsageSource::Dialect(dialect) => {
+                    add_dialect(&mut sources.json, *dialect, Framing::Plain);
+                    add_dialect(&mut sources.events, *dialect, Framing::Events);
+                    if *dialect == UsageDialect::Bedrock {
+                        sources.headers.extend(BEDROCK_HEADERS);
+                    }
+                }
             }
         }
         // A document of a single total may state its model, too.
@@ -149,7 +128,7 @@ impl UsageSources {
         sources.knows_content = listed.iter().any(|source| matches!(source, UsageSource::Dialect(_)));
         if !sources.knows_content {
             for tree in [&mut sources.json, &mut sources.events] {
-                tree.add_path([], Target::Content(ContentPlace::Usual));
+                tree.add_path([], Target::Content(TextGroup::Piece));
             }
         }
         sources.listed = listed;
@@ -159,76 +138,51 @@ impl UsageSources {
     pub fn listed(&self) -> &[UsageSource] {
         &self.listed
     }
+}
 
-    fn add_dialect(&mut self, dialect: UsageDialect) {
-        match dialect {
-            UsageDialect::OpenAi => {
-                add_fields(&mut self.json, "usage", OPENAI, |_| true);
-                for parent in ["usage", "response/usage"] {
-                    add_fields(&mut self.events, parent, OPENAI, |field| field != INPUT);
-                }
-                self.events.add_path(steps("response/model"), Target::Model);
-                self.events.add_path(steps("type"), Target::EventType);
-                for (path, field) in OLLAMA {
-                    self.json.add_path(steps(path), Target::Number { field: *field, is_final: true });
-                }
-                self.json.add_path(steps("done"), Target::IsLast);
-                self.add_content(Format::Document, "message", &["content", "thinking", "tool_calls"]);
-                ["response", "thinking"].iter().for_each(|name| self.add_content_text(Format::Document, name));
-                self.add_content(Format::Document, "choices/*/message", OPENAI_TEXTS);
-                self.add_content(Format::Events, "choices/*/delta", OPENAI_TEXTS);
-                self.add_content(Format::Any, "choices/*", &["text"]);
-                self.add_content(Format::Document, "output/*", OPENAI_ITEM_TEXTS);
-                // Of transcriptions. Events of the responses API repeat their texts in a member of this name.
-                self.json.add_path(steps("text"), Target::ContentText(ContentPlace::Usual));
-                // Of the responses API. Its later events repeat the text.
-                self.add_content_text(Format::Events, "delta");
+/// All places follow from the list.
+impl PartialEq for UsageSources {
+    fn eq(&self, other: &UsageSources) -> bool {
+        self.listed == other.listed
+    }
+}
+
+impl Eq for UsageSources {}
+
+/// Adds the places of a dialect. A server may send the documents of a stream in any framing, and a whole document as an
+/// event, so the framing only decides which numbers are final.
+fn add_dialect(tree: &mut PathTree, dialect: UsageDialect, framing: Framing) {
+    let is_plain = framing == Framing::Plain;
+    match dialect {
+        UsageDialect::OpenAi => {
+            add_fields(tree, "usage", OPENAI, |field| is_plain || field != INPUT);
+            add_fields(tree, "response/usage", OPENAI, |field| field != INPUT);
+            tree.add_path(steps("response/model"), Target::Model);
+            tree.add_path(steps("type"), Target::EventType);
+            for (path, field) in OLLAMA {
+                tree.add_path(steps(path), Target::Number { field: *field, is_final: true });
             }
-            UsageDialect::Anthropic => {
-                add_fields(&mut self.json, "usage", ANTHROPIC, |_| true);
-                // The first event reports the input. Only the last reports all output.
-                add_fields(&mut self.events, "message/usage", ANTHROPIC, |_| false);
-                add_fields(&mut self.events, "usage", ANTHROPIC, |field| field == OUTPUT);
-                self.events.add_path(steps("message/model"), Target::Model);
-                self.events.add_path(steps("type"), Target::EventType);
-                self.add_content(Format::Document, "content/*", &["text", "thinking", "input", "data"]);
-                self.add_content(Format::Events, "delta", &["text", "thinking", "partial_json"]);
-                // Thoughts that are not shown arrive as a whole.
-                self.add_content(Format::Events, "content_block", &["data"]);
-            }
-            UsageDialect::Gemini => {
-                // Without `alt=sse`, a stream is one JSON array.
-                for (parent, model) in [("usageMetadata", "modelVersion"), ("*/usageMetadata", "*/modelVersion")] {
-                    add_fields(&mut self.json, parent, GEMINI, |field| field == TOTAL);
-                    self.json.add_path(steps(model), Target::Model);
-                }
-                add_fields(&mut self.events, "usageMetadata", GEMINI, |field| field == TOTAL);
-                self.events.add_path(steps("modelVersion"), Target::Model);
-                self.add_content(Format::Any, "candidates/*/content/parts/*", GEMINI_TEXTS);
-                self.add_content(Format::Document, "*/candidates/*/content/parts/*", GEMINI_TEXTS);
-            }
-            UsageDialect::Bedrock => {
-                add_fields(&mut self.json, "usage", BEDROCK, |_| true);
-                let texts = ["text", "toolUse", "reasoningContent"];
-                add_content(&mut self.json, ContentPlace::Usual, "output/message/content/*", &texts);
-                self.headers.extend(BEDROCK_HEADERS);
+            tree.add_path(steps("done"), Target::IsLast);
+        }
+        UsageDialect::Anthropic => {
+            // The first event reports the input. Only the last reports all output.
+            add_fields(tree, "message/usage", ANTHROPIC, |_| false);
+            add_fields(tree, "usage", ANTHROPIC, |field| is_plain || field == OUTPUT);
+            tree.add_path(steps("message/model"), Target::Model);
+            tree.add_path(steps("type"), Target::EventType);
+        }
+        UsageDialect::Gemini => {
+            // Without `alt=sse`, a stream is one JSON array.
+            for (parent, model) in [("usageMetadata", "modelVersion"), ("*/usageMetadata", "*/modelVersion")] {
+                add_fields(tree, parent, GEMINI, |field| field == TOTAL);
+                tree.add_path(steps(model), Target::Model);
             }
         }
+        UsageDialect::Bedrock => {
+            ["usage", "metadata/usage"].iter().for_each(|parent| add_fields(tree, parent, BEDROCK, |_| true));
+        }
     }
-
-    /// Adds members of an object whose texts are output in responses of this format.
-    fn add_content(&mut self, format: Format, parent: &str, members: &[&str]) {
-        let [json, events] = format.places();
-        add_content(&mut self.json, json, parent, members);
-        add_content(&mut self.events, events, parent, members);
-    }
-
-    /// Adds a member whose value is output in responses of this format, if it is a text.
-    fn add_content_text(&mut self, format: Format, member: &str) {
-        let [json, events] = format.places();
-        self.json.add_path(steps(member), Target::ContentText(json));
-        self.events.add_path(steps(member), Target::ContentText(events));
-    }
+    add_texts(tree, dialect);
 }
 
 fn add_pointer(tree: &mut PathTree, pointer: &JsonPointer) {
@@ -236,11 +190,6 @@ fn add_pointer(tree: &mut PathTree, pointer: &JsonPointer) {
         pointer.tokens().iter().map(|token| PathStep::Named(token)),
         Target::Number { field: TOTAL, is_final: true },
     );
-}
-
-/// Adds members of an object whose texts are output.
-fn add_content(tree: &mut PathTree, place: ContentPlace, parent: &str, members: &[&str]) {
-    members.iter().for_each(|member| tree.add_path(steps(parent).chain(steps(member)), Target::Content(place)));
 }
 
 /// Adds the fields of an object. `is_final`: which of their whole parts prove the usage.
@@ -251,7 +200,7 @@ fn add_fields(tree: &mut PathTree, parent: &str, fields: &[FieldPath], is_final:
     }
 }
 
-fn steps(path: &str) -> impl Iterator<Item = PathStep<'_>> {
+pub(super) fn steps(path: &str) -> impl Iterator<Item = PathStep<'_>> {
     path.split('/').map(|name| if name == "*" { PathStep::AnyItem } else { PathStep::Named(name) })
 }
 

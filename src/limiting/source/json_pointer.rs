@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use crate::limiting::integers::integer;
 use crate::limiting::source::canonical::Ambiguous;
 use crate::limiting::source::inputs::{FoundValue, Repeated};
 use crate::names::{TextFault, invalid_text};
@@ -75,6 +76,16 @@ impl JsonPointer {
         let result = Walk { tokens: &self.tokens, repeated, is_count: true }.deserialize(&mut reader);
         result.unwrap_or(Err(Ambiguous)).map(|count| count.and_then(|digits| digits.parse().ok()))
     }
+}
+
+/// Parses a number of JSON by its value, as [`JsonPointer::find`] reads it: 7, 7.0 and 7e0 are equal. Returns `None` if
+/// it is not an integer.
+pub fn parse_json_integer(number: &[u8]) -> Option<i64> {
+    let mut reader = serde_json::Deserializer::from_slice(number);
+    let walk = Walk { tokens: &[], repeated: Repeated::First, is_count: false };
+    let text = walk.deserialize(&mut reader).ok()?.ok()??;
+    reader.end().ok()?;
+    integer(text.as_bytes())
 }
 
 /// Follows a pointer through a document.

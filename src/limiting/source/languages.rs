@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
-use http::header::{AUTHORIZATION, CONNECTION, EXPECT, HOST, TE, UPGRADE};
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, UPGRADE};
 use regex_automata::Anchored;
 use regex_automata::hybrid::LazyStateID;
 use regex_automata::hybrid::dfa::{Cache, DFA};
@@ -44,8 +44,10 @@ const HOST_NAME: &str = "[-0-9a-z._~!$&'()*+,;=%]+|\\[[0-9a-f:.]+\\]";
 static AUTHORITY: LazyLock<String> = LazyLock::new(|| format!("(?:{HOST_NAME})(?::[0-9]+)?"));
 /// Schemes begin with an upper-case letter, and one space is between words.
 const CREDENTIALS: &str = "[^ \t]+|[^a-z \t][^A-Z \t]*(?: [^ \t]+)+";
-/// Contains `websocket` in another case, or is HTTP itself, which nobody can switch to.
-static NO_UPGRADE: LazyLock<String> = LazyLock::new(|| {
+/// A protocol, with a version or without.
+const PROTOCOL: &str = "[!#$%&'*+\\-.^_`|~0-9A-Za-z]+(?:/[!#$%&'*+\\-.^_`|~0-9A-Za-z]+)?";
+/// Contains `websocket` in another case, or is HTTP.
+static NO_PROTOCOL: LazyLock<String> = LazyLock::new(|| {
     let word = "websocket";
     let cases =
         word.char_indices().map(|(at, c)| format!("{}{}(?i:{})", &word[..at], c.to_ascii_uppercase(), &word[at + 1..]));
@@ -73,13 +75,14 @@ impl Source {
             Source::Target => (&TARGET, ""),
             Source::QueryString => (QUERY, ""),
             Source::Host => (HOST_NAME, ""),
-            Source::Method => ("[!-`{-~]+", "CONNECT"),
+            Source::Method => ("[!#$%&'*+\\-.^_`|~0-9A-Z]+", "CONNECT"),
             Source::Country => ("[A-Z]{2}", ""),
             Source::Cookie(_) => ("[^ ]*", ""),
             Source::Header(name) => match *name {
                 HOST => (&AUTHORITY, ""),
                 AUTHORIZATION => (CREDENTIALS, ""),
-                UPGRADE => ("[!-~]+", &NO_UPGRADE),
+                UPGRADE => (PROTOCOL, &NO_PROTOCOL),
+                CONTENT_LENGTH => ("0|[1-9][0-9]*", ""),
                 CONNECTION => ("upgrade|te", ""),
                 TE => ("trailers", ""),
                 EXPECT => ("(?i:100-continue)", ""),
@@ -274,6 +277,14 @@ mod tests {
             ("header:authorization", "^sk-", true),
             ("header:upgrade", "WebSocket", false),
             ("header:upgrade", "(?i)WebSocket", true),
+            ("header:upgrade", "^(?i:h2c?|tls/.*)$", false),
+            ("header:upgrade", "^h2", true),
+            ("header:upgrade", ",", false),
+            ("method", "^CONNECT$", false),
+            ("method", "CONNECT", true),
+            ("method", "[,(]", false),
+            ("header:content-length", "^0.", false),
+            ("header:content-length", "^[0-9]{7,}$", true),
             ("header:connection", "keep-alive", false),
             ("header:te", "gzip", false),
             ("header:x-a", "anything", true),

@@ -43,7 +43,7 @@ pub use crate::limiting::source::body::{BodyFacts, BodyKind, has_content_coding}
 pub use crate::limiting::source::canonical::Ambiguous;
 pub use crate::limiting::source::facts::{DescriptorEntry, Facts, LazyCalls, PathParam, SourceValue};
 pub use crate::limiting::source::inputs::Repeated;
-pub use crate::limiting::source::json_pointer::{JsonPointer, is_equal_for_some_parsers};
+pub use crate::limiting::source::json_pointer::{JsonPointer, is_equal_for_some_parsers, parse_json_integer};
 pub use crate::limiting::unreadable_body::UnreadableBody;
 use crate::names::{
     TextFault, invalid_text, parse_cookie_name, parse_forwarded_header, parse_input_name, parse_param_name,

@@ -126,8 +126,9 @@ impl Source {
             Source::Header(name) => match *name {
                 AUTHORIZATION => "write the scheme as `Bearer` or `Basic`, with one space after it",
                 UPGRADE => {
-                    "it reads `websocket` however clients write it; nobody can switch to HTTP itself, such as `h2c`"
+                    "it reads the first protocol that is not HTTP, such as `websocket`, however clients write that one"
                 }
+                CONTENT_LENGTH => "it is an integer, without zeros before it",
                 EXPECT => "it reads `100-continue`, and requests with anything else are refused",
                 CONNECTION => "it reads `upgrade` or `te`, whatever else clients send; `Upgrade` has the protocol",
                 TE => "it reads `trailers`, whatever else clients send",
@@ -426,9 +427,11 @@ mod tests {
             ("header:upgrade", "foo/2", Ok("foo/2")),
             ("header:connection", "Upgrade", Ok("upgrade")),
             ("header:connection", "keep-alive", Err("upgrade")),
-            ("header:upgrade", "WebSocket", Ok("websocket")),
-            ("header:upgrade", "h2c", Err("HTTP itself")),
-            ("header:upgrade", "HTTP/2.0", Err("HTTP itself")),
+            ("header:upgrade", "h2c", Err("not HTTP")),
+            ("header:upgrade", "H2C", Err("not HTTP")),
+            ("header:upgrade", "HTTP/2.0", Err("not HTTP")),
+            ("header:upgrade", "TLS/1.3", Err("not HTTP")),
+            ("header:upgrade", "foo,bar", Err("not HTTP")),
             ("header:upgrade", "h2cx", Ok("h2cx")),
             ("header:expect", "100-Continue", Ok("100-Continue")),
             ("header:expect", "foo", Err("100-continue")),

@@ -10,7 +10,8 @@ mod tests;
 use memchr::memchr2;
 
 use crate::limiting::settlement::path_tree::{NodeId, PathTree};
-use crate::limiting::settlement::readings::{ContentPlace, NUMBER_MAX, TEXT_MAX, Target, UsageReadings};
+use crate::limiting::settlement::readings::{NUMBER_MAX, TEXT_MAX, Target, TextGroup, UsageReadings};
+use crate::limiting::source::parse_json_integer;
 use crate::telemetry::metrics::ScanFault;
 
 /// Deepest nesting of arrays and objects that is read. Deeper parts are skipped, because no path leads there.
@@ -27,14 +28,15 @@ pub struct JsonScanner {
     path: Vec<PathLevel>,
     /// Node of the value that comes next or is being read; `None` off the paths.
     node: Option<NodeId>,
-    /// Depth of the outermost container whose texts are content, and its place.
-    content_depth: Option<(u8, ContentPlace)>,
-    /// Place of the text being read, if it is content.
-    text_place: Option<ContentPlace>,
+    /// The outermost container whose texts are content.
+    content: Option<ContentContainer>,
+    /// Depth of the outermost container whose texts are no content unless a path says so.
+    no_text_depth: Option<u8>,
+    /// The output that the text being read belongs to.
+    text_group: Option<TextGroup>,
     /// Open containers below the deepest one that is read.
     skipped: u64,
     text: TextBuffer,
-    number: NumberText,
     fault: Option<ScanFault>,
 }
 
@@ -44,6 +46,13 @@ struct PathLevel {
     node: NodeId,
     /// Index of the current item of an array.
     index: u64,
+}
+
+/// A container whose texts are content.
+#[derive(Clone, Copy, Debug)]
+struct ContentContainer {
+    depth: u8,
+    group: TextGroup,
 }
 
 /// The next input that the parser expects, or the value that it is inside of.
@@ -88,7 +97,7 @@ enum TextRole {
     Value,
 }
 
-/// A name or a string on a path, decoded. Off the paths nothing is collected.
+/// A name, a string or a number on a path, decoded. Off the paths nothing is collected.
 #[derive(Debug, Default)]
 struct TextBuffer {
     bytes: Vec<u8>,
@@ -104,8 +113,11 @@ impl TextBuffer {
         self.is_collected = is_collected;
     }
 
-    /// Appends bytes, and keeps one more than the longest text that counts.
+    /// Appends bytes, if they are collected, and keeps one more than the longest text that counts.
     fn push(&mut self, bytes: &[u8]) {
+        if !self.is_collected {
+            return;
+        }
         let free = (TEXT_MAX + 1).saturating_sub(self.bytes.len());
         self.bytes.extend_from_slice(&bytes[..bytes.len().min(free)]);
     }
@@ -124,96 +136,13 @@ impl TextBuffer {
     }
 }
 
-/// The number being read, by its value: `900`, `900.0` and `9e2` are equal.
-#[derive(Debug, Default)]
-struct NumberText {
-    part: NumberPart,
-    /// All digits before the exponent, as far as they are needed.
-    mantissa: u64,
-    /// Digits of the part being read.
-    digits: u32,
-    /// Digits of the fraction up to the last one that is not zero, and the zeros after it.
-    scale: u32,
-    zeros: u32,
-    exponent: u32,
-    is_exponent_negative: bool,
-    /// The number has a sign, a zero before other digits, or is malformed.
-    is_other: bool,
-}
-
-/// Part of a number.
-#[derive(Debug, Default)]
-enum NumberPart {
-    #[default]
-    Integer,
-    Fraction,
-    Exponent,
-}
-
-impl NumberText {
-    fn push(&mut self, byte: u8) {
-        match (&self.part, byte) {
-            (NumberPart::Integer, b'0'..=b'9') => {
-                self.is_other |= self.digits > 0 && self.mantissa == 0;
-                self.add_digit(byte, 1);
-            }
-            (NumberPart::Fraction, b'0') => {
-                (self.digits, self.zeros) = (self.digits.saturating_add(1), self.zeros.saturating_add(1));
-            }
-            (NumberPart::Fraction, b'1'..=b'9') => {
-                let places = std::mem::take(&mut self.zeros).saturating_add(1);
-                self.scale = self.scale.saturating_add(places);
-                self.add_digit(byte, places);
-            }
-            (NumberPart::Exponent, b'0'..=b'9') => {
-                self.digits = self.digits.saturating_add(1);
-                self.exponent = self.exponent.saturating_mul(10).saturating_add(u32::from(byte - b'0'));
-            }
-            (NumberPart::Exponent, b'+' | b'-') if self.digits == 0 && !self.is_exponent_negative => {
-                self.is_exponent_negative = byte == b'-';
-            }
-            (NumberPart::Integer, b'.') => self.start_part(NumberPart::Fraction),
-            (NumberPart::Integer | NumberPart::Fraction, b'e' | b'E') => self.start_part(NumberPart::Exponent),
-            _ => self.is_other = true,
-        }
-    }
-
-    fn add_digit(&mut self, byte: u8, places: u32) {
-        self.digits = self.digits.saturating_add(1);
-        let shifted = self.mantissa.saturating_mul(10_u64.saturating_pow(places));
-        self.mantissa = shifted.saturating_add(u64::from(byte - b'0'));
-    }
-
-    fn start_part(&mut self, part: NumberPart) {
-        self.is_other |= self.digits == 0;
-        (self.part, self.digits) = (part, 0);
-    }
-
-    /// Returns the number if it is an integer that all JSON parsers read alike.
-    fn integer(&self) -> Option<u64> {
-        if self.is_other || self.digits == 0 {
-            return None;
-        }
-        let exponent = i64::from(self.exponent) * if self.is_exponent_negative { -1 } else { 1 };
-        let shift = exponent - i64::from(self.scale);
-        let power = u32::try_from(shift.unsigned_abs()).ok().and_then(|shift| 10_u64.checked_pow(shift));
-        let value = match (self.mantissa, power) {
-            (0, _) => 0,
-            (_, None) => return None,
-            (mantissa, Some(power)) if shift >= 0 => mantissa.checked_mul(power)?,
-            (mantissa, Some(power)) if mantissa.is_multiple_of(power) => mantissa / power,
-            _ => return None,
-        };
-        (value <= NUMBER_MAX).then_some(value)
-    }
-}
-
 impl JsonScanner {
     /// Starts with another document.
     pub fn reset(&mut self) {
         self.path.clear();
         (self.state, self.arrays, self.depth, self.node) = (ScanState::Value, 0, 0, None);
-        (self.content_depth, self.text_place, self.skipped, self.fault) = (None, None, 0, None);
+        (self.content, self.no_text_depth, self.text_group) = (None, None, None);
+        (self.skipped, self.fault) = (0, None);
     }
 
     /// Returns whether the document is complete.
@@ -238,7 +167,7 @@ impl JsonScanner {
                 ScanState::SkippedText => taken = self.skip_text(bytes, readings),
                 ScanState::SkippedEscape => self.state = ScanState::SkippedText,
                 ScanState::Text(role) => taken = self.read_text(role, bytes, tree, readings),
-                ScanState::Number if is_number_byte(byte) => self.number.push(byte),
+                ScanState::Number if is_number_byte(byte) => self.text.push(&[byte]),
                 ScanState::Number => {
                     self.end_number(tree, readings);
                     taken = 0;
@@ -300,19 +229,40 @@ impl JsonScanner {
 
     fn skip_text(&mut self, bytes: &[u8], readings: &mut UsageReadings) -> usize {
         let end = memchr2(b'"', b'\\', bytes);
-        if let Some((_, place)) = self.content_depth {
-            readings.add_content_of(place, end.unwrap_or(bytes.len()));
+        if let Some(group) = self.group_of_container() {
+            readings.add_text(group, end.unwrap_or(bytes.len()));
         }
         let Some(end) = end else { return bytes.len() };
         self.state = if bytes[end] == b'"' { ScanState::Skipped } else { ScanState::SkippedEscape };
         end + 1
     }
 
-    /// Counts bytes of a text that is content.
+    /// Counts bytes of a text that may be content.
     fn count_content(&self, role: TextRole, bytes: usize, readings: &mut UsageReadings) {
-        if let Some(place) = self.text_place.filter(|_| role == TextRole::Value) {
-            readings.add_content_of(place, bytes);
+        if let Some(group) = self.text_group.filter(|_| role == TextRole::Value) {
+            readings.add_text(group, bytes);
         }
+    }
+
+    /// Returns the output that texts off the paths belong to.
+    fn group_of_container(&self) -> Option<TextGroup> {
+        match self.content {
+            Some(container) => Some(container.group),
+            None => self.no_text_depth.is_none().then_some(TextGroup::Unlisted),
+        }
+    }
+
+    /// Returns the output that the current text belongs to.
+    fn group_of_text(&self, tree: &PathTree) -> Option<TextGroup> {
+        if self.content.is_some() {
+            return self.group_of_container();
+        }
+        let targets = self.targets(tree);
+        let listed = targets.iter().find_map(|target| match target {
+            Target::Content(group) | Target::ContentText(group) => Some(*group),
+            _ => None,
+        });
+        listed.or_else(|| self.group_of_container().filter(|_| targets.is_empty()))
     }
 
     fn fail(&mut self, fault: ScanFault) {
@@ -336,18 +286,14 @@ impl JsonScanner {
             }
             b'"' => {
                 let is_target = self.node.is_some_and(|node| !tree.targets(node).is_empty());
-                self.text_place = self.content_depth.map(|(_, place)| place).or_else(|| {
-                    self.targets(tree).iter().find_map(|target| match target {
-                        Target::Content(place) | Target::ContentText(place) => Some(*place),
-                        _ => None,
-                    })
-                });
+                self.text_group = self.group_of_text(tree);
                 self.text.start(is_target);
                 self.state = ScanState::Text(TextRole::Value);
             }
             b'-' | b'0'..=b'9' => {
-                self.number = NumberText::default();
-                self.number.push(byte);
+                let is_target = self.targets(tree).iter().any(|target| matches!(target, Target::Number { .. }));
+                self.text.start(is_target);
+                self.text.push(&[byte]);
                 self.state = ScanState::Number;
             }
             b't' if self.targets(tree).contains(&Target::IsLast) => {
@@ -366,15 +312,17 @@ impl JsonScanner {
             (self.state, self.skipped) = (ScanState::Skipped, 1);
             return;
         }
-        if self.content_depth.is_none() {
-            let place = self.targets(tree).iter().find_map(|target| match target {
-                Target::Content(place) => Some(*place),
-                _ => None,
-            });
-            self.content_depth = place.map(|place| (self.depth + 1, place));
+        let depth = self.depth + 1;
+        let group = self.targets(tree).iter().find_map(|target| match target {
+            Target::Content(group) => Some(*group),
+            _ => None,
+        });
+        self.content = self.content.or_else(|| group.map(|group| ContentContainer { depth, group }));
+        if self.no_text_depth.is_none() && self.targets(tree).contains(&Target::NoText) {
+            self.no_text_depth = Some(depth);
         }
         let on_path = self.node.take().filter(|node| tree.continues(*node));
-        self.depth += 1;
+        self.depth = depth;
         self.arrays = self.arrays << 1 | u128::from(is_array);
         if let Some(node) = on_path {
             self.path.push(PathLevel { node, index: 0 });
@@ -391,7 +339,8 @@ impl JsonScanner {
         if self.path.len() == usize::from(self.depth) {
             self.path.pop();
         }
-        self.content_depth = self.content_depth.filter(|(depth, _)| *depth != self.depth);
+        self.content = self.content.filter(|container| container.depth != self.depth);
+        self.no_text_depth = self.no_text_depth.filter(|depth| *depth != self.depth);
         self.depth = self.depth.saturating_sub(1);
         self.arrays >>= 1;
         self.end_value();
@@ -424,9 +373,7 @@ impl JsonScanner {
     fn read_text(&mut self, role: TextRole, bytes: &[u8], tree: &PathTree, readings: &mut UsageReadings) -> usize {
         let end = memchr2(b'"', b'\\', bytes);
         self.count_content(role, end.unwrap_or(bytes.len()), readings);
-        if self.text.is_collected {
-            self.text.push(&bytes[..end.unwrap_or(bytes.len())]);
-        }
+        self.text.push(&bytes[..end.unwrap_or(bytes.len())]);
         let Some(end) = end else { return bytes.len() };
         match (bytes[end], role) {
             (b'\\', _) => self.state = ScanState::Escape(role),
@@ -457,9 +404,7 @@ impl JsonScanner {
             }
             _ => return self.fail(ScanFault::Malformed),
         };
-        if self.text.is_collected {
-            self.text.push(&[plain]);
-        }
+        self.text.push(&[plain]);
         self.state = ScanState::Text(role);
     }
 
@@ -479,7 +424,7 @@ impl JsonScanner {
     fn end_number(&mut self, tree: &PathTree, readings: &mut UsageReadings) {
         for target in self.targets(tree) {
             if let Target::Number { field, is_final } = *target {
-                match self.number.integer() {
+                match self.read_number() {
                     Some(number) => readings.add_number(field, is_final, number),
                     None => readings.add_fault(ScanFault::NotInteger),
                 }
@@ -488,13 +433,20 @@ impl JsonScanner {
         self.end_value();
     }
 
+    /// Returns the number that was read, if it is an integer that all parsers read alike.
+    fn read_number(&self) -> Option<u64> {
+        let text = Some(&*self.text.bytes).filter(|text| text.len() <= TEXT_MAX);
+        let number = text.and_then(parse_json_integer).and_then(|number| u64::try_from(number).ok());
+        number.filter(|number| *number <= NUMBER_MAX)
+    }
+
     fn report_text(&self, tree: &PathTree, readings: &mut UsageReadings) {
         for target in self.targets(tree) {
             match target {
                 Target::Model => readings.set_model(&self.text.bytes),
                 Target::EventType => readings.add_event_type(&self.text.bytes),
                 Target::Number { .. } => readings.add_fault(ScanFault::NotInteger),
-                Target::Content(_) | Target::ContentText(_) | Target::IsLast => {}
+                Target::Content(_) | Target::ContentText(_) | Target::NoText | Target::IsLast => {}
             }
         }
     }

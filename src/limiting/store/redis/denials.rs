@@ -6,12 +6,12 @@
 //! - Only refusals of one unit are remembered, or of a cost that never fits. Until the wait is over, such a key admits
 //!   nothing, so the wait cannot grow. A key that refuses more units may still admit smaller charges.
 //! - Only limits whose charges are never released early are remembered: none with leases, queues, refunds or settled
-//!   costs. Of a limit with `ban`, only bans are remembered, whatever else the limit does. On a cluster nothing is
-//!   remembered, because a decision may charge one slot for a moment and then refund it.
+//!   costs. Nor are those whose other requests of the key may be admitted meanwhile, so that the wait grows: limits
+//!   whose rate or day is in the request, and those with `distinct`. Of a limit with `ban`, only bans are remembered,
+//!   whatever else the limit does. On a cluster nothing is remembered, because a decision may charge one slot for a
+//!   moment and then refund it.
 //! - Of a budget that tenants share, the refusals of each tenant are remembered apart. A wait already includes that
 //!   other tenants become inactive.
-//! - So are those of each value that a limit with `distinct` counts: the others may be admitted. A wait may have grown
-//!   since, because other requests used the values that count.
 //! - A refund or reset by an operator in this process clears the memory. One in another gateway takes effect here
 //!   within [`AGE_MAX`].
 
@@ -39,7 +39,7 @@ pub struct DenialCache {
 #[derive(Clone, Debug, Default)]
 pub struct Invalidations(Arc<AtomicU64>);
 
-/// A state key, and the tenant that shares it, or the value that is counted: others may still be admitted.
+/// A state key, and the tenant that shares it: others may still be admitted.
 #[derive(Debug, Hash, PartialEq, Eq)]
 struct DenialKey {
     key: Box<str>,
@@ -94,14 +94,19 @@ fn is_memorable(check: &Check, answer: &Answer) -> bool {
     let lasts = match check.ban {
         // Nothing ends a ban early, whatever the limit refunds. Before a ban, the store has to count every refusal.
         Some(_) => answer.is_banned(),
-        None => !check.limit.refundable && !check.rule.has_queue(),
+        None => is_lasting(check),
     };
     lasts && Role { link: None, ..check.role } == Role::default()
 }
 
 /// Returns whether any refusal of this check may be remembered.
 pub fn has_memorable(check: &Check) -> bool {
-    check.ban.is_some() || !check.limit.refundable && !check.rule.has_queue()
+    check.ban.is_some() || is_lasting(check)
+}
+
+/// Returns whether a key that refuses one unit of this check admits nothing until its wait is over.
+fn is_lasting(check: &Check) -> bool {
+    !check.limit.refundable && !check.limit.refusals_vary && !check.rule.has_queue()
 }
 
 impl Invalidations {

@@ -60,11 +60,12 @@ impl Http1Io {
         }
     }
 
-    /// Encodes the request lines in `fresh`, and holds one that is not whole yet. Removes extensions of chunks. `may_begin`: `fresh` may begin with a
-    /// request line or its rest. Returns false if the parser gets `fresh` as it is. Otherwise it reads `unread`.
+    /// Encodes the request lines in `fresh`, holds one that is not whole yet, and removes extensions of chunks.
+    /// `may_begin`: `fresh` may begin with a request line or its rest. Returns false if the parser gets `fresh` as it is.
+    /// Otherwise it reads `unread`.
     ///
-    /// Only an inspector finds extensions, and request lines behind other requests. Without one, only a line at the start of `fresh` is
-    /// encoded, and the parser gets pipelined ones as they are.
+    /// Only an inspector finds extensions, and request lines behind other requests. Without one, only a line at the start
+    /// of `fresh` is encoded, and the parser gets the rest as it is.
     fn replace_lines(&mut self, fresh: &[u8], may_begin: bool) -> bool {
         let edits = self.client.inspector.as_ref().map(|inspector| inspector.borrow_mut().take_edits());
         let (replaced, held) = edit_framing(fresh, &edits.unwrap_or_default());
