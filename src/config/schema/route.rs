@@ -69,7 +69,6 @@ rows! {
     .shown_as("list of tables, up to 16")
     .guide("../guides/canary-releases.md")
     .metric("sluicegate_split_requests_total")
-    .unordered()
     .called(&["weighted_clusters", "split_clients", "traffic_split", "canary"])
     .teach("[{ upstream = \"http://127.0.0.1:3000\", weight = 95 }, { upstream = \"http://127.0.0.1:3001\", weight = 5 }]", "Use it to try a new version with a small part of the requests");
     SPLIT_BY = option("split_by", KEY_PARTS, Absent, "the key whose requests all get the same upstream of `split`")
