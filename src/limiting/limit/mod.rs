@@ -148,8 +148,7 @@ impl Limit {
         let store_ref = LimitRef::new(&self.name, &cost, charge_rules.as_ref(), self.store_ref.lease);
         let store_ref = if self.store_ref.refundable { store_ref.to_refundable() } else { store_ref };
         let store_ref = store_ref.with_usage(self.store_ref.usage_days);
-        let store_ref = store_ref.with_varying_refusals(self.store_ref.refusals_vary);
-        Limit { cost, charge_rules, store_ref, ..self.clone() }.with_call_protocol()
+        Limit { cost, charge_rules, store_ref, ..self.clone() }.with_call_protocol().with_varying_refusals()
     }
 
     /// Returns the name of the budget that a request with `facts` uses. With `values`, also in the form that overrides
@@ -275,6 +274,15 @@ impl Limit {
     pub fn with_call_protocol(self) -> Limit {
         let call_protocol = self.sources().find_map(Source::call_protocol);
         Limit { call_protocol, ..self }
+    }
+
+    /// Returns the limit, whose stores know whether a refused key may admit other requests.
+    pub fn with_varying_refusals(mut self) -> Limit {
+        let refusals_vary = self.distinct.is_some() || self.key_rate.is_some() || self.month_day.is_some();
+        if refusals_vary != self.store_ref.refusals_vary {
+            self.store_ref = Arc::new(LimitRef { refusals_vary, ..LimitRef::clone(&self.store_ref) });
+        }
+        self
     }
 
     /// Returns whether the limit may apply to a request whose body is not known yet.
@@ -455,14 +463,6 @@ impl LimitRef {
         match usage_days == self.usage_days {
             true => self,
             false => Arc::new(LimitRef { usage_days, ..LimitRef::clone(&self) }),
-        }
-    }
-
-    /// Returns a copy that says whether a refusal leaves others of its key open.
-    pub fn with_varying_refusals(self: Arc<LimitRef>, refusals_vary: bool) -> Arc<LimitRef> {
-        match refusals_vary == self.refusals_vary {
-            true => self,
-            false => Arc::new(LimitRef { refusals_vary, ..LimitRef::clone(&self) }),
         }
     }
 

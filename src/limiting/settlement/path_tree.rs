@@ -11,6 +11,11 @@ pub enum PathStep<'a> {
     AnyItem,
 }
 
+/// Returns the steps of a path like `choices/*/text`.
+pub fn steps(path: &str) -> impl Iterator<Item = PathStep<'_>> {
+    path.split('/').map(|name| if name == "*" { PathStep::AnyItem } else { PathStep::Named(name) })
+}
+
 /// A set of paths with the meaning of the values at their ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathTree {

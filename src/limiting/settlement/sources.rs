@@ -6,9 +6,9 @@ use std::fmt;
 use http::HeaderName;
 
 use crate::labels::labels;
-use crate::limiting::settlement::path_tree::{PathStep, PathTree};
+use crate::limiting::settlement::path_tree::{PathStep, PathTree, steps};
 use crate::limiting::settlement::readings::{Target, TextGroup, UsageField};
-use crate::limiting::settlement::texts::add_texts;
+use crate::limiting::settlement::texts;
 use crate::limiting::source::JsonPointer;
 
 labels! {
@@ -153,7 +153,7 @@ impl Eq for UsageSources {}
 /// event, so the framing only decides which numbers are final.
 fn add_dialect(tree: &mut PathTree, dialect: UsageDialect, framing: Framing) {
     let is_plain = framing == Framing::Plain;
-    match dialect {
+    let texts = match dialect {
         UsageDialect::OpenAi => {
             add_fields(tree, "usage", OPENAI, |field| is_plain || field != INPUT);
             add_fields(tree, "response/usage", OPENAI, |field| field != INPUT);
@@ -163,6 +163,7 @@ fn add_dialect(tree: &mut PathTree, dialect: UsageDialect, framing: Framing) {
                 tree.add_path(steps(path), Target::Number { field: *field, is_final: true });
             }
             tree.add_path(steps("done"), Target::IsLast);
+            texts::OPENAI
         }
         UsageDialect::Anthropic => {
             // The first event reports the input. Only the last reports all output.
@@ -170,6 +171,7 @@ fn add_dialect(tree: &mut PathTree, dialect: UsageDialect, framing: Framing) {
             add_fields(tree, "usage", ANTHROPIC, |field| is_plain || field == OUTPUT);
             tree.add_path(steps("message/model"), Target::Model);
             tree.add_path(steps("type"), Target::EventType);
+            texts::ANTHROPIC
         }
         UsageDialect::Gemini => {
             // Without `alt=sse`, a stream is one JSON array.
@@ -177,12 +179,14 @@ fn add_dialect(tree: &mut PathTree, dialect: UsageDialect, framing: Framing) {
                 add_fields(tree, parent, GEMINI, |field| field == TOTAL);
                 tree.add_path(steps(model), Target::Model);
             }
+            texts::GEMINI
         }
         UsageDialect::Bedrock => {
             ["usage", "metadata/usage"].iter().for_each(|parent| add_fields(tree, parent, BEDROCK, |_| true));
+            texts::BEDROCK
         }
-    }
-    add_texts(tree, dialect);
+    };
+    texts.add_to(tree);
 }
 
 fn add_pointer(tree: &mut PathTree, pointer: &JsonPointer) {
@@ -198,10 +202,6 @@ fn add_fields(tree: &mut PathTree, parent: &str, fields: &[FieldPath], is_final:
         let target = Target::Number { field: *field, is_final: field.is_whole_part() && is_final(*field) };
         tree.add_path(steps(parent).chain(steps(path)), target);
     }
-}
-
-pub(super) fn steps(path: &str) -> impl Iterator<Item = PathStep<'_>> {
-    path.split('/').map(|name| if name == "*" { PathStep::AnyItem } else { PathStep::Named(name) })
 }
 
 /// Formats the source as in the config.

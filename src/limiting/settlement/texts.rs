@@ -1,15 +1,14 @@
 //! Where the documents of each API have the output of the model, and which of their other texts are none. The paths are
 //! the same in every framing: some servers send a whole message as an event, or the documents of a stream as lines.
 
-use crate::limiting::settlement::path_tree::PathTree;
+use crate::limiting::settlement::path_tree::{PathTree, steps};
 use crate::limiting::settlement::readings::{Target, TextGroup};
-use crate::limiting::settlement::sources::{UsageDialect, steps};
 
 /// An object, and its members whose texts are output.
 type TextPaths = (TextGroup, &'static str, &'static [&'static str]);
 
 /// The paths of one API.
-struct ApiTexts {
+pub struct ApiTexts {
     /// All texts of these values are output.
     values: &'static [TextPaths],
     /// These values are output only if they are texts.
@@ -25,7 +24,7 @@ const MESSAGE: &[&str] =
 const ITEM: &[&str] = &["content", "summary", "arguments", "input", "code", "action"];
 
 /// Chat completions and responses of OpenAI, and Ollama's own API.
-const OPENAI: ApiTexts = ApiTexts {
+pub const OPENAI: ApiTexts = ApiTexts {
     values: &[
         (TextGroup::Piece, "choices/*/delta", MESSAGE),
         (TextGroup::Piece, "choices/*/delta/audio", &["transcript"]),
@@ -103,7 +102,7 @@ const OPENAI: ApiTexts = ApiTexts {
         "safety_identifier",
     ],
 };
-const ANTHROPIC: ApiTexts = ApiTexts {
+pub const ANTHROPIC: ApiTexts = ApiTexts {
     values: &[
         (TextGroup::Piece, "delta", &["text", "thinking", "partial_json"]),
         // Thoughts that are encrypted arrive at once.
@@ -134,7 +133,7 @@ const ANTHROPIC: ApiTexts = ApiTexts {
     ],
 };
 const GEMINI_PARTS: &[&str] = &["text", "functionCall", "executableCode"];
-const GEMINI: ApiTexts = ApiTexts {
+pub const GEMINI: ApiTexts = ApiTexts {
     values: &[
         (TextGroup::Piece, "candidates/*/content/parts/*", GEMINI_PARTS),
         (TextGroup::Piece, "*/candidates/*/content/parts/*", GEMINI_PARTS),
@@ -166,7 +165,7 @@ const GEMINI: ApiTexts = ApiTexts {
     ],
 };
 const BEDROCK_PARTS: &[&str] = &["text", "toolUse", "reasoningContent"];
-const BEDROCK: ApiTexts = ApiTexts {
+pub const BEDROCK: ApiTexts = ApiTexts {
     values: &[
         (TextGroup::Message, "output/message/content/*", BEDROCK_PARTS),
         (TextGroup::Piece, "contentBlockDelta/delta", BEDROCK_PARTS),
@@ -189,19 +188,16 @@ const BEDROCK: ApiTexts = ApiTexts {
     ],
 };
 
-/// Adds the paths of a dialect.
-pub fn add_texts(tree: &mut PathTree, dialect: UsageDialect) {
-    let ApiTexts { values, texts, others } = match dialect {
-        UsageDialect::OpenAi => OPENAI,
-        UsageDialect::Anthropic => ANTHROPIC,
-        UsageDialect::Gemini => GEMINI,
-        UsageDialect::Bedrock => BEDROCK,
-    };
-    for (group, parent, members) in values {
-        members.iter().for_each(|member| tree.add_path(steps(parent).chain(steps(member)), Target::Content(*group)));
+impl ApiTexts {
+    /// Adds the paths to a tree.
+    pub fn add_to(&self, tree: &mut PathTree) {
+        for (group, parent, members) in self.values {
+            let paths = members.iter().map(|member| steps(parent).chain(steps(member)));
+            paths.for_each(|path| tree.add_path(path, Target::Content(*group)));
+        }
+        for (group, members) in self.texts {
+            members.iter().for_each(|member| tree.add_path(steps(member), Target::ContentText(*group)));
+        }
+        self.others.iter().for_each(|path| tree.add_path(steps(path), Target::NoText));
     }
-    for (group, members) in texts {
-        members.iter().for_each(|member| tree.add_path(steps(member), Target::ContentText(*group)));
-    }
-    others.iter().for_each(|path| tree.add_path(steps(path), Target::NoText));
 }

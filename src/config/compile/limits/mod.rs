@@ -261,10 +261,7 @@ fn compile_limit(
     let afterwards = add_overload_refunds(afterwards, refunded_for.is_some());
     let afterwards = afterwards.unwrap_or_default().with_status_prices(cost.status_prices());
     let afterwards = afterwards.unless_default().map(Arc::new);
-    let (distinct, key_rate) = (distinct?, stated.map(|stated| stated.rate));
-    let refusals_vary = distinct.is_some() || key_rate.is_some() || month_day.is_some();
     let store_ref = LimitRef::new(name, &cost, afterwards.as_ref(), lease).with_usage(read_usage_days(section));
-    let store_ref = store_ref.with_varying_refusals(refusals_vary);
     let limit = Limit {
         name: name.to_owned(),
         store_ref: if is_repriced { store_ref.to_refundable() } else { store_ref },
@@ -287,13 +284,13 @@ fn compile_limit(
         charge_rules: afterwards,
         ban,
         fair,
-        distinct,
+        distinct: distinct?,
         refuse,
-        key_rate,
+        key_rate: stated.map(|stated| stated.rate),
         month_day,
         call_protocol: None,
     };
-    set_call_protocol(section, limit)
+    set_call_protocol(section, limit.with_varying_refusals())
 }
 
 /// Compiles the rule, and the rate that requests state. If they do, the rule has the highest one. A mistake leaves the
