@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::schema::row::{ConfigOption, DefaultValue};
 use crate::config::schema::value_type::ValueType;
 use crate::config::schema::{Schema, limit, listener, server};
@@ -63,10 +64,26 @@ pub fn describe_no_bound(schema: &Schema, key: &str, node: &Node) -> Option<Stri
         _ if is_rate => "for no limit, remove the limit, or take its name out of `limits`".to_owned(),
         DefaultValue::Absent => format!("for no bound, leave `{key}` out"),
         _ if option.meaning.contains("0 = no bound") => format!("for no bound, write {key} = 0"),
-        _ if is_word => format!("`{key}` always has a bound: {}", option.describe_type()),
+        _ if is_word || is_named_as_bound(key) => format!("`{key}` always has a bound: {}", option.describe_type()),
         // The message has the bounds.
         _ => return None,
     })
+}
+
+/// Returns whether the name of an option says that it is a bound. Every other number that is out of range has a message
+/// with the range.
+fn is_named_as_bound(key: &str) -> bool {
+    key.starts_with("max_") || key.ends_with("timeout")
+}
+
+/// Returns a warning for a bound of 0 where 0 is a bound, although it means "no bound" in other programs.
+pub fn warn_of_zero(option: &ConfigOption, title: &str, place: Place) -> Option<Diagnostic> {
+    if !option.name.starts_with("max_") || option.meaning.contains("0 = ") {
+        return None;
+    }
+    let what = format!("`{}` in {title} is 0, which is not \"no bound\" here: nothing is admitted", option.name);
+    let help = "leave it out for the default, or write the bound that you want";
+    Some(Diagnostic::new(place, what).with_help(help))
 }
 
 fn word_of(node: &Node) -> Option<&str> {
@@ -79,7 +96,6 @@ fn word_of(node: &Node) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::diagnostics::report::Place;
     use crate::config::schema;
     use crate::config::substitute::Text;
 
@@ -99,7 +115,13 @@ mod tests {
         assert_eq!(always.as_deref(), Some("`max_connections` always has a bound: 1 to 10000000"));
         let zero = hint(&schema::server::TABLE, "max_connections_per_ip", Value::Integer(-1));
         assert_eq!(zero.as_deref(), Some("for no bound, write max_connections_per_ip = 0"));
-        assert_eq!(hint(&schema::server::TABLE, "max_connections", Value::Integer(0)), None);
+        for number in [0, -1] {
+            let found = hint(&schema::server::TABLE, "max_connections", Value::Integer(number));
+            assert_eq!(found, always);
+        }
+        let timeout = hint(&schema::server::TABLE, "header_timeout", Value::Integer(0)).unwrap();
+        assert!(timeout.starts_with("`header_timeout` always has a bound: "), "{timeout}");
+        assert_eq!(hint(&schema::route::split::TABLE, "weight", Value::Integer(-1)), None);
         // Accepted, no such value, and no bound.
         assert_eq!(hint(&schema::server::TABLE, "max_connections_per_ip", Value::Integer(0)), None);
         assert_eq!(hint(&schema::upstream::TABLE, "max_in_flight", Value::Integer(5)), None);

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, MistakeKind, Place};
 use crate::config::hints::foreign_words::find_foreign_word;
 use crate::config::schema::row::{ConfigOption, Row};
@@ -154,13 +155,24 @@ impl<'a> Section<'a> {
 
     fn read_integer(&self, option: &ConfigOption, node: &Node) -> Option<i64> {
         if let Some(range) = option.value_type().size_range() {
-            return i64::try_from(self.read_size(option, node, range)?).ok();
+            let value = self.read_size(option, node, range)?;
+            self.warn_of_zero(option, node, value == 0);
+            return i64::try_from(value).ok();
         }
         let range = self.bounds(option, ValueType::integer_range).unwrap_or(i64::MIN..=i64::MAX);
         let Some(value) = node.integer() else {
             return self.report_wrong_type(option.name, "an integer", node);
         };
-        self.check_range(option.name, node, value, range)
+        let value = self.check_range(option.name, node, value, range)?;
+        self.warn_of_zero(option, node, value == 0);
+        Some(value)
+    }
+
+    fn warn_of_zero(&self, option: &ConfigOption, node: &Node, is_zero: bool) {
+        let warning = is_zero.then(|| examples::warn_of_zero(option, &self.title, node.place)).flatten();
+        if let Some(warning) = warning {
+            self.sources.add_warning(DiagnosticCode::ZeroBound, warning);
+        }
     }
 
     fn read_size(&self, option: &ConfigOption, node: &Node, range: RangeInclusive<u64>) -> Option<u64> {
@@ -356,7 +368,15 @@ impl OptionValue for Duration {
         let range = section.bounds(option, ValueType::duration_range).unwrap_or(Duration::ZERO..=Duration::MAX);
         if let Value::Integer(value) = node.value {
             let what = format!("it must be a string with a unit, found the integer {value}");
-            return section.report_fault(key, node, &what, &format!("write {key} = \"{value}s\" or \"{value}ms\""));
+            let fits =
+                |unit: &&str| values::parse_duration(&format!("{value}{unit}")).is_ok_and(|one| range.contains(&one));
+            let texts: Vec<String> =
+                ["s", "ms"].into_iter().filter(fits).map(|unit| format!("\"{value}{unit}\"")).collect();
+            let help = match texts.is_empty() {
+                false => format!("write {key} = {}", texts.join(" or ")),
+                true => format!("write a {}", option.describe_type()),
+            };
+            return section.report_fault(key, node, &what, &help);
         }
         let value = section.parse_node(key, node, values::parse_duration)?;
         if range.contains(&value) {

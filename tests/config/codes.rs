@@ -51,6 +51,9 @@ const CASES: &[(&str, &[&str])] = &[
     ("[[route]]\nfiles = \"/\"", &["SG0243"]),
     ("[[listener]]\naddress = \"unix:/nowhere/x.sock\"\nowner = \"no-such-user\"", &["SG0251"]),
     ("[[route]]\npath = \"~ x.{500}y\"\nupstream = \"echo:\"", &["SG0252"]),
+    ("[server]\nmax_body = 0", &["SG0253"]),
+    ("[server]\nmax_tunnels = 0", &["SG0253"]),
+    ("[server]\nmax_connections_per_ip = 0", &[]),
     (
         "[[listener]]\naddress = \"127.0.0.1:1\"\nhsts = \"1d\"\ntls = { internal = { state = \"/var/lib/x\" } }",
         &["SG0206"],

@@ -429,3 +429,28 @@ fn timeouts_are_those_of_the_controller() {
     let (found, code) = imported(&ingress(&[("proxy-read-timeout", "604800")], &[("/", "Prefix", "app")]));
     assert!(found.contains("response_timeout = \"86400s\"") && code == 3, "{found}");
 }
+
+/// A wrong value concerns one Ingress. The others are imported as if it were not there.
+#[test]
+fn a_wrong_value_closes_the_routes_of_its_ingress_only() {
+    for (annotation, value) in [
+        ("limit-rpm", "-1"),
+        ("limit-rps", "5.5"),
+        ("limit-connections", "abc"),
+        ("limit-burst-multiplier", "x"),
+        ("limit-whitelist", "garbage"),
+        ("whitelist-source-range", "garbage"),
+        ("denylist-source-range", "10.0.0.0/99"),
+        ("proxy-body-size", "much"),
+        ("proxy-read-timeout", "-5"),
+    ] {
+        let wrong = ingress(&[(annotation, value)], &[("/", "Prefix", "bad")]);
+        let right = ingress(&[("limit-rps", "5")], &[("/", "Prefix", "good")]);
+        let right = right.replace("{name: i,", "{name: j,").replace("a.test", "b.test");
+        let (found, exit) = imported(&format!("{wrong}---\n{right}"));
+        assert_eq!(exit, 3, "{annotation}: {value}\n{found}");
+        assert!(found.contains(&format!("`{annotation} {value}`: ")) && found.contains("status = 501"), "{found}");
+        assert!(!found.contains("\nupstream = \"bad"), "{found}");
+        assert!(found.contains("rate = \"5/s\"") && found.contains("http://good."), "{found}");
+    }
+}

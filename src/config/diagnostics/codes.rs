@@ -61,6 +61,8 @@ labels! {
     UnknownOwner = "SG0251",
     /// A long value can keep a regular expression busy for a long time.
     SlowExpression = "SG0252",
+    /// A bound of 0, which is not "no bound".
+    ZeroBound = "SG0253",
     /// A key that clients choose.
     ForgeableKey = "SG0301",
     /// A limit that never decides.

@@ -52,7 +52,7 @@ impl Annotations {
         name: &str,
         defaults: &ControllerDefaults,
         out: &mut ImportedConfig,
-    ) -> Result<Annotations> {
+    ) -> Annotations {
         let mut annotations = Annotations {
             use_regex: false,
             rewrite_target: None,
@@ -81,8 +81,20 @@ impl Annotations {
             if is_timeout && value.parse::<u64>().is_ok_and(is_cut_timeout) {
                 annotations.remarks.push(out.remarks.add(&describe_node(key, value, node), CUT_TIMEOUT));
             }
-            if !values.read_annotation(key, value, node)? && !annotations.read_annotation(key, value, node)? {
-                annotations.report_annotation(key, value, node, out);
+            let is_read = match values.read_annotation(key, value, node) {
+                Ok(false) => annotations.read_annotation(key, value, node),
+                is_read => is_read,
+            };
+            match is_read {
+                Ok(true) => {}
+                Ok(false) => annotations.report_annotation(key, value, node, out),
+                Err(error) => {
+                    let why = "ingress-nginx ignores the annotation or the whole Ingress, depending on its version, so \
+                               the routes of this Ingress are closed";
+                    let number =
+                        out.remarks.add(&describe_node(key, value, node), &format!("{}; {why}", error.message));
+                    annotations.closed.get_or_insert(number);
+                }
             }
         }
         annotations.limits = values.define_limits((namespace, name), defaults, out);
@@ -95,7 +107,7 @@ impl Annotations {
                 annotations.remarks.push(number);
             }
         }
-        Ok(annotations)
+        annotations
     }
 
     /// Reads an annotation about proxying. Returns false if it is not one that the import translates.

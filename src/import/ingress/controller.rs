@@ -225,13 +225,13 @@ impl ControllerDefaults {
     pub fn read_config_maps<'a>(
         maps: impl Iterator<Item = &'a YamlNode>,
         out: &mut ImportedConfig,
-    ) -> Result<ControllerDefaults> {
+    ) -> ControllerDefaults {
         let mut defaults = ControllerDefaults::default();
         let mut first: Option<&YamlNode> = None;
         for map in maps.filter(|map| has_settings(map) || is_called_like_one(map)) {
             match first.filter(|_| has_settings(map)) {
                 None => {
-                    defaults.read_config_map(map, out)?;
+                    defaults.read_config_map(map, out);
                     first = first.or(Some(map).filter(|map| has_settings(map)));
                 }
                 Some(first) if list_settings(first) == list_settings(map) => {}
@@ -243,17 +243,26 @@ impl ControllerDefaults {
                 }
             }
         }
-        Ok(defaults)
+        defaults
     }
 
     /// Reads the `data` of a ConfigMap.
-    fn read_config_map(&mut self, map: &YamlNode, out: &mut ImportedConfig) -> Result<()> {
+    fn read_config_map(&mut self, map: &YamlNode, out: &mut ImportedConfig) {
         for (key, node) in list_data(map) {
             let value = node.text().unwrap_or("");
-            if self.read_setting(key, value, node, out)? {
-                continue;
-            }
             let at = describe_node(key, value, node);
+            match self.read_setting(key, value, node, out) {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(error) => {
+                    let why = format!(
+                        "{}; the controller may take its default instead, so all routes are closed",
+                        error.message
+                    );
+                    self.closed.get_or_insert(out.remarks.add(&at, &why));
+                    continue;
+                }
+            }
             let verdict = find_setting(key);
             let is_guard = verdict == Some(Protects) || verdict.is_none() && sounds_protective(key);
             if verdict == Some(NoEffect) || value == "false" && key.starts_with("enable-") {
@@ -266,7 +275,6 @@ impl ControllerDefaults {
                 out.remarks.add(&at, "not available, so it is left out");
             }
         }
-        Ok(())
     }
 
     /// Reads a setting that the import translates. Returns false for every other one.

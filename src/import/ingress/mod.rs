@@ -62,7 +62,7 @@ fn describe_node(what: &str, value: &str, node: &YamlNode) -> Directive {
 /// Translates the Ingresses among the documents.
 pub fn translate_ingresses(documents: &[YamlNode], out: &mut ImportedConfig) -> Result<()> {
     let of = |kind: &'static str| documents.iter().filter(move |document| document.text_at(&["kind"]) == Some(kind));
-    let defaults = ControllerDefaults::read_config_maps(of("ConfigMap"), out)?;
+    let defaults = ControllerDefaults::read_config_maps(of("ConfigMap"), out);
     defaults.write_trusted_proxies(out);
     defaults.write_timeouts(out);
     let classes = Classes::read_classes(of("Ingress"), of("IngressClass"));
@@ -228,7 +228,7 @@ impl<'a> Ingress<'a> {
     }
 
     fn translate_ingress(&mut self, out: &mut ImportedConfig, hosts: &mut Hosts<'a>) -> Result<()> {
-        let annotations = Annotations::read_annotations(self.node, self.namespace, self.name, self.defaults, out)?;
+        let annotations = Annotations::read_annotations(self.node, self.namespace, self.name, self.defaults, out);
         for tls in self.node.at(&["spec", "tls"]).map_or(&[][..], YamlNode::list) {
             let secret = tls.text_at(&["secretName"]).unwrap_or("");
             let why = "mount the certificate and add a [[listener]] with tls, and redirect_http of [server] where it redirects";
