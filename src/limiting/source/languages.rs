@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
-use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, UPGRADE};
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, TE, UPGRADE};
 use regex_automata::Anchored;
 use regex_automata::hybrid::LazyStateID;
 use regex_automata::hybrid::dfa::{Cache, DFA};
@@ -85,7 +85,6 @@ impl Source {
                 CONTENT_LENGTH => ("0|[1-9][0-9]*", ""),
                 CONNECTION => ("upgrade|te", ""),
                 TE => ("trailers", ""),
-                EXPECT => ("(?i:100-continue)", ""),
                 _ => return None,
             },
             _ => return None,

@@ -12,7 +12,7 @@ use crate::limiting::source::{Prefixes, Source, SourceValue};
 use crate::names::{TextFault, invalid_text};
 use crate::net::Nat64;
 use crate::text::push_percent_encoded;
-use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, UPGRADE};
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, TE, UPGRADE};
 use http::{HeaderName, Method};
 
 const CREDENTIAL_HELP: &str = "write the token alone, or the scheme and what follows it, like `Basic dXNlcjpwYXNz`";
@@ -129,7 +129,6 @@ impl Source {
                     "it reads the first protocol that is not HTTP, such as `websocket`, however clients write that one"
                 }
                 CONTENT_LENGTH => "it is an integer, without zeros before it",
-                EXPECT => "it reads `100-continue`, and requests with anything else are refused",
                 CONNECTION => "it reads `upgrade` or `te`, whatever else clients send; `Upgrade` has the protocol",
                 TE => "it reads `trailers`, whatever else clients send",
                 _ => "write one that a request can have",
@@ -180,12 +179,8 @@ fn check_header(name: &HeaderName, value: &[u8]) -> Result<Vec<u8>, TextFault> {
             Some(authority) => Ok(authority.rewritten.map_or_else(|| value.to_vec(), String::into_bytes)),
             None => invalid_text(format!("`{text}` is not a host"), HOST_HELP),
         },
-        CONNECTION | EXPECT | TE | UPGRADE => {
-            let value = match *name {
-                UPGRADE => fold_websocket(&text),
-                EXPECT => text.clone().into_owned(),
-                _ => text.to_ascii_lowercase(),
-            };
+        CONNECTION | TE | UPGRADE => {
+            let value = if *name == UPGRADE { fold_websocket(&text) } else { text.to_ascii_lowercase() };
             let source = Source::Header(name.clone());
             match source.has_match(&format!("^{}$", regex::escape(&value)), false) {
                 true => Ok(value.into_bytes()),
@@ -433,8 +428,6 @@ mod tests {
             ("header:upgrade", "TLS/1.3", Err("not HTTP")),
             ("header:upgrade", "foo,bar", Err("not HTTP")),
             ("header:upgrade", "h2cx", Ok("h2cx")),
-            ("header:expect", "100-Continue", Ok("100-Continue")),
-            ("header:expect", "foo", Err("100-continue")),
             ("method", "CONNECT", Err("GET")),
             ("header:te", "Trailers", Ok("trailers")),
             ("header:te", "gzip", Err("trailers")),
