@@ -1,6 +1,7 @@
 //! Two editors at once, a kill in the middle, and disks that are full or read-only.
 
 use std::fs;
+use std::io::Write;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -56,6 +57,29 @@ fn a_kill_in_the_middle_leaves_a_whole_file() {
     }
     eprintln!("old {old}, new {new}");
     assert!(old > 0, "no kill came before the rename");
+}
+
+/// The texts of an edit or a rollback are complete. Other files of the config may not be.
+#[test]
+fn changes_read_no_file_that_is_still_being_written() {
+    let config = |name: &str| format!("{}deny = [\"set:bad\"]\n[set.bad]\nfile = \"bad.txt\"\n", version(name));
+    let editor = Editor::config_arguments(|dir| {
+        fs::write(dir.join("sluicegate.toml"), config("one")).unwrap();
+        fs::write(dir.join("bad.txt"), "192.0.2.0/24\n127.0.0.0/8\n").unwrap();
+        fs::create_dir(dir.join("conf.d")).unwrap();
+    });
+    assert_eq!(editor.put(config("two")).status(), 200);
+    let mut list = fs::File::create(editor.etc.join("bad.txt")).unwrap();
+    list.write_all(b"192.0.2.0/24\n").unwrap();
+    for response in [editor.put(config("three")), editor.roll_back(1)] {
+        let text = response.text();
+        assert!(response.status() == 422 && text.contains("bad.txt is being written"), "{text}");
+        assert_eq!((editor.gateway.get("/").status(), editor.text()), (403, config("two")));
+    }
+    list.write_all(b"198.51.100.0/24\n").unwrap();
+    drop(list);
+    wait_until("the list is active", || editor.gateway.get("/").status() == 200);
+    assert_eq!((editor.put(config("four")).status(), editor.served()), (200, "four".to_owned()));
 }
 
 /// Starts the gateway with a file system of its own at `etc`, prepared by `script`; the shell's `$1` is `etc`.

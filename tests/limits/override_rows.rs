@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::fs;
+use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use crate::support::client::get;
@@ -93,6 +94,28 @@ fn a_reload_lifts_no_block_of_a_row_that_became_wrong() {
     gateway.reload_with(&overrides, "");
     wait_until("the series end", || rows(&gateway) == (None, None));
     assert_eq!(statuses(&gateway, "evil", 1), [200]);
+}
+
+/// A reload of the config for another reason does not wait for the file, and lifts none of its blocks.
+#[test]
+fn a_reload_keeps_the_rows_of_a_file_that_is_still_being_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("customers.txt");
+    fs::write(&path, "acme rate=3/h\nevil rate=0\n").unwrap();
+    let overrides = format!("overrides = {{ file = \"{}\" }}\n", path.display());
+    let gateway = Gateway::start(&format!("{LIMIT}{overrides}"));
+    assert_eq!(statuses(&gateway, "evil", 1), [429]);
+    let mut file = fs::File::create(&path).unwrap();
+    file.write_all(b"acme rate=0\nother rate=0\n").unwrap();
+    gateway.reload_with("rate = \"1/h\"", "rate = \"2/h\"");
+    assert_eq!((statuses(&gateway, "evil", 1), statuses(&gateway, "other", 3)), (vec![429], vec![200, 200, 429]));
+    assert_eq!(statuses(&gateway, "acme", 4), [200, 200, 200, 429]);
+    assert!(gateway.log().contains("the earlier overrides stay active"), "{}", gateway.log());
+    file.write_all(b"last rate=0\n").unwrap();
+    drop(file);
+    wait_until("the closed file applies", || rows(&gateway) == (Some(3.0), Some(0.0)));
+    assert_eq!(statuses(&gateway, "last", 1), [429]);
+    assert_eq!((statuses(&gateway, "evil", 1), statuses(&gateway, "other", 1)), (vec![200], vec![429]));
 }
 
 #[test]

@@ -12,7 +12,8 @@ use crate::control::watch;
 use crate::reload::change::{ChangeFault, ChangeOutcome, ConfigChange, ConfigRollback, FileEdit};
 use crate::reload::files::{find_file, name_file};
 use crate::reload::history::{ConfigPin, entity_tag, hash_text};
-use crate::reload::job::{ReloadOrder, ReloadOutcome, Trigger};
+use crate::reload::job::{ReloadFailure, ReloadOrder, ReloadOutcome, Trigger};
+use crate::reload::open_files::Writer;
 
 impl Reloader {
     /// Makes a change and activates it, unless it is a dry run. A change that cannot be activated changes
@@ -146,8 +147,15 @@ impl Reloader {
         files: Vec<LoadedFile>,
         token: Option<String>,
     ) -> Result<ReloadOutcome, ChangeFault> {
+        let recorded: Vec<PathBuf> = files.iter().map(|file| file.path.clone()).collect();
         let load = move || config::load_with_texts(&main, disk::overlay_of(&files, OverlayKind::Recorded));
         let mut config = self.loader.run_task(load).await.map_err(ChangeFault::Hung)?.map_err(ChangeFault::Invalid)?;
+        // Sets, passwords and the like are read as they are now.
+        let read = config.files.iter().filter(|file| !recorded.contains(file)).cloned().collect();
+        if let Some(Writer { path, process }) = self.find_writer(read).await {
+            let failure = ReloadFailure::BeingWritten { path, writer: process };
+            return Err(ChangeFault::NotApplied { failure, restored: Ok(()) });
+        }
         let (hash, old) = (config.hash.clone(), self.current.load_full());
         // A change of the files ends the pin, so they are watched even if the earlier config does not have them.
         config

@@ -150,10 +150,6 @@ impl Reloader {
     /// Loads the config once no program has its files open for writing. Waits for that only a moment: a manual reload
     /// follows a finished edit, and the watcher has already waited longer.
     async fn load_config(&self, order: &ReloadOrder) -> (Result<Config, ReloadFailure>, ContentDigest) {
-        // Changes over HTTP have the texts that they write.
-        if matches!(order.trigger, Trigger::Edit | Trigger::Rollback) {
-            return self.load_files(order).await;
-        }
         let until = Instant::now() + CLOSE_WAIT_MAX;
         loop {
             let files = self.current.load().config.files.clone();
@@ -192,6 +188,19 @@ impl Reloader {
         let open = self.shared.open_files.find_path(&files);
         let writer = self.loader.run_task(move || open_files::find_writer(&files)).await.ok().flatten();
         writer.or_else(|| Some(Writer { path: open?, process: "a program".to_owned() }))
+    }
+
+    /// Returns the files with overrides that a program is still writing. They do not delay the reload of the config.
+    async fn list_unfinished_overrides(&self, config: &Config) -> Vec<PathBuf> {
+        let files = override_files::list_override_files(config);
+        if files.is_empty() {
+            return files;
+        }
+        let (all, open_files) = (files.clone(), self.shared.open_files.clone());
+        let list = move || {
+            files.into_iter().filter(|path| override_files::find_program(path, &open_files).is_some()).collect()
+        };
+        self.loader.run_task(list).await.unwrap_or(all)
     }
 
     /// Loads the config. A watched file may still be being written, so one that looks invalid is read again.
@@ -281,7 +290,7 @@ impl Reloader {
             self.overrides.read_first(&config, &store.store()).await;
         }
         let revision = self.overrides.revision();
-        override_files::adopt_rows(&config, &old.config);
+        override_files::adopt_rows(&config, &old.config, &self.list_unfinished_overrides(&config).await);
         self.fetchers.acme.provide_known(&config, Some(&old.config)).await;
         config.adopt_sessions(&old.config);
         self.certs.issue_all(&config, cas);

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::mem;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -102,12 +103,22 @@ pub async fn follow_override_files(
     }
 }
 
-/// Lets the limits of a new config keep rows of the old one whose lines have got mistakes since.
-pub fn adopt_rows(config: &Config, old: &Config) {
+/// Lets the limits of a new config keep rows of the old one: those whose lines have got mistakes since, and all of a file
+/// in `unfinished`, which is read once it is closed.
+pub fn adopt_rows(config: &Config, old: &Config, unfinished: &[PathBuf]) {
     for limit in limits_with_file(config) {
         let path = |limit: &Limit| limit.overrides.file().map(|file| file.path.clone());
         let is_same = |before: &&Arc<Limit>| before.key == limit.key && path(before) == path(&limit);
         let Some(before) = old.limits.find(&limit.name).filter(is_same) else { continue };
+        if path(&limit).is_some_and(|path| unfinished.contains(&path)) {
+            let kept = limit.overrides.restore_rows(&limit.key, &before.overrides);
+            tracing::warn!(
+                limit = limit.name,
+                kept,
+                "the earlier overrides stay active, because the file is being written"
+            );
+            continue;
+        }
         let kept_rows = limit.overrides.adopt_rows(&limit.key, &before.overrides);
         if kept_rows > 0 {
             tracing::warn!(
@@ -117,6 +128,12 @@ pub fn adopt_rows(config: &Config, old: &Config) {
             );
         }
     }
+}
+
+/// Returns the program that has a file open for writing, as far as events and `/proc` tell.
+pub fn find_program(path: &PathBuf, open_files: &OpenFiles) -> Option<String> {
+    let is_open = open_files.is_open(path).then(|| "a program".to_owned());
+    is_open.or_else(|| Some(find_writer(slice::from_ref(path))?.process))
 }
 
 fn limits_with_file(config: &Config) -> Vec<Arc<Limit>> {
@@ -153,8 +170,7 @@ fn look_at_file(limit: &Arc<Limit>, known: &mut KnownFile, open_files: &OpenFile
     if known.seen.replace(now) != Some(now) {
         return if is_late { Look::Failed("it keeps changing".to_owned()) } else { Look::Waiting };
     }
-    let is_open = open_files.is_open(&file.path).then(|| "a program".to_owned());
-    if let Some(process) = is_open.or_else(|| Some(find_writer(&[PathBuf::clone(&file.path)])?.process)) {
+    if let Some(process) = find_program(&file.path, open_files) {
         return if is_late { Look::Failed(format!("{process} has it open for writing")) } else { Look::Waiting };
     }
     let text = match config::read_rows(&file.path) {

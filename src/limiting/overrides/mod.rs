@@ -268,6 +268,15 @@ impl Overrides {
         row_count
     }
 
+    /// Restores the rows of `old`, because the file is still being written. Returns how many there are. Called like
+    /// [`Overrides::adopt_rows`].
+    pub fn restore_rows(&self, key: &Key, old: &Overrides) -> usize {
+        let (Some(file), Some(before)) = (&self.file, &old.file) else { return 0 };
+        let row_count = file.restore_rows(&mut self.reader(key), before, || self.collect_shapes());
+        self.collect_shapes();
+        row_count
+    }
+
     fn reader<'r>(&'r self, key: &'r Key) -> RowReader<'r> {
         RowReader::new(key, &*self.template, self.can_match_hashes(), self.keeps_slashes)
     }

@@ -79,6 +79,18 @@ impl OverrideFile {
         rows.iter().filter(|row| adopt(*row)).count()
     }
 
+    /// Replaces all rows with those of `old`. Returns how many there are.
+    pub(super) fn restore_rows(&self, reader: &mut RowReader<'_>, old: &OverrideFile, find_new: impl Fn()) -> usize {
+        let (rows, rejected) = {
+            let old = old.state.lock();
+            (old.rows.clone(), old.rejected.clone())
+        };
+        let state = &mut *self.state.lock();
+        self.table.replace(reader, &mut state.rows, &rows, find_new);
+        (state.rejected, state.skipped) = (rejected, BTreeSet::new());
+        state.rows.len()
+    }
+
     /// Returns whether `text` would leave no row of those that are active.
     pub fn is_emptied_by(&self, text: &str) -> bool {
         !self.table.is_empty() && written_rows(text).next().is_none()
