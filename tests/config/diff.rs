@@ -83,6 +83,41 @@ fn unread_usage_is_weaker() {
     }
 }
 
+/// A budget that grows for some keys weakens, and a ban that is added does not.
+#[test]
+fn overrides_with_larger_budgets_and_lost_bans_are_weaker() {
+    let base = "[[route]]\nname = \"app\"\nupstream = \"http://127.0.0.1:3000\"\nlimits = [\"a\"]\n\
+                [limit.a]\nrate = \"10/min\"\nkey = \"header:x-k\"\nOPTION\n";
+    let blocked = "overrides = [{ key = \"k\", rate = 0 }]";
+    let one = "overrides = [{ key = \"k\", rate = \"1/h\" }]";
+    let many = "overrides = [{ key = \"k\", rate = \"500/min\" }]";
+    let every = "overrides = [{ key = \"*\", rate = \"500/min\" }]";
+    let free = "overrides = [{ key = \"k\", rate = \"unlimited\" }]";
+    let ban = "ban = { after = 5, within = \"1m\", for = \"10m\" }";
+    let shorter = "ban = { after = 5, within = \"1m\", for = \"5m\" }";
+    for (before, after, weakens) in [
+        (blocked, "", true),
+        ("", blocked, false),
+        (blocked, one, true),
+        (one, blocked, false),
+        (one, "", true),
+        ("", many, true),
+        (many, "", false),
+        ("", every, true),
+        ("", free, true),
+        (many, free, true),
+        (free, many, false),
+        ("", ban, false),
+        (ban, "", true),
+        (ban, shorter, true),
+        (shorter, ban, false),
+    ] {
+        let lines = lines(&base.replace("OPTION", before), &base.replace("OPTION", after));
+        let is_marked = lines.iter().any(|line| line.contains("[weaker]"));
+        assert!(!lines.is_empty() && is_marked == weakens, "{before} to {after}: {lines:?}");
+    }
+}
+
 /// A list that is not written means the default, which has items.
 #[test]
 fn a_missing_list_is_the_default() {

@@ -283,7 +283,8 @@ fn weaker_limit_options(before: &Limit, after: &Limit) -> Vec<Keys> {
         OnError::Open => 2,
     };
     let prices = before.cost.graphql_prices().zip(after.cost.graphql_prices());
-    let options: [(Keys, bool); 13] = [
+    let options: [(Keys, bool); 14] = [
+        (&[limit::OVERRIDES.option.name], has_weaker_override(before, after)),
         (&[limit::RATE_WITHIN.option.name], states_more(before, after)),
         (&[limit::RATES.option.name], states_more(before, after)),
         (
@@ -311,6 +312,21 @@ fn weaker_limit_options(before: &Limit, after: &Limit) -> Vec<Keys> {
         ),
     ];
     options.into_iter().filter_map(|(keys, is_weaker)| is_weaker.then_some(keys)).collect()
+}
+
+/// Returns whether a key for which the config has an override, now or before, has a larger budget than before. A key
+/// without one has the numbers of the limit.
+fn has_weaker_override(before: &Limit, after: &Limit) -> bool {
+    let written = |limit: &Limit| -> HashMap<String, OverrideBudget> {
+        let entries = limit.overrides.fixed().entries();
+        entries.map(|(field, entry)| (field.to_owned(), entry.budget.clone())).collect()
+    };
+    let (old, new) = (written(before), written(after));
+    let [old_rule, new_rule] = [before, after].map(|limit| OverrideBudget::Rule(limit.rule.clone()));
+    old.keys().chain(new.keys()).any(|field| {
+        let budgets = (new.get(field), old.get(field));
+        budgets.0 != budgets.1 && gives_more(budgets.0.unwrap_or(&new_rule), budgets.1.unwrap_or(&old_rule))
+    })
 }
 
 /// Returns whether requests may state a higher rate than before, or have a higher one if they state none.

@@ -176,6 +176,7 @@ rows! {
     .guide("overrides.md")
     .metric("sluicegate_rejections_total")
     .ends(End::Blocked)
+    .weaker(Weaker::Compiled)
     .teach("[{ key = \"192.0.2.7\", rate = \"1000/day\" }]", "Use it if single customers need a different limit, or none");
     FAIR = option("fair", Table(&fair::TABLE), Absent, "tenants share each budget (`token_bucket`, `gcra`)")
         .guide("algorithms.md#fair-sharing")
@@ -340,9 +341,11 @@ pub mod ban {
             .weaker(Weaker::More)
             .teach("10", "Choose more than a client that respects `Retry-After` can reach");
         WITHIN: Option<Duration> = option("within", duration(1, BAN_MAX), Required, "the time in which they have to happen")
+            .unset("0")
             .weaker(Weaker::Less)
             .teach("\"5m\"", "Choose a time in which a client that waits as told cannot be refused so often");
         FOR: Option<Duration> = option("for", duration(SECOND, BAN_MAX), Required, "how long the first ban lasts")
+            .unset("0")
             .weaker(Weaker::Less)
             .called(&["duration", "bantime"])
             .teach("\"10m\"", "Begin with minutes, because a wrong ban hurts more than a wrong refusal");
