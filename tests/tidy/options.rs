@@ -37,7 +37,7 @@ const OTHER_WORDS: &[(&str, &[&str], &str)] = &[
         "key parts, units, and their names in other programs",
     ),
     ("src/config/effective/render.rs", &["default"], "the origin of a value"),
-    ("src/config/examples.rs", &["internal"], "a value that people write"),
+    ("src/config/examples.rs", &["internal", "timeout"], "a value that people write, and the end of names"),
     ("src/config/hints/foreign_words.rs", &["hash", "source"], "balancers of other programs"),
     ("src/config/hints/mod.rs", &["cert", "key"], "names that people write"),
     ("src/config/mod.rs", &["decide"], "a value of `serve`"),
