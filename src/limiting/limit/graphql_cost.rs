@@ -41,6 +41,26 @@ impl GraphqlPrices {
         self.lists.iter().any(|list| list == name)
     }
 
+    /// Returns how many items a number stands for; `None` is a value that is no number.
+    fn items_of_number(&self, number: Option<i64>) -> i64 {
+        number.filter(|items| *items >= 1).unwrap_or(self.list_size)
+    }
+
+    /// Returns how many items a value in the query stands for.
+    fn items_of_size(&self, size: &Size) -> i64 {
+        self.items_of_number(match size {
+            Size::Integer(items) => Some(*items),
+            Size::Variable(_) | Size::Other => None,
+        })
+    }
+
+    /// Returns the most items that a JSON value says: by itself if `is_named`, and by members of objects in it. `None`
+    /// if it says none.
+    fn find_items(&self, json: &str, is_named: bool) -> Option<i64> {
+        let mut reader = serde_json::Deserializer::from_str(json);
+        ItemSearch { prices: self, is_named }.deserialize(&mut reader).unwrap_or(Some(self.list_size))
+    }
+
     /// Returns the estimated cost of a request.
     ///
     /// # Errors
@@ -87,7 +107,7 @@ struct Estimate<'r> {
 /// Numbers of items that the value of a variable says.
 #[derive(Clone, Copy)]
 struct VariableItems {
-    /// The argument says how many items are wanted; 0 if that is unknown.
+    /// The argument says how many items are wanted.
     of_list: i64,
     /// The argument is another one. `None` if no member of the value says a number.
     of_members: Option<i64>,
@@ -144,21 +164,18 @@ impl<'r> Estimate<'r> {
 
     /// Returns how many items a field with these arguments may have: the most that one of them says.
     fn count_items(&mut self, arguments: &'r [(Box<str>, Size)]) -> i64 {
-        let list_size = self.prices.list_size;
-        let said = arguments.iter().filter_map(|(name, size)| self.items_of(name, size));
-        said.map(|items| if items < 1 { list_size } else { items }).max().unwrap_or(1)
+        arguments.iter().filter_map(|(name, size)| self.items_of(name, size)).max().unwrap_or(1)
     }
 
-    /// Returns the number of items that an argument says, 0 if that is unknown. `None` if it says none.
+    /// Returns the number of items that an argument says. `None` if it says none.
     fn items_of(&mut self, name: &str, size: &'r Size) -> Option<i64> {
         let is_list = self.prices.is_list(name);
         match size {
-            Size::Integer(items) => is_list.then_some(*items),
-            Size::Other => is_list.then_some(0),
             Size::Variable(variable) => {
                 let VariableItems { of_list, of_members } = self.read_variable(variable);
                 if is_list { Some(of_list) } else { of_members }
             }
+            size => is_list.then(|| self.prices.items_of_size(size)),
         }
     }
 
@@ -168,8 +185,8 @@ impl<'r> Estimate<'r> {
         }
         let items = match self.request.variables.get(variable) {
             Some(value) => VariableItems {
-                of_list: read_json_items(value).unwrap_or(0),
-                of_members: find_items(value, &self.prices.lists),
+                of_list: self.prices.find_items(value, true).unwrap_or(self.prices.list_size),
+                of_members: self.prices.find_items(value, false),
             },
             None => self.read_default(variable),
         };
@@ -181,36 +198,30 @@ impl<'r> Estimate<'r> {
     fn read_default(&self, variable: &str) -> VariableItems {
         let (mut own, mut of_members) = (None, None);
         for (name, size) in self.operation.defaults.get(variable).into_iter().flatten() {
-            match size {
-                Size::Integer(items) if name.is_empty() => own = own.max(Some(*items)),
-                Size::Integer(items) if self.prices.is_list(name) => of_members = of_members.max(Some(*items)),
-                _ => {}
+            let items = Some(self.prices.items_of_size(size));
+            if name.is_empty() {
+                own = own.max(items);
+            } else if self.prices.is_list(name) {
+                of_members = of_members.max(items);
             }
         }
-        VariableItems { of_list: own.max(of_members).unwrap_or(0), of_members }
+        VariableItems { of_list: own.max(of_members).unwrap_or(self.prices.list_size), of_members }
     }
 }
 
-/// Reads a number of items from a JSON value.
-fn read_json_items(json: &str) -> Option<i64> {
-    match serde_json::from_str::<String>(json) {
-        Ok(text) => read_items(&text),
-        Err(_) => read_items(json),
-    }
-}
-
-/// Returns the most items that members with one of these names say, anywhere in a JSON value. `None` if there are none.
-fn find_items(json: &str, names: &[String]) -> Option<i64> {
-    let mut reader = serde_json::Deserializer::from_str(json);
-    ItemSearch { names, is_named: false }.deserialize(&mut reader).unwrap_or(Some(0))
-}
-
-/// Searches a JSON value for numbers of items.
+/// Searches a JSON value for numbers of items. It reads what a value in the query reads, too.
 #[derive(Clone, Copy)]
-struct ItemSearch<'n> {
-    names: &'n [String],
-    /// The value is that of one of the names.
+struct ItemSearch<'p> {
+    prices: &'p GraphqlPrices,
+    /// The value is that of an argument or a member that says how many items are wanted.
     is_named: bool,
+}
+
+impl ItemSearch<'_> {
+    /// Returns what a number says; `None` stands for another value.
+    fn say(self, number: Option<i64>) -> Option<i64> {
+        self.is_named.then(|| self.prices.items_of_number(number))
+    }
 }
 
 impl<'de> DeserializeSeed<'de> for ItemSearch<'_> {
@@ -229,41 +240,41 @@ impl<'de> Visitor<'de> for ItemSearch<'_> {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Option<i64>, E> {
-        Ok(self.is_named.then(|| read_items(text).unwrap_or(0)))
+        Ok(self.say(read_items(text)))
     }
 
     fn visit_bool<E: Error>(self, _: bool) -> Result<Option<i64>, E> {
-        Ok(self.is_named.then_some(0))
+        Ok(self.say(None))
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<Option<i64>, E> {
-        Ok(self.is_named.then(|| i64::try_from(number).unwrap_or(i64::MAX)))
+        Ok(self.say(Some(i64::try_from(number).unwrap_or(i64::MAX))))
     }
 
     fn visit_i64<E: Error>(self, number: i64) -> Result<Option<i64>, E> {
-        Ok(self.is_named.then_some(number))
+        Ok(self.say(Some(number)))
     }
 
     fn visit_f64<E: Error>(self, number: f64) -> Result<Option<i64>, E> {
-        Ok(self.is_named.then(|| round_up(number)))
+        Ok(self.say(Some(round_up(number))))
     }
 
     fn visit_unit<E: Error>(self) -> Result<Option<i64>, E> {
-        Ok(self.is_named.then_some(0))
+        Ok(self.say(None))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Option<i64>, A::Error> {
-        let mut most = None;
+        let (mut most, mut is_empty) = (None, true);
         while let Some(found) = items.next_element_seed(self)? {
-            most = most.max(found);
+            (most, is_empty) = (most.max(found), false);
         }
-        Ok(most)
+        Ok(if is_empty { self.say(None) } else { most })
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Option<i64>, A::Error> {
-        let mut most = None;
+        let mut most = self.say(None);
         while let Some(name) = members.next_key::<String>()? {
-            let is_named = self.names.contains(&name);
+            let is_named = self.prices.is_list(&name);
             most = most.max(members.next_value_seed(ItemSearch { is_named, ..self })?);
         }
         Ok(most)
@@ -357,6 +368,45 @@ mod tests {
             ("{ a @skip(if: true) }", json!({}), 1),
         ] {
             assert_eq!(cost(query, variables), Ok(expected), "{query}");
+        }
+    }
+
+    /// Servers accept input objects and lists as arguments.
+    #[test]
+    fn a_value_says_the_same_in_the_query_in_a_variable_and_as_its_default() {
+        for (value, json, items) in [
+            ("[40]", json!([40]), 40),
+            ("[]", json!([]), 50),
+            ("[1, null]", json!([1, null]), 50),
+            ("[[60], [7]]", json!([[60], [7]]), 60),
+            ("{ first: 90 }", json!({ "first": 90 }), 90),
+            ("{ first: 9 }", json!({ "first": 9 }), 50),
+            ("{ count: 900000 }", json!({ "count": 900_000 }), 50),
+            ("{ a: [{ limit: 70 }, { limit: null }] }", json!({ "a": [{ "limit": 70 }, { "limit": null }] }), 70),
+            ("{}", json!({}), 50),
+            ("true", json!(true), 50),
+            ("0", json!(0), 50),
+            ("12", json!(12), 12),
+        ] {
+            let none = json!({});
+            for (query, variables) in [
+                (format!("{{ users(first: {value}) {{ id }} }}"), none.clone()),
+                ("query($v: V) { users(first: $v) { id } }".to_owned(), json!({ "v": json })),
+                (format!("query($v: V = {value}) {{ users(first: $v) {{ id }} }}"), none),
+            ] {
+                assert_eq!(cost(&query, variables), Ok(1 + items), "{query} {json}");
+            }
+        }
+        // The members of another argument.
+        for (value, json, items) in [("{ limit: [] }", json!({ "limit": [] }), 50), ("{ x: 7 }", json!({ "x": 7 }), 1)]
+        {
+            for (query, variables) in [
+                (format!("{{ users(page: {value}) {{ id }} }}"), json!({})),
+                ("query($v: V) { users(page: $v) { id } }".to_owned(), json!({ "v": json })),
+                (format!("query($v: V = {value}) {{ users(page: $v) {{ id }} }}"), json!({})),
+            ] {
+                assert_eq!(cost(&query, variables), Ok(1 + items), "{query} {json}");
+            }
         }
     }
 

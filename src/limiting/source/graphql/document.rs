@@ -171,7 +171,8 @@ fn add_argument(arguments: &mut Vec<(Name, Size)>, argument: &Argument) -> Optio
     Some(())
 }
 
-/// Adds a value and the members of an object, each under its name.
+/// Adds a value, the elements of a list and the members of an object, each under its name. An object or an empty list is
+/// no number, whatever it contains.
 fn add_sizes(sizes: &mut Vec<(Name, Size)>, name: &str, value: &Value) {
     let size = match value {
         Value::IntValue(value) => {
@@ -191,9 +192,9 @@ fn add_sizes(sizes: &mut Vec<(Name, Size)>, name: &str, value: &Value) {
                     add_sizes(sizes, name.text().as_str(), &value);
                 }
             }
-            return;
+            Size::Other
         }
-        Value::ListValue(list) => {
+        Value::ListValue(list) if list.values().next().is_some() => {
             list.values().for_each(|value| add_sizes(sizes, name, &value));
             return;
         }
@@ -219,10 +220,15 @@ mod tests {
         let operation = document.find_operation(None).unwrap();
         assert_eq!(operation.name.as_deref(), Some("Q"));
         assert_eq!(operation.defaults["n"], [("".into(), Size::Integer(5))]);
-        assert_eq!(operation.defaults["p"], [("first".into(), Size::Integer(7))]);
+        assert_eq!(operation.defaults["p"], [("first".into(), Size::Integer(7)), ("".into(), Size::Other)]);
         let Selection::Field { name, arguments, selections } = &operation.selections[0] else { panic!() };
         assert_eq!(&**name, "users", "an alias is not the field");
-        assert_eq!(arguments[..], [("first".into(), Size::Variable("n".into())), ("limit".into(), Size::Integer(3))]);
+        let expected = [
+            ("first".into(), Size::Variable("n".into())),
+            ("limit".into(), Size::Integer(3)),
+            ("where".into(), Size::Other),
+        ];
+        assert_eq!(arguments[..], expected);
         assert_eq!(selections.len(), 3);
         assert!(document.find_operation(Some("R")).is_none() && document.fragments.contains_key("F"));
     }
