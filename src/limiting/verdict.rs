@@ -9,6 +9,7 @@ use crate::limiting::answer::{Answer, NEVER};
 use crate::limiting::chain;
 use crate::limiting::chain::ChainState;
 use crate::limiting::charges::guard::ChargeGuard;
+use crate::limiting::clock;
 use crate::limiting::decision::{CheckCharges, Decision, Role};
 use crate::limiting::limit::over::{Diversion, Over};
 use crate::limiting::limit::{Limit, Mode};
@@ -26,6 +27,9 @@ pub struct Verdict {
     pub refused_keys: Vec<RefusedKey>,
     /// How candidates differ from their incumbents; usually empty.
     pub comparisons: Vec<ComparedCandidate>,
+    /// The wall clock when the store answered, in ms since 1970: all waits in the answers begin then. `None` without a
+    /// decision of the store.
+    pub decided_ms: Option<i64>,
 }
 
 /// The key that a limit refused.
@@ -206,7 +210,8 @@ impl Verdict {
         self.checks.extend(later.checks);
         self.refused_keys.extend(later.refused_keys);
         self.comparisons.extend(later.comparisons);
-        Verdict { refused: later.refused, guard: later.guard, ..self }
+        let decided_ms = later.decided_ms.or(self.decided_ms);
+        Verdict { refused: later.refused, guard: later.guard, decided_ms, ..self }
     }
 
     /// Keeps the keys that a decision refused. A key of check `i` belongs to the limit `indexes[i]`.
@@ -225,6 +230,7 @@ impl Verdict {
         outcome: fn(Answer) -> Outcome,
     ) {
         self.refused |= !decision.admitted;
+        self.decided_ms = Some(clock::now_ms());
         for (place, index) in indexes.iter().enumerate() {
             let role = roles.get(place).copied().unwrap_or_default();
             let chain_state = chain::resolve_chain_state(role, place, &mut decision.answers);

@@ -1,7 +1,8 @@
 //! Limits as a client sees them: the rate limit headers in all dialects, the exact wait, and the refusal over HTTP and
 //! gRPC.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rand::Rng;
 use serde_json::json;
@@ -19,7 +20,7 @@ use crate::support::http::Message;
 use crate::support::limiting::rules::random_rule;
 use crate::support::limiting::{RedisServer, check, limit, seeded, shares_backlog};
 use crate::support::ports::closed_addr;
-use crate::support::upstream::Upstream;
+use crate::support::upstream::{Upstream, ok};
 
 /// Two limits of clock-free arithmetic: a bucket that hardly refills, and windows of an hour.
 const LIMITS: &str = r#"
@@ -185,6 +186,37 @@ fn the_epoch_is_that_of_the_wall_clock() {
         assert!((before + wait - 3..=now() + wait + 1).contains(&reset), "{reset}, {before} + {wait}");
         let seconds: u64 = response.get(DRAFT_03[2]).unwrap().parse().unwrap();
         assert!((wait - 3..=wait).contains(&seconds), "{seconds}");
+    }
+}
+
+/// All responses in a window have the same reset, however long they take. A window that ends on a whole second ends then.
+#[test]
+fn the_epoch_of_a_window_is_the_same_in_slow_responses() {
+    let upstream = Upstream::start(|peer| {
+        while let Some(request) = peer.request()? {
+            if request.target().starts_with("/slow") {
+                thread::sleep(Duration::from_millis(2300));
+            }
+            peer.send(ok("in"))?;
+        }
+        Ok(())
+    });
+    let redis = RedisServer::start(&[]);
+    for store in [String::new(), format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n", redis.url())] {
+        let config = format!(
+            "[headers]\nratelimit = [\"epoch\"]\n{store}[[route]]\nupstream = \"{}\"\nlimits = [\"day\", \"hour\"]\n\
+             [limit.day]\nalgorithm = \"calendar\"\nrate = \"40/day\"\nkey = \"query:day\"\nmissing = \"skip\"\n\
+             [limit.hour]\nalgorithm = \"fixed_window\"\nrate = \"40/h\"\nkey = \"query:hour\"\nmissing = \"skip\"\n",
+            upstream.url()
+        );
+        let gateway = Gateway::start(&config);
+        if !store.is_empty() {
+            gateway.wait_for_store();
+        }
+        let reset = |target: &str| gateway.get(target).get(LEGACY[2]).unwrap().parse::<u64>().unwrap();
+        let days: Vec<u64> = (0..30).map(|_| reset("/?day=a")).collect();
+        assert!(days.iter().all(|reset| reset % 86_400 == 0), "{days:?}");
+        assert!(reset("/?hour=a").abs_diff(reset("/slow?hour=a")) <= 1);
     }
 }
 

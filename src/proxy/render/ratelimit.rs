@@ -29,6 +29,10 @@ const LEGACY: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset"),
 ];
 
+/// The answer of a store arrives so many ms after its decision, at most, if nothing is slow. A window that ends on a whole
+/// second would otherwise be shown as ending a second later in some responses.
+const STORE_DELAY_MS: i64 = 10;
+
 /// Largest integer of structured fields (RFC 9651): 15 digits.
 const INTEGER_MAX: i64 = 999_999_999_999_999;
 
@@ -64,7 +68,9 @@ impl PolicyCache {
                 Dialect::Draft07 => write_draft_07(headers, route, verdict),
                 Dialect::Draft03 => write_draft_03(headers, route, verdict),
                 Dialect::Legacy => write_legacy(headers, route, verdict),
-                Dialect::Epoch => write_epoch(headers, route, verdict, clock::now_ms()),
+                Dialect::Epoch => {
+                    write_epoch(headers, route, verdict, verdict.decided_ms.unwrap_or_else(clock::now_ms))
+                }
             }
         }
     }
@@ -188,11 +194,13 @@ fn write_legacy(headers: &mut HeaderMap, route: &Route, verdict: &Verdict) {
 }
 
 /// The same headers with the reset as a time, in seconds since 1970, as GitHub sends it. The store reports how long the
-/// reset takes, and the wall clock of this gateway turns that into a time: the clock of the store does not matter.
-fn write_epoch(headers: &mut HeaderMap, route: &Route, verdict: &Verdict, now_ms: i64) {
+/// reset takes, and the wall clock of this gateway at the decision turns that into a time: the clock of the store does not
+/// matter, nor how long the response takes.
+fn write_epoch(headers: &mut HeaderMap, route: &Route, verdict: &Verdict, decided_ms: i64) {
     let Some(state) = NarrowestLimit::find(route, verdict) else { return };
     let limit = state.limit.to_string();
-    let reset_s = ceil_seconds(now_ms.saturating_add(state.reset_ms));
+    let reset_ms = decided_ms.saturating_add(state.reset_ms);
+    let reset_s = ceil_seconds(reset_ms.saturating_sub(STORE_DELAY_MS));
     NarrowestLimit { reset_s, ..state }.write(headers, &LEGACY, limit);
 }
 
