@@ -9,7 +9,6 @@ use crate::limiting::answer::{Answer, NEVER};
 use crate::limiting::chain;
 use crate::limiting::chain::ChainState;
 use crate::limiting::charges::guard::ChargeGuard;
-use crate::limiting::clock;
 use crate::limiting::decision::{CheckCharges, Decision, Role};
 use crate::limiting::limit::over::{Diversion, Over};
 use crate::limiting::limit::{Limit, Mode};
@@ -27,8 +26,8 @@ pub struct Verdict {
     pub refused_keys: Vec<RefusedKey>,
     /// How candidates differ from their incumbents; usually empty.
     pub comparisons: Vec<ComparedCandidate>,
-    /// The wall clock when the store answered, in ms since 1970: all waits in the answers begin then. `None` without a
-    /// decision of the store.
+    /// The wall clock just before the decision, in ms since 1970: the waits in the answers begin then, or a moment later.
+    /// `None` without a decision.
     pub decided_ms: Option<i64>,
 }
 
@@ -230,7 +229,6 @@ impl Verdict {
         outcome: fn(Answer) -> Outcome,
     ) {
         self.refused |= !decision.admitted;
-        self.decided_ms = Some(clock::now_ms());
         for (place, index) in indexes.iter().enumerate() {
             let role = roles.get(place).copied().unwrap_or_default();
             let chain_state = chain::resolve_chain_state(role, place, &mut decision.answers);

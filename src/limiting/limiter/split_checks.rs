@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::limiting::algorithm::Rule;
 use crate::limiting::chain::{ChainState, Evaluation};
+use crate::limiting::clock;
 use crate::limiting::decision::{Check, FewVec, Op};
 use crate::limiting::integers::ValueError;
 use crate::limiting::limit::Limit;
@@ -35,7 +36,8 @@ impl Limiter {
         evaluations: Vec<Evaluation>,
     ) -> (SplitChecks, Verdict) {
         let count = evaluations.len();
-        let mut verdict = Verdict { checks: Vec::with_capacity(count), ..Verdict::default() };
+        let decided_ms = Some(clock::now_ms());
+        let mut verdict = Verdict { checks: Vec::with_capacity(count), decided_ms, ..Verdict::default() };
         let (mut indexes, mut own_rules, mut slots) = (FewVec::new(), Vec::new(), Vec::new());
         let mut unlimited = Vec::new();
         // Collected in place: the checks need no allocation besides that of the evaluations.

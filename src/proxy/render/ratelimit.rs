@@ -29,10 +29,6 @@ const LEGACY: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset"),
 ];
 
-/// The answer of a store arrives so many ms after its decision, at most, if nothing is slow. A window that ends on a whole
-/// second would otherwise be shown as ending a second later in some responses.
-const STORE_DELAY_MS: i64 = 10;
-
 /// Largest integer of structured fields (RFC 9651): 15 digits.
 const INTEGER_MAX: i64 = 999_999_999_999_999;
 
@@ -200,8 +196,8 @@ fn write_epoch(headers: &mut HeaderMap, route: &Route, verdict: &Verdict, decide
     let Some(state) = NarrowestLimit::find(route, verdict) else { return };
     let limit = state.limit.to_string();
     let reset_ms = decided_ms.saturating_add(state.reset_ms);
-    let reset_s = ceil_seconds(reset_ms.saturating_sub(STORE_DELAY_MS));
-    NarrowestLimit { reset_s, ..state }.write(headers, &LEGACY, limit);
+    // A store that takes a moment makes the time earlier, so a window that ends on a whole second is shown to end then.
+    NarrowestLimit { reset_s: ceil_seconds(reset_ms), ..state }.write(headers, &LEGACY, limit);
 }
 
 /// State of the one limit that the older dialects show: the one that refuses for longest, else the one with the
