@@ -35,29 +35,27 @@ function routesScreen(main) {
   let isFirst = true;
   const rate = (name, member) => ({ name, number: true, value: (row) => row[member], cell: (row) => showRate(row[member]) });
   const time = (name, member) => ({ name, number: true, value: (row) => row[member], cell: (row) => showDuration(row[member]) });
-  let isLoaded = false;
-  const grid = table({ keepsOrder: true, caption: "Routes, and their rates per second in the last ten seconds", key: (row) => row.route, empty: "No route has requests.", most: ROWS, columns: [
-    { name: "Route", value: (row) => row.route, cell: (row) => showText(row.route, 60) },
-    { name: "Matches", cell: (row) => ({ lines: firstOf(row.places, 3, (place) => showText(place, 60)) }) },
-    { name: "Goes to", cell: (row) => describeAction(row.action) },
+  const numbers = [
     rate("Requests", "requests_per_second"),
     rate("4xx", "client_errors_per_second"),
     rate("429", "too_many_per_second"),
     rate("5xx", "failed_per_second"),
     time("p50", "p50_ms"),
     time("p99", "p99_ms"),
+  ];
+  let isLoaded = false;
+  const grid = table({ keepsOrder: true, caption: "Routes, and their rates per second in the last ten seconds", key: (row) => row.route, empty: "No route has requests.", most: ROWS, columns: [
+    { name: "Route", value: (row) => row.route, cell: (row) => showText(row.route, 60) },
+    { name: "Matches", cell: (row) => ({ lines: firstOf(row.places, 3, (place) => showText(place, 60)) }) },
+    { name: "Goes to", cell: (row) => describeAction(row.action) },
+    ...numbers,
     { name: "Limits", cell: (row) => ({ lines: firstOf(row.limits, 4, (limit) => ({ text: showText(limit, 40), href: limitLink(limit) })) }) },
   ] });
   const branches = table({ caption: "Upstreams of splits, and their rates per second in the last ten seconds", key: (row) => `${row.route}\n${row.upstream}`, empty: "No split has requests.", most: ROWS, columns: [
     { name: "Upstream", value: (row) => row.upstream, cell: (row) => showText(row.upstream, 60) },
     { name: "Route", value: (row) => row.route, cell: (row) => showText(row.route, 60) },
     { name: "Weight", number: true, value: (row) => row.weight, cell: (row) => showNumber(row.weight) },
-    rate("Requests", "requests_per_second"),
-    rate("4xx", "client_errors_per_second"),
-    rate("429", "too_many_per_second"),
-    rate("5xx", "failed_per_second"),
-    time("p50", "p50_ms"),
-    time("p99", "p99_ms"),
+    ...numbers,
   ] });
   const splits = section(null, branches.node);
   splits.hidden = true;

@@ -1,4 +1,4 @@
-//! What a response delivered counts in every shape that servers give it and in every framing, and it counts once.
+//! The text of a response is charged once, in every shape and framing that servers use.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const DELIVERED: RangeInclusive<i64> = 1000..=1012;
 /// A gateway whose limit reads the usage of one API, and what it has charged.
 struct Charged {
     gateway: Gateway,
-    /// What the server responds next.
+    /// The next response of the server.
     response: Arc<Mutex<Vec<u8>>>,
     used: i64,
     responses: f64,

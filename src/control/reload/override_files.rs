@@ -103,8 +103,8 @@ pub async fn follow_override_files(
     }
 }
 
-/// Lets the limits of a new config keep rows of the old one: those whose lines have got mistakes since, and all of a file
-/// in `unfinished`, which is read once it is closed.
+/// Lets the limits of a new config keep rows of the old one: rows whose lines now have errors, and all rows of the files
+/// in `unfinished`. Such a file is read once it is closed.
 pub fn adopt_rows(config: &Config, old: &Config, unfinished: &[PathBuf]) {
     for limit in limits_with_file(config) {
         let path = |limit: &Limit| limit.overrides.file().map(|file| file.path.clone());

@@ -41,7 +41,7 @@ impl GraphqlPrices {
         self.lists.iter().any(|list| list == name)
     }
 
-    /// Returns how many items a number stands for; `None` is a value that is no number.
+    /// Returns how many items a number stands for. `None` stands for a value of another type.
     fn items_of_number(&self, number: Option<i64>) -> i64 {
         number.filter(|items| *items >= 1).unwrap_or(self.list_size)
     }

@@ -110,9 +110,9 @@ pub struct UsageReadings {
 /// Bytes of the texts in documents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct DeliveredTexts {
-    /// Those of the documents before the current one, by group.
+    /// Bytes of the documents before the current one, by group.
     sums: [u64; GROUPS],
-    /// Those of the current document.
+    /// Bytes of the current document, by group.
     document: [u64; GROUPS],
     /// The most that a document repeats beside its pieces.
     repeated: u64,

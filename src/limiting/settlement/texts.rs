@@ -1,4 +1,4 @@
-//! Where the documents of each API have the output of the model, and which of their other texts are none. The paths are
+//! Lists the paths at which each API puts the output of the model, and those whose texts are not output. The paths are
 //! the same in every framing: some servers send a whole message as an event, or the documents of a stream as lines.
 
 use crate::limiting::settlement::path_tree::{PathTree, steps};

@@ -79,7 +79,7 @@ impl JsonPointer {
 }
 
 /// Parses a number of JSON by its value, as [`JsonPointer::find`] reads it: 7, 7.0 and 7e0 are equal. Returns `None` if
-/// it is not an integer.
+/// the number is not an integer.
 pub fn parse_json_integer(number: &[u8]) -> Option<i64> {
     let mut reader = serde_json::Deserializer::from_slice(number);
     let walk = Walk { tokens: &[], repeated: Repeated::First, is_count: false };

@@ -171,8 +171,8 @@ fn add_argument(arguments: &mut Vec<(Name, Size)>, argument: &Argument) -> Optio
     Some(())
 }
 
-/// Adds a value, the elements of a list and the members of an object, each under its name. An object or an empty list is
-/// no number, whatever it contains.
+/// Adds a value, the elements of a list and the members of an object, each under its name. An object and an empty list are
+/// [`Size::Other`].
 fn add_sizes(sizes: &mut Vec<(Name, Size)>, name: &str, value: &Value) {
     let size = match value {
         Value::IntValue(value) => {
